@@ -162,12 +162,25 @@ fn row_cases() -> Result<Vec<Case>> {
         );
         cases.push(case("layer_norm", &xs, ours, candle));
         let (a, b, own, theirs) = (xs.clone(), xs.clone(), norm.clone(), norm);
-        let (r, s) = (residual.clone(), residual);
+        let (r, s) = (residual.clone(), residual.clone());
         let (ours, candle): (Way, Way) = (
             Box::new(move || ops::add_layer_norm(&a, &r, own.weight(), own.bias(), own.eps())),
             Box::new(move || theirs.forward(&(&b + &s)?)),
         );
         cases.push(case("add_layer_norm", &xs, ours, candle));
+        let (r, s) = (residual.clone(), residual);
+        let norm = candle_nn::RmsNorm::new(randn(&[768])?, 1e-6);
+        let (a, b, own, theirs) = (
+            xs.clone(),
+            xs.clone(),
+            nn::RmsNorm::from(norm.clone()),
+            norm,
+        );
+        let (ours, candle): (Way, Way) = (
+            Box::new(move || Ok(own.forward_add(&a, &r)?.0)),
+            Box::new(move || theirs.forward(&(&b + &s)?)),
+        );
+        cases.push(case("add_rms_norm", &xs, ours, candle));
     }
     Ok(cases)
 }

@@ -98,6 +98,7 @@
 //! narrows the instruction set: see [`Isa`].
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 pub mod checkpoint;
 mod deviation;

@@ -152,6 +152,51 @@ fn a_norm_of_a_sum_is_the_norm_of_it() -> Result<()> {
 }
 
 #[test]
+fn an_rms_norm_of_a_sum_has_the_bits_of_both_steps() -> Result<()> {
+    let bits = |xs: &Tensor| -> Result<Vec<u64>> {
+        let values = f64s(xs)?;
+        Ok(values.into_iter().map(f64::to_bits).collect())
+    };
+    for (dtype, _) in DTYPES {
+        for hidden in [1, 31, 576] {
+            let shape = [2, 3, hidden];
+            let [xs, ys] = [1, 5].map(|seed| tensor(&shape, seed)?.to_dtype(dtype));
+            let (xs, ys, weight) = (xs?, ys?, tensor(&[hidden], 2)?.to_dtype(dtype)?);
+            let norm = nn::RmsNorm::new(weight.clone(), 1e-5);
+            let expected = [norm.forward(&(&xs + &ys)?)?, (&xs + &ys)?];
+            for xs in layouts(&xs)? {
+                let of_layer = norm.forward_add(&xs, &ys)?;
+                let of_function = ops::add_rms_norm(&xs, &ys, &weight, 1e-5)?;
+                for (got, sum) in [of_layer, of_function] {
+                    for (got, expected) in [got, sum].iter().zip(&expected) {
+                        let case = format!("{dtype:?} {:?}", xs.layout());
+                        assert_eq!((got.dtype(), got.dims()), (dtype, &shape[..]), "{case}");
+                        assert_eq!(bits(got)?, bits(expected)?, "{case}");
+                    }
+                }
+            }
+        }
+    }
+    let [xs, ys] = [tensor(&[2, 3, 32], 1)?, tensor(&[1, 3, 32], 5)?];
+    let norm = nn::RmsNorm::new(tensor(&[32], 2)?, 1e-5);
+    let sum = xs.broadcast_add(&ys)?;
+    for (got, of) in [norm.forward_add(&xs, &ys)?, norm.forward_add(&ys, &xs)?] {
+        assert_eq!(bits(&of)?, bits(&sum)?);
+        assert_eq!(bits(&got)?, bits(&norm.forward(&sum)?)?);
+    }
+    let message = norm.forward_add(&xs, &tensor(&[2, 2, 32], 5)?).unwrap_err();
+    assert!(message.to_string().contains("[2, 2, 32]"), "{message}");
+    // Gradients flow to both terms, from the norm and from the sum.
+    let [a, b] = [Var::from_tensor(&xs)?, Var::from_tensor(&xs)?];
+    let (got, of) = norm.forward_add(&a, &b)?;
+    for output in [got, of] {
+        let grads = output.sqr()?.sum_all()?.backward()?;
+        assert!(grads.get(&a).is_some() && grads.get(&b).is_some());
+    }
+    Ok(())
+}
+
+#[test]
 fn norms_of_nothing_and_of_other_shapes() -> Result<()> {
     for shape in [&[0, 4][..], &[3, 0], &[2, 0, 4]] {
         let hidden = shape[shape.len() - 1];

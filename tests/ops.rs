@@ -295,6 +295,9 @@ fn results_do_not_depend_on_threads() -> Result<()> {
         )?)?;
         all.extend(bits(&ops::gelu(&flat)?)?);
         all.extend(bits(&ops::softmax_last_dim(&flat)?)?);
+        let (normal, sum) = ops::add_rms_norm(&flat, &flat, &weight, 1e-5)?;
+        all.extend(bits(&normal)?);
+        all.extend(bits(&sum)?);
         all.extend(bits(&ops::add_layer_norm(
             &flat,
             &flat,
@@ -376,6 +379,12 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
     );
     let add = |residual| ops::add_layer_norm(&xs, residual, &weight, None, 0.);
     message(add(&xs.i(0)?), &["add_layer_norm", "[2, 3, 4]", "[3, 4]"]);
+    let (low, add) = (xs.i(0)?, |residual: &Tensor, weight: &Tensor| {
+        ops::add_rms_norm(&xs, residual, weight, 0.).map(|(ys, _)| ys)
+    });
+    message(add(&low, &weight), &["add_rms_norm", "[2, 3, 4]", "[3, 4]"]);
+    message(add(&xs, &long), &["add_rms_norm", "[4]", "[5]"]);
+    message(add(&ids, &weight), &["add_rms_norm", "U32"]);
 
     let q = heads([2, 3, 4, 5], 1)?;
     let attend = |q, k, v, mask| ops::scaled_dot_product_attention(q, k, v, mask, 1.);

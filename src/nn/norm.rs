@@ -109,14 +109,29 @@ impl LayerNorm {
         if xs.dims() == residual.dims() {
             return self.normalize(xs, Some(residual));
         }
-        let sum = match &self.residual {
-            None => xs.broadcast_add(residual)?,
+        self.normalize(&self.sum(xs, residual)?, None)
+    }
+
+    /// The norm of a sum, and the sum.
+    fn normalize_sum(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        if xs.dims() != residual.dims() || !self.fits(xs)? {
+            let sum = self.sum(xs, residual)?;
+            return Ok((self.normalize(&sum, None)?, sum));
+        }
+        let (ys, sum) = (self.norm().of_sum(xs, residual)).map_err(|e| self.placed(e))?;
+        tap::report(self.tap.as_ref(), &[xs, residual], &ys);
+        Ok((ys, sum))
+    }
+
+    /// The sum of tensors whose shapes broadcast.
+    fn sum(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        match &self.residual {
+            None => xs.broadcast_add(residual),
             Some(factors) => {
                 let factors = factors.to_dtype(residual.dtype())?;
-                xs.broadcast_add(&residual.broadcast_mul(&factors)?)?
+                xs.broadcast_add(&residual.broadcast_mul(&factors)?)
             }
-        };
-        self.normalize(&sum, None)
+        }
     }
 
     fn normalize(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
@@ -129,35 +144,40 @@ impl LayerNorm {
     }
 
     fn normal(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let hidden = [xs.dim(D::Minus1)?];
-        let (weight, bias) = (self.weight(), self.bias());
-        let fit = |parameter: &Tensor| parameter.dims() == hidden;
-        if !(fit(weight) && bias.is_none_or(fit)) {
+        if !self.fits(xs)? {
             // candle's broadcasts other shapes, or names their fault.
-            return match (residual, &self.residual) {
-                (None, _) => self.inner.forward(xs),
-                (Some(residual), None) => self.inner.forward(&(xs + residual)?),
-                (Some(residual), Some(factors)) => {
-                    let residual = residual.broadcast_mul(&factors.to_dtype(xs.dtype())?)?;
-                    self.inner.forward(&(xs + residual)?)
-                }
+            return match residual {
+                None => self.inner.forward(xs),
+                Some(residual) => self.inner.forward(&self.sum(xs, residual)?),
             };
         }
-        let (op, kind) = if self.remove_mean() {
-            ("layer_norm", "LayerNorm")
-        } else {
-            ("rms_norm", "RmsNorm")
-        };
-        let norm = Norm {
-            op,
-            weight,
-            bias,
+        let ys = self.norm().of(xs, residual);
+        Ok(ys.map_err(|e| self.placed(e))?)
+    }
+
+    /// Whether there is one factor, and one term, for each of the last dimension.
+    fn fits(&self, xs: &Tensor) -> Result<bool> {
+        let hidden = [xs.dim(D::Minus1)?];
+        let fits = |parameter: &Tensor| parameter.dims() == hidden;
+        Ok(fits(self.weight()) && self.bias().is_none_or(fits))
+    }
+
+    fn norm(&self) -> Norm<'_> {
+        let centered = self.remove_mean();
+        Norm {
+            op: if centered { "layer_norm" } else { "rms_norm" },
+            weight: self.weight(),
+            bias: self.bias(),
             residual_weight: self.residual.as_ref(),
             eps: self.eps(),
-            centered: self.remove_mean(),
-        };
-        let ys = norm.of(xs, residual);
-        ys.map_err(|e| e.at(self.name.as_deref().unwrap_or(kind)).into())
+            centered,
+        }
+    }
+
+    fn placed(&self, error: error::Error) -> error::Error {
+        let centered = self.remove_mean();
+        let kind = if centered { "LayerNorm" } else { "RmsNorm" };
+        error.at(self.name.as_deref().unwrap_or(kind))
     }
 }
 
@@ -217,6 +237,31 @@ impl RmsNorm {
     /// The term added to the mean of squares.
     pub fn eps(&self) -> f64 {
         self.0.eps()
+    }
+
+    /// [`forward`](Module::forward) of `xs + residual`, and the sum, to which a decoder adds again:
+    /// one pass where both are f32, with the bits of two.
+    ///
+    /// # Shapes
+    /// `residual` and the sum have the shape of `xs`, or both terms broadcast to one.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::nn;
+    ///
+    /// let layer = nn::RmsNorm::new(Tensor::new(&[1f32, 1.], &Device::Cpu)?, 0.);
+    /// let xs = Tensor::new(&[[1f32, -1.]], &Device::Cpu)?;
+    /// let (ys, sum) = layer.forward_add(&xs, &xs)?;
+    /// assert_eq!(ys.to_vec2::<f32>()?, [[1., -1.]]);
+    /// assert_eq!(sum.to_vec2::<f32>()?, [[2., -2.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward), and when the shapes do not broadcast.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        trace::forward!("rms-norm", self.0.name.as_deref());
+        self.0.normalize_sum(xs, residual)
     }
 
     /// [`forward`](Module::forward), under the name of candle's variant with gradients; here both

@@ -3,7 +3,7 @@
 //! | here | instead of |
 //! |---|---|
 //! | [`scaled_dot_product_attention`] | two matmuls, a scaling, a mask, a softmax and copies; `repeat_kv` |
-//! | [`add_layer_norm`] | an addition and a normalisation, each a pass over memory |
+//! | [`add_layer_norm`], [`add_rms_norm`] | an addition and a normalisation, each a pass over memory |
 //! | [`layer_norm`], [`rms_norm`], [`softmax`], [`softmax_last_dim`], [`silu`], [`sigmoid`], [`swiglu`] | `candle_nn::ops`' functions of these names |
 //! | [`gelu_erf`] and [`gelu`] | `xs.gelu_erf()`, the exact one |
 //! | [`gelu_tanh`] | `xs.gelu()`: candle's is the approximation by tanh |
@@ -43,7 +43,7 @@ pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_w
 pub use gather::gather;
 pub use mask::Mask;
 pub(crate) use norm::Norm;
-pub use norm::{add_layer_norm, layer_norm, rms_norm};
+pub use norm::{add_layer_norm, add_rms_norm, layer_norm, rms_norm};
 pub use rope::{rope, rope_thd};
 pub use softmax::{softmax, softmax_last_dim};
 

@@ -5,7 +5,7 @@ use candle_nn::{LayerNorm, RmsNorm};
 
 use super::ours::is_ours;
 use crate::error;
-use crate::kernels;
+use crate::kernels::{self, Isa};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension: PyTorch's
@@ -94,15 +94,40 @@ pub fn add_layer_norm<'a>(
 /// # Errors
 /// As [`layer_norm`].
 pub fn rms_norm(xs: &Tensor, weight: &Tensor, eps: impl Into<f64>) -> Result<Tensor> {
-    let norm = Norm {
-        op: "rms_norm",
-        weight,
-        bias: None,
-        residual_weight: None,
-        eps: eps.into(),
-        centered: false,
-    };
-    Ok(norm.of(xs, None)?)
+    Ok(Norm::rms("rms_norm", weight, eps.into()).of(xs, None)?)
+}
+
+/// [`rms_norm`] of `xs + residual`, and the sum, to which a decoder adds again: one pass where both
+/// are f32.
+///
+/// # Shapes
+/// As [`rms_norm`]; `residual` and the sum have the shape of `xs`.
+///
+/// The bits of both are those of an addition and [`rms_norm`], one after the other.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_dynquant::ops;
+///
+/// let xs = Tensor::new(&[[1f32, -1.], [1., 2.]], &Device::Cpu)?;
+/// let residual = Tensor::new(&[[1f32, -1.], [2., 1.]], &Device::Cpu)?;
+/// let weight = Tensor::ones(2, DType::F32, &Device::Cpu)?;
+/// let (ys, sum) = ops::add_rms_norm(&xs, &residual, &weight, 0.)?;
+/// assert_eq!(ys.to_vec2::<f32>()?, [[1., -1.], [1., 1.]]);
+/// assert_eq!(sum.to_vec2::<f32>()?, [[2., -2.], [3., 3.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`layer_norm`].
+pub fn add_rms_norm(
+    xs: &Tensor,
+    residual: &Tensor,
+    weight: &Tensor,
+    eps: impl Into<f64>,
+) -> Result<(Tensor, Tensor)> {
+    let norm = Norm::rms("add_rms_norm", weight, eps.into());
+    Ok(norm.of_sum(xs, residual)?)
 }
 
 /// A norm over the last dimension.
@@ -131,8 +156,62 @@ impl<'a> Norm<'a> {
         }
     }
 
+    /// The operands of an RMS norm.
+    fn rms(op: &'static str, weight: &'a Tensor, eps: f64) -> Self {
+        Self {
+            centered: false,
+            ..Self::layer(op, weight, None, eps)
+        }
+    }
+
     /// The norm of `xs`, or of its sum with `residual`.
     pub fn of(self, xs: &Tensor, residual: Option<&Tensor>) -> error::Result<Tensor> {
+        let operands = self.operands(xs, residual)?;
+        let ours = is_ours(self.op, &operands)?;
+        if xs.elem_count() == 0 {
+            return Ok(xs.zeros_like()?);
+        }
+        if ours {
+            let [ys] = self.fused(xs, residual, |isa, xs, residual, norm| {
+                [kernels::layer_norm(isa, xs, residual, norm)]
+            })?;
+            return from_f32_vec(ys, xs.dims(), xs.dtype());
+        }
+        let fast = !xs.device().is_cpu() && !operands.iter().any(|tensor| tensor.track_op());
+        Ok(if fast {
+            self.candle(xs, residual)?
+        } else {
+            self.composite(xs, residual)?
+        })
+    }
+
+    /// The norm of the sum of `xs` and `residual`, and the sum.
+    pub fn of_sum(self, xs: &Tensor, residual: &Tensor) -> error::Result<(Tensor, Tensor)> {
+        let ours = is_ours(self.op, &self.operands(xs, Some(residual))?)?;
+        if xs.elem_count() == 0 {
+            return Ok((xs.zeros_like()?, xs.zeros_like()?));
+        }
+        if ours && [xs, residual].iter().all(|xs| xs.dtype() == DType::F32) {
+            let [ys, sum] = self.fused(xs, Some(residual), |isa, xs, residual, norm| {
+                kernels::layer_norm_and_sum(isa, xs, residual.unwrap_or_default(), norm)
+            })?;
+            let tensor = |values| from_f32_vec(values, xs.dims(), DType::F32);
+            return Ok((tensor(ys)?, tensor(sum)?));
+        }
+        // The sum in the dtype of `xs`: halves are rounded before they are normalized.
+        let sum = (xs + self.weighted(residual, xs.dtype())?)?;
+        Ok((self.of(&sum, None)?, sum))
+    }
+
+    /// The operands of a call, whose shapes fit.
+    fn operands<'b>(
+        self,
+        xs: &'b Tensor,
+        residual: Option<&'b Tensor>,
+    ) -> error::Result<Vec<&'b Tensor>>
+    where
+        'a: 'b,
+    {
         let Self {
             op,
             weight,
@@ -152,26 +231,17 @@ impl<'a> Norm<'a> {
             return Err(mismatch(op, format!("{:?}", xs.dims()), residual));
         }
         let optional = [residual, bias, residual_weight];
-        let tensors: Vec<_> = [xs, weight]
-            .into_iter()
-            .chain(optional.into_iter().flatten())
-            .collect();
-        let ours = is_ours(op, &tensors)?;
-        if xs.elem_count() == 0 {
-            return Ok(xs.zeros_like()?);
-        }
-        if ours {
-            return self.fused(xs, residual);
-        }
-        let fast = !xs.device().is_cpu() && !tensors.iter().any(|tensor| tensor.track_op());
-        Ok(if fast {
-            self.candle(xs, residual)?
-        } else {
-            self.composite(xs, residual)?
-        })
+        let optional = optional.into_iter().flatten();
+        Ok([xs, weight].into_iter().chain(optional).collect())
     }
 
-    fn fused(self, xs: &Tensor, residual: Option<&Tensor>) -> error::Result<Tensor> {
+    /// What a kernel makes of the operands, all f32.
+    fn fused<R>(
+        self,
+        xs: &Tensor,
+        residual: Option<&Tensor>,
+        run: impl FnOnce(Isa, &[f32], Option<&[f32]>, kernels::Norm<'_>) -> R,
+    ) -> error::Result<R> {
         let op = self.op;
         let isa = kernels::active()?;
         let (input, weight) = (as_f32(xs, op)?, as_f32(self.weight, op)?);
@@ -192,8 +262,7 @@ impl<'a> Norm<'a> {
             centered: self.centered,
         };
         let residual = residual.as_ref().map(Elements::as_slice).transpose()?;
-        let ys = kernels::layer_norm(isa, input.as_slice()?, residual, norm);
-        from_f32_vec(ys, xs.dims(), xs.dtype())
+        Ok(run(isa, input.as_slice()?, residual, norm))
     }
 
     /// By candle's layer, which other devices than the CPU have a kernel for, without gradients.

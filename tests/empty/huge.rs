@@ -247,7 +247,10 @@ fn operations() -> Result<()> {
             let xs = zeros(shape, dtype)?;
             let norm = nn::LayerNorm::new(none.clone(), none.clone(), 1e-5);
             let rms = nn::RmsNorm::new(none.clone(), 1e-5);
+            let (normal, sum) = rms.forward_add(&xs, &xs)?;
             let all = [
+                normal,
+                sum,
                 ops::layer_norm(&xs, &none, &none, 1e-5)?,
                 ops::add_layer_norm(&xs, &xs, &none, None, 1e-5)?,
                 ops::rms_norm(&xs, &none, 1e-5)?,

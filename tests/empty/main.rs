@@ -210,7 +210,10 @@ fn operations_take_empty_views() -> Result<()> {
         let weight = Tensor::ones(3, dtype, &Device::Cpu)?;
         for shape in [&[0, 3][..], &[2, 0, 3]] {
             let xs = beyond(shape, dtype)?;
+            let (normal, sum) = ops::add_rms_norm(&xs, &xs, &weight, 1e-5)?;
             let all = [
+                normal,
+                sum,
                 ops::layer_norm(&xs, &weight, Some(&weight), 1e-5)?,
                 ops::add_layer_norm(&xs, &xs, &weight, None, 1e-5)?,
                 ops::softmax_last_dim(&xs)?,

@@ -278,6 +278,21 @@ fn pre_norms_fold_and_rms_norms_too() {
         ]
     );
     assert!(same);
+
+    // In one pass with the sum before.
+    let (report, same) = equalized(|model, xs| {
+        let ys = model.first.forward(&model.norm.forward(xs)?)?;
+        let (normal, ys) = model.rms.forward_add(&ys, xs)?;
+        ys + model.second.forward(&normal)?
+    });
+    assert_eq!(
+        paths(&report),
+        [
+            ("norm", vec!["first"], vec![]),
+            ("rms", vec!["second"], vec![])
+        ]
+    );
+    assert!(same);
 }
 
 #[test]

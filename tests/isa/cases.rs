@@ -75,6 +75,15 @@ pub const CASES: &[Case] = &[
         let weight = tensor(&[COLUMNS], 2)?;
         each_dtype(|xs| ops::rms_norm(xs, &weight, 1e-5))
     }),
+    ("ops::add_rms_norm", "98dc02c857a498ee", || {
+        let weight = tensor(&[COLUMNS], 2)?;
+        let residual = tensor(&[ROWS, COLUMNS], 4)?;
+        let sum = |xs: &Tensor| {
+            let (ys, sum) = ops::add_rms_norm(xs, &residual.to_dtype(xs.dtype())?, &weight, 1e-5)?;
+            Tensor::cat(&[ys, sum], 0)
+        };
+        each_dtype(sum)
+    }),
     ("ops::gather", "4b4731f36b874b96", || {
         let indexes = (0..ROWS * 40).map(|i| (i * 7 % COLUMNS) as u32);
         let indexes = Tensor::from_iter(indexes, &Device::Cpu)?.reshape((ROWS, 40))?;
@@ -155,10 +164,11 @@ pub const CASES: &[Case] = &[
             Ok(ys.concat())
         },
     ),
-    ("nn::RmsNorm nn::rms_norm", "514c08e9dad08efc", || {
+    ("nn::RmsNorm nn::rms_norm", "23be45102d4a5262", || {
         let norm = nn::rms_norm(COLUMNS, 1e-5, of_tensors(&[("weight", &[COLUMNS])])?)?;
         let ys = norm.forward_diff(&tensor(&[ROWS, COLUMNS], 1)?)?;
-        Ok([each_dtype(|xs| norm.forward(xs))?, vec![ys]].concat())
+        let (sum_ys, sum) = norm.forward_add(&ys, &tensor(&[ROWS, COLUMNS], 4)?)?;
+        Ok([each_dtype(|xs| norm.forward(xs))?, vec![ys, sum_ys, sum]].concat())
     }),
     (
         "nn::Linear nn::linear nn::linear_b nn::linear_no_bias nn::Projection",

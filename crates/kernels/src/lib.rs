@@ -7,6 +7,7 @@
 //! - `arch` has the instruction sets and is the only place that chooses between them;
 //! - `loops` are written once, over registers they are given, for one thread;
 //! - `packed`, the layout of weights; `threads`; `isa`, the instructions that this CPU has.
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 mod arch;
 mod calls;
@@ -32,7 +33,7 @@ pub use calls::gemm::linear_f32;
 pub use calls::inputs::{InputFactor, InputProducts};
 pub use calls::linear::{linear, linear_each, linear_into};
 pub use calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
-pub use calls::norm::{layer_norm, softmax};
+pub use calls::norm::{layer_norm, layer_norm_and_sum, softmax};
 pub use calls::pack::blocks::{block_factor, pack_block_codes, pack_blocks};
 pub use calls::pack::{
     Channels, Factor, OutOfRange, PART, check_finite, encode_rows, extents, halve_rows, pack_codes,

@@ -17,6 +17,41 @@ use crate::threads::{TASKS_PER_THREAD, Threads};
 /// If `residual` and `xs`, or `bias` or `residual_weight` and `weight`, differ in length, or if
 /// `xs` has no whole rows.
 pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
+    check(xs, residual, norm);
+    let hidden = norm.weight.len();
+    let [ys] = each_row(&Threads::of_caller(), xs, hidden, |start, xs, [out]| {
+        isa.run(Normalize {
+            xs,
+            residual: residual.map(|residual| &residual[start..start + hidden]),
+            norm,
+            sum: None,
+            out,
+        });
+    });
+    ys
+}
+
+/// [`layer_norm`], and the sum that it is of.
+///
+/// # Panics
+/// As [`layer_norm`].
+pub fn layer_norm_and_sum(isa: Isa, xs: &[f32], residual: &[f32], norm: Norm<'_>) -> [Vec<f32>; 2] {
+    check(xs, Some(residual), norm);
+    let hidden = norm.weight.len();
+    let threads = Threads::of_caller();
+    each_row(&threads, xs, hidden, |start, xs, [out, sum]| {
+        isa.run(Normalize {
+            xs,
+            residual: Some(&residual[start..start + hidden]),
+            norm,
+            sum: Some(sum),
+            out,
+        });
+    })
+}
+
+/// Checks the lengths of operands.
+fn check(xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) {
     let hidden = norm.weight.len();
     if let Some(residual) = residual {
         sizes::check("residual, the shape of xs", residual, &[xs.len()]);
@@ -31,15 +66,6 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
             &[hidden],
         );
     }
-    each_row(&Threads::of_caller(), xs, hidden, |start, xs, out| {
-        let residual = residual.map(|residual| &residual[start..start + hidden]);
-        isa.run(Normalize {
-            xs,
-            residual,
-            norm,
-            out,
-        });
-    })
 }
 
 /// `e^x` of each element, divided by the sum over its row of `columns` elements.
@@ -47,15 +73,17 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
 /// # Panics
 /// If `xs` has no whole rows.
 pub fn softmax(isa: Isa, xs: &[f32], columns: usize) -> Vec<f32> {
-    each_row(&Threads::of_caller(), xs, columns, |_, xs, out| {
+    let [ys] = each_row(&Threads::of_caller(), xs, columns, |_, xs, [out]| {
         isa.run(Softmax { xs, out });
-    })
+    });
+    ys
 }
 
 struct Normalize<'a> {
     xs: &'a [f32],
     residual: Option<&'a [f32]>,
     norm: Norm<'a>,
+    sum: Option<&'a mut [MaybeUninit<f32>]>,
     out: &'a mut [MaybeUninit<f32>],
 }
 
@@ -64,7 +92,7 @@ impl Op for Normalize<'_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        norm::normalize::<N>(self.xs, self.residual, self.norm, self.out);
+        norm::normalize::<N>(self.xs, self.residual, self.norm, self.sum, self.out);
     }
 }
 
@@ -85,18 +113,18 @@ impl Op for Softmax<'_> {
 /// Elements below which the caller's thread computes alone.
 const SERIAL_ELEMENTS: usize = 32_768;
 
-/// Has `write` write all elements of a row for each row of `xs`, and tells it where in `xs` the row
-/// begins.
-fn each_row(
+/// Has `write` write all elements of a row of each result for each row of `xs`, and tells it where in
+/// `xs` the row begins.
+fn each_row<const N: usize>(
     threads: &Threads,
     xs: &[f32],
     columns: usize,
-    write: impl Fn(usize, &[f32], &mut [MaybeUninit<f32>]) + Sync,
-) -> Vec<f32> {
+    write: impl Fn(usize, &[f32], [&mut [MaybeUninit<f32>]; N]) + Sync,
+) -> [Vec<f32>; N] {
     let rows = xs.len().checked_div(columns).unwrap_or(0);
     sizes::check("xs, [rows, columns]", xs, &[rows, columns]);
     if rows == 0 {
-        return Vec::new();
+        return std::array::from_fn(|_| Vec::new());
     }
     let tasks = if xs.len() < SERIAL_ELEMENTS {
         1
@@ -106,12 +134,19 @@ fn each_row(
     let height = rows.div_ceil(tasks).max(1);
     // SAFETY: all rows of all parts are written.
     unsafe {
-        buffer::filled(xs.len(), |out| {
-            let parts = out.chunks_mut(height * columns).enumerate();
-            threads.for_each_item(parts, |(part, out)| {
-                for (row, out) in out.chunks_exact_mut(columns).enumerate() {
-                    let start = (part * height + row) * columns;
-                    write(start, &xs[start..start + columns], out);
+        buffer::filled_each([xs.len(); N], |outs| {
+            let mut parts = outs.map(|out| out.chunks_mut(height * columns));
+            let parts = (0..rows).step_by(height).map(|first| {
+                let outs = parts.each_mut().map(Iterator::next);
+                (first, outs.map(Option::unwrap_or_default))
+            });
+            threads.for_each_item(parts, |(first, outs)| {
+                let mut of_row = outs.map(|out| out.chunks_exact_mut(columns));
+                for row in first..rows.min(first + height) {
+                    let start = row * columns;
+                    let outs = of_row.each_mut().map(Iterator::next);
+                    let outs = outs.map(Option::unwrap_or_default);
+                    write(start, &xs[start..start + columns], outs);
                 }
             });
         })
@@ -169,6 +204,19 @@ mod tests {
                     for isa in Isa::available() {
                         let got = layer_norm(isa, &xs, residual, norm);
                         assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {hidden}");
+                        let Some(residual) = residual else { continue };
+                        let [got, sum] = layer_norm_and_sum(isa, &xs, residual, norm);
+                        assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {hidden}");
+                        let plain = Norm {
+                            residual_weight: None,
+                            ..norm
+                        };
+                        let of_sum = layer_norm(isa, &sum, None, plain);
+                        assert_eq!(bits(&of_sum), bits(&oldest), "{isa} {rows} {hidden}");
+                        for (i, sum) in sum.iter().enumerate() {
+                            let factor = residual_weight.map_or(1., |weight| weight[i % hidden]);
+                            assert_eq!(*sum, xs[i] + residual[i] * factor);
+                        }
                     }
                     for (row, got) in oldest.chunks(hidden).enumerate() {
                         let x = |c: usize| {

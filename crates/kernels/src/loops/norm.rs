@@ -26,7 +26,7 @@ pub struct Norm<'a> {
 /// Parts of a sum: two of the widest registers, so that two chains of sums overlap.
 const CHUNK: usize = 32;
 
-/// Writes a row, or its sum with `residual`, normalized.
+/// Writes a row, or its sum with `residual`, normalized, and as it was before to `sum`.
 ///
 /// The variance is computed from the differences to the mean: `E[x^2] - mean^2` would lose all its
 /// digits where the mean is large.
@@ -35,6 +35,7 @@ pub fn normalize<N: Number>(
     xs: &[f32],
     residual: Option<&[f32]>,
     norm: Norm<'_>,
+    sum: Option<&mut [MaybeUninit<f32>]>,
     out: &mut [MaybeUninit<f32>],
 ) {
     let count = xs.len() as f32;
@@ -47,6 +48,9 @@ pub fn normalize<N: Number>(
         let (row, squares) = written::<N, 2>(xs, residual, norm.residual_weight, out);
         (row, 0., squares / count)
     };
+    if let Some(sum) = sum {
+        sum.write_copy_of_slice(row);
+    }
     let scale = 1. / (variance + norm.eps).sqrt();
     match norm.bias {
         Some(bias) => N::zip(Normal { mean, scale }, row, norm.weight, bias),

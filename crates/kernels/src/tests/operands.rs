@@ -11,7 +11,7 @@ use crate::calls::attention_int8::{KeyValues, attend};
 use crate::calls::gemm::linear_f32;
 use crate::calls::linear::{linear, linear_each, linear_into};
 use crate::calls::lookup::{for_each_row, read_channel};
-use crate::calls::norm::{layer_norm, softmax};
+use crate::calls::norm::{layer_norm, layer_norm_and_sum, softmax};
 use crate::calls::quantize::Codes;
 use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
@@ -459,6 +459,9 @@ fn rows_are_whole() {
     });
     refused(&["residual"], || {
         layer_norm(isa(), &[1.; 6], Some(&[1.; 5]), norm)
+    });
+    refused(&["residual"], || {
+        layer_norm_and_sum(isa(), &[1.; 6], &[1.; 3], norm)
     });
     refused(&["bias"], || {
         let bias = Some(&[1.; 2][..]);

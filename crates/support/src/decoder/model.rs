@@ -25,6 +25,8 @@ struct Model {
     norm: nn::RmsNorm,
     /// The factor of the embeddings.
     embed_scale: Option<f64>,
+    /// One for all layers whose frequencies are equal.
+    rotary: Vec<Rotary>,
 }
 
 /// Keys and values of the tokens that were read.
@@ -105,9 +107,9 @@ impl Decoder {
     /// # Errors
     /// When a cache is not of this model, or has another batch. The caches are then of no use.
     pub fn step(&self, parts: &mut [Part<'_>]) -> CandleResult<Tensor> {
-        let hidden = self.model.forward(parts)?;
-        let asked = hidden.index_select(&asked(parts)?, 0)?;
-        self.lm_head.forward(&self.model.norm.forward(&asked)?)
+        let hidden = self.model.forward(parts)?.select(&asked(parts)?)?;
+        let (normal, _) = hidden.normal(&self.model.norm)?;
+        self.lm_head.forward(&normal)
     }
 }
 
@@ -148,18 +150,29 @@ fn asked(parts: &[Part<'_>]) -> CandleResult<Tensor> {
 impl Model {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let size = config.hidden_size;
-        let layers = 0..config.num_hidden_layers;
-        let layers = layers.map(|i| Layer::load(config, i, vb.pp("layers").pp(i)));
+        let (mut layers, mut frequencies) = (Vec::new(), Vec::new());
+        for index in 0..config.num_hidden_layers {
+            let own = config.frequencies(index)?;
+            let rotary = frequencies.iter().position(|known| *known == own);
+            let rotary = rotary.unwrap_or_else(|| {
+                frequencies.push(own);
+                frequencies.len() - 1
+            });
+            let vb = vb.pp("layers").pp(index);
+            layers.push(Layer::load(config, (index, rotary), vb)?);
+        }
+        let rotary = frequencies.iter().map(|own| Rotary::new(own));
         Ok(Self {
             embed_tokens: nn::embedding(config.vocab_size, size, vb.pp("embed_tokens"))?,
-            layers: layers.collect::<Result<_>>()?,
+            layers,
             norm: norm(config, size, vb.pp("norm"))?,
             embed_scale: config.is_gemma().then(|| (size as f64).sqrt()),
+            rotary: rotary.collect::<CandleResult<_>>()?,
         })
     }
 
-    /// The last hidden states of all tokens, `[rows, hidden]`.
-    fn forward(&self, parts: &mut [Part<'_>]) -> CandleResult<Tensor> {
+    /// The last hidden states of all tokens.
+    fn forward(&self, parts: &mut [Part<'_>]) -> CandleResult<Hidden> {
         let (mut tokens, mut positions, mut shapes) = (Vec::new(), Vec::new(), Vec::new());
         for part in &*parts {
             let (batch, count) = part.tokens.dims2()?;
@@ -178,27 +191,55 @@ impl Model {
         }
         let rows = positions.len();
         let positions = Tensor::from_vec(positions, (rows, 1), &Device::Cpu)?;
-        let mut hidden = self.embed_tokens.forward(&Tensor::cat(&tokens, 0)?)?;
+        let angles = self.rotary.iter().map(|rotary| rotary.at(&positions));
+        let angles = angles.collect::<CandleResult<Vec<_>>>()?;
+        let mut sum = self.embed_tokens.forward(&Tensor::cat(&tokens, 0)?)?;
         if let Some(scale) = self.embed_scale {
-            hidden = (hidden * scale)?;
+            sum = (sum * scale)?;
         }
+        let mut hidden = Hidden { sum, term: None };
         for (index, layer) in self.layers.iter().enumerate() {
             let caches = parts.iter_mut().map(|part| &mut part.cache.0[index]);
             let mut rows = Rows {
-                positions: &positions,
+                angles: &angles,
                 shapes: &shapes,
                 caches: caches.collect(),
             };
-            hidden = layer.forward(&hidden, &mut rows)?;
+            hidden = layer.forward(hidden, &mut rows)?;
         }
         Ok(hidden)
     }
 }
 
+/// Hidden states, `[rows, hidden]`: a sum, and a term that the next norm adds to it.
+struct Hidden {
+    sum: Tensor,
+    term: Option<Tensor>,
+}
+
+impl Hidden {
+    /// The norm of the whole sum, and that sum.
+    fn normal(self, norm: &nn::RmsNorm) -> CandleResult<(Tensor, Tensor)> {
+        match &self.term {
+            Some(term) => norm.forward_add(term, &self.sum),
+            None => Ok((norm.forward(&self.sum)?, self.sum)),
+        }
+    }
+
+    /// Some of the rows.
+    fn select(&self, rows: &Tensor) -> CandleResult<Self> {
+        let select = |xs: &Tensor| xs.index_select(rows, 0);
+        Ok(Self {
+            sum: select(&self.sum)?,
+            term: self.term.as_ref().map(select).transpose()?,
+        })
+    }
+}
+
 /// Whose the rows of a step are, for one layer.
 struct Rows<'a> {
-    /// `[rows, 1]`.
-    positions: &'a Tensor,
+    /// Cosines and sines, `[rows, head_dim / 2]`, of each of the model's frequencies.
+    angles: &'a [(Tensor, Tensor)],
     /// Batch and tokens of each part.
     shapes: &'a [[usize; 2]],
     caches: Vec<&'a mut KvCache>,
@@ -224,12 +265,12 @@ struct Layer {
 }
 
 impl Layer {
-    fn load(config: &Config, index: usize, vb: VarBuilder<'_>) -> Result<Self> {
+    fn load(config: &Config, of: (usize, usize), vb: VarBuilder<'_>) -> Result<Self> {
         let norm = |name| norm(config, config.hidden_size, vb.pp(name));
         let gemmas = |name| config.is_gemma().then(|| norm(name)).transpose();
         Ok(Self {
             input_layernorm: norm("input_layernorm")?,
-            self_attn: SelfAttention::load(config, index, vb.pp("self_attn"))?,
+            self_attn: SelfAttention::load(config, of, vb.pp("self_attn"))?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: gemmas("pre_feedforward_layernorm")?,
             mlp: Mlp::load(config, vb.pp("mlp"))?,
@@ -237,24 +278,21 @@ impl Layer {
         })
     }
 
-    fn forward(&self, xs: &Tensor, rows: &mut Rows<'_>) -> CandleResult<Tensor> {
-        let attended = self.input_layernorm.forward(xs)?;
-        let attended = self.self_attn.forward(&attended, rows)?;
-        match (
-            &self.pre_feedforward_layernorm,
-            &self.post_feedforward_layernorm,
-        ) {
-            (Some(before), Some(after)) => {
-                let xs = (xs + self.post_attention_layernorm.forward(&attended)?)?;
-                &xs + after.forward(&self.mlp.forward(&before.forward(&xs)?)?)?
-            }
-            _ => {
-                let xs = (xs + attended)?;
-                &xs + self
-                    .mlp
-                    .forward(&self.post_attention_layernorm.forward(&xs)?)?
-            }
+    fn forward(&self, hidden: Hidden, rows: &mut Rows<'_>) -> CandleResult<Hidden> {
+        let (normal, sum) = hidden.normal(&self.input_layernorm)?;
+        let mut attended = self.self_attn.forward(&normal, rows)?;
+        let mut before = &self.post_attention_layernorm;
+        if let Some(own) = &self.pre_feedforward_layernorm {
+            attended = before.forward(&attended)?;
+            before = own;
         }
+        let (normal, sum) = before.forward_add(&attended, &sum)?;
+        let mut term = self.mlp.forward(&normal)?;
+        if let Some(after) = &self.post_feedforward_layernorm {
+            term = after.forward(&term)?;
+        }
+        let term = Some(term);
+        Ok(Hidden { sum, term })
     }
 }
 
@@ -267,13 +305,14 @@ struct SelfAttention {
     q_norm: Option<nn::RmsNorm>,
     k_norm: Option<nn::RmsNorm>,
     attention: nn::Attention,
-    rotary: Rotary,
+    /// The index of its rotary embeddings in the model.
+    rotary: usize,
     head_dim: usize,
     window: Option<usize>,
 }
 
 impl SelfAttention {
-    fn load(config: &Config, index: usize, vb: VarBuilder<'_>) -> Result<Self> {
+    fn load(config: &Config, (index, rotary): (usize, usize), vb: VarBuilder<'_>) -> Result<Self> {
         let (size, head_dim) = (config.hidden_size, config.head_dim());
         let (q, kv) = (
             config.num_attention_heads * head_dim,
@@ -293,7 +332,7 @@ impl SelfAttention {
             q_norm: norm("q_norm")?,
             k_norm: norm("k_norm")?,
             attention: nn::Attention::load(config.scale(), vb.pp("attention")),
-            rotary: Rotary::new(&config.frequencies(index)?)?,
+            rotary,
             head_dim,
             window: config.window(index),
         })
@@ -307,9 +346,9 @@ impl SelfAttention {
         if let (Some(of_q), Some(of_k)) = (&self.q_norm, &self.k_norm) {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
-        let (cos, sin) = self.rotary.at(rows.positions)?;
-        let q = ops::rope_thd(&q, &cos, &sin)?;
-        let k = ops::rope_thd(&k, &cos, &sin)?;
+        let (cos, sin) = &rows.angles[self.rotary];
+        let q = ops::rope_thd(&q, cos, sin)?;
+        let k = ops::rope_thd(&k, cos, sin)?;
         let (mut start, mut contexts) = (0, Vec::with_capacity(rows.shapes.len()));
         for (&[batch, tokens], cache) in rows.shapes.iter().zip(&mut rows.caches) {
             let own = |all: &Tensor| {
