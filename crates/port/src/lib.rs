@@ -31,6 +31,7 @@ mod projections;
 mod rank;
 mod releases;
 mod render;
+mod residuals;
 mod rounds;
 mod scopes;
 mod show;

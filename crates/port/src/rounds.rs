@@ -10,7 +10,7 @@ use super::unused::Unused;
 use super::world::World;
 use super::{
     attention, defaults, derives, heads, imports, layers, marks, names, needs, norms, projections,
-    sums, tied, unused, weights, wrappers,
+    residuals, sums, tied, unused, weights, wrappers,
 };
 
 /// A file that is ported.
@@ -86,6 +86,7 @@ fn pass(
     needs::list(&unit, &mut draft);
     projections::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);
+    residuals::rewrite(&unit, &mut draft);
     defaults::rewrite(&unit, &mut draft);
     let house = names::rewrite(&unit, &mut draft, names);
     derives::rewrite(&unit, &mut draft);

@@ -38,6 +38,20 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     }
 }
 
+/// The terms of `(a + b)?` and of `a.broadcast_add(b)?`, as expressions of type `&Tensor`.
+pub fn terms(facts: &Facts<'_, '_>, expr: &Expr) -> Option<[String; 2]> {
+    let (a, b) = match strip(expr) {
+        Expr::Binary(sum) if matches!(sum.op, syn::BinOp::Add(_)) => (&*sum.left, &*sum.right),
+        Expr::MethodCall(call) if call.method == "broadcast_add" && call.args.len() == 1 => {
+            (&*call.receiver, call.args.first()?)
+        }
+        _ => return None,
+    };
+    let is_tensor = |term: &&Expr| facts.is_tensor(term);
+    let text = |term: &Expr| facts.borrowed(term);
+    [a, b].iter().all(is_tensor).then(|| [text(a), text(b)])
+}
+
 /// A norm of a sum: the call, what stands for it, and the statement of the sum.
 struct Found {
     call: Range<usize>,
@@ -62,20 +76,6 @@ struct Norms<'a, 'f, 'u> {
 }
 
 impl Norms<'_, '_, '_> {
-    /// The terms of `(a + b)?` and of `a.broadcast_add(b)?`, as expressions of type `&Tensor`.
-    fn terms(&self, expr: &Expr) -> Option<[String; 2]> {
-        let (a, b) = match strip(expr) {
-            Expr::Binary(sum) if matches!(sum.op, syn::BinOp::Add(_)) => (&*sum.left, &*sum.right),
-            Expr::MethodCall(call) if call.method == "broadcast_add" && call.args.len() == 1 => {
-                (&*call.receiver, call.args.first()?)
-            }
-            _ => return None,
-        };
-        let is_tensor = |term: &&Expr| self.facts.is_tensor(term);
-        let text = |term: &Expr| self.facts.borrowed(term);
-        [a, b].iter().all(is_tensor).then(|| [text(a), text(b)])
-    }
-
     /// Sums that are bound to a variable which only the next statement reads.
     fn sums(&mut self, block: &Block) {
         let source = self.facts.unit.source;
@@ -83,7 +83,7 @@ impl Norms<'_, '_, '_> {
             let Some((name, init)) = assigned(&pair[0]) else {
                 continue;
             };
-            let Some(terms) = self.terms(init) else {
+            let Some(terms) = terms(self.facts, init) else {
                 continue;
             };
             let next = &pair[1];
@@ -122,7 +122,7 @@ impl Norms<'_, '_, '_> {
         });
         let terms = match bound {
             Some(sum) => sum.terms.clone(),
-            None => self.terms(input)?,
+            None => terms(self.facts, input)?,
         };
         let [a, b] = terms;
         Some(Found {
