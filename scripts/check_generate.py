@@ -11,6 +11,46 @@ import sys
 # Greatest rise of held-out perplexity, as a share of the float model's.
 RISE = {"int8": 0.002, "int8_groups": 0.002, "int4": 0.02, "float16": 0.0001}
 
+# Stages of --profile, and how often each is called in a step: once, or once a layer.
+STAGES = {
+    "embedding model.embed_tokens": 1,
+    "rms-norm model.layers.*.input_layernorm": "layers",
+    "linear model.layers.*.self_attn.q_proj": "layers",
+    "rope": "layers",
+    "cache": "layers",
+    "attention": "layers",
+    "linear model.layers.*.self_attn.o_proj": "layers",
+    "rms-norm model.layers.*.post_attention_layernorm": "layers",
+    "linear model.layers.*.mlp.gate_proj": "layers",
+    "activation": "layers",
+    "linear model.layers.*.mlp.down_proj": "layers",
+    "rms-norm model.norm": 1,
+    "sampling": 1,
+    "between the layers": 1,
+}
+
+
+def of_profile(profile):
+    """Checks that the stages are all of a step, and that a recorded one takes about as long."""
+    checks = {}
+    for step in ("prompt", "token"):
+        times = profile[step]
+        stages = {stage["stage"]: stage for stage in times["stages"]}
+        own = [stage["ms"] for stage in times["stages"]]
+        layers = stages["attention"]["calls"]
+        expected = {name: layers if calls == "layers" else calls for name, calls in STAGES.items()}
+        # Queries and keys.
+        expected["rope"] = 2 * layers
+        heads = [name for name in stages if name not in STAGES]
+        checks |= {
+            f"{step}: the stages": {name: stages[name]["calls"] for name in STAGES} == expected,
+            f"{step}: and one head": len(heads) == 1 and heads[0].startswith("linear "),
+            f"{step}: own times": min(own) >= 0 and abs(sum(own) / times["recorded_ms"] - 1) < 1e-6,
+            f"{step}: most of it in stages": stages["between the layers"]["ms"] < 0.2 * sum(own),
+            f"{step}: as long as one that is not recorded": abs(times["recorded_ms"] / times["ms"] - 1) < 0.15,
+        }
+    return checks
+
 
 def main():
     preset, *words = sys.argv[1:]
@@ -20,6 +60,8 @@ def main():
         "times": result["first_token_ms"] > 0 and result["token_ms"] > 0,
         "a text": result["tokens"] > 0 and result["text"].strip() != "",
     }
+    if "profile" in result:
+        checks |= of_profile(result["profile"])
     if preset == "answer":
         checks |= {f"the word {word}": word.lower() in result["text"].lower() for word in words}
     else:

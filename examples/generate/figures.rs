@@ -7,6 +7,7 @@ use candle_dynquant::Isa;
 use candle_dynquant_support::table::megabytes;
 use serde::Serialize;
 
+use crate::profile::{Steps, Times};
 use crate::reader::Perplexity;
 use crate::writer::Written;
 
@@ -34,6 +35,8 @@ pub struct Figures {
     pub float: Option<Perplexity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantized: Option<Perplexity>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Steps>,
 }
 
 impl Figures {
@@ -58,6 +61,7 @@ impl Figures {
             cache_bytes: written.cache_bytes,
             float: None,
             quantized: None,
+            profile: None,
         })
     }
 
@@ -68,6 +72,12 @@ impl Figures {
         quantized: Option<Perplexity>,
     ) -> Self {
         (self.float, self.quantized) = (float, quantized);
+        self
+    }
+
+    /// With the time of each stage.
+    pub fn with_profile(mut self, profile: Option<Steps>) -> Self {
+        self.profile = profile;
         self
     }
 
@@ -100,6 +110,31 @@ impl Figures {
                 let _ = write!(text, ", {:.3} in float ({loss:+.2} %)", float.perplexity);
             }
         }
+        if let Some(Steps { prompt, token }) = &self.profile {
+            let of_prompt = std::iter::once(("the prompt", prompt));
+            for (of, times) in of_prompt.chain(token.iter().map(|token| ("a token", token))) {
+                text.push_str(&table(of, times));
+            }
+        }
         text
     }
+}
+
+/// The stages of a step, with their shares of its time.
+fn table(of: &str, times: &Times) -> String {
+    let Times {
+        ms, recorded_ms, ..
+    } = times;
+    let mut out = format!("\n\n{of}: {ms:.3} ms, {recorded_ms:.3} recorded");
+    let _ = write!(
+        out,
+        "\n{:<60}{:>10}{:>12}{:>8}",
+        "own time", "calls", "ms", "share"
+    );
+    for stage in &times.stages {
+        let share = format!("{:.1} %", 100. * stage.ms / recorded_ms);
+        let (name, calls, ms) = (&stage.stage, stage.calls, stage.ms);
+        let _ = write!(out, "\n{name:<60}{calls:>10}{ms:>12.4}{share:>8}");
+    }
+    out
 }

@@ -5,16 +5,19 @@
 //!     cargo run --release --example generate -- --prompt "And he said" --preset int4 --length 200
 //!     cargo run --release --example generate -- --perplexity assets/lstm/heldout.txt
 //!     cargo run --release --example generate -- --model model.gguf --chat "Why is the sky blue?"
+//!     cargo run --release --example generate -- --profile
 //!
 //! Without `--model` it runs the small Llama in `assets/decoder`, which was trained on the King
 //! James Bible. A float model is quantized here, by `--preset`; one that is stored in int8 or 4
 //! bits (by `dynquant quantize`, as pack-quantized, GPTQ, AWQ or GGUF) runs as it is.
 //!
 //! The model is `crates/support/src/decoder/model.rs`; beside it `folder` and `gguf` read files and
-//! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity.
+//! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity, and `profile`
+//! the time of each stage of a step.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod figures;
+mod profile;
 mod reader;
 mod writer;
 
@@ -113,6 +116,10 @@ struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "float")]
     gptq: Option<PathBuf>,
 
+    /// Also print where the time of a step goes, of the prompt's and of a token's
+    #[arg(long)]
+    profile: bool,
+
     /// Measure the perplexity of this text, in float and as quantized
     #[arg(long, value_name = "FILE")]
     perplexity: Option<PathBuf>,
@@ -183,24 +190,28 @@ impl Arguments for Args {
             repetition_penalty: self.repetition_penalty,
             ..Sampling::default()
         };
-        let mut writer = Writer::new(&model, &texts, sampling, self.seed);
+        let writer = || Writer::new(&model, &texts, sampling, self.seed);
         let ends = config.eos_token_id.as_slice();
         if !self.common.json && self.chat.is_none() {
             print::part(&self.prompt)?;
         }
-        let written = writer.write(&prompt, self.length.min(room), ends, |part| {
+        let written = writer().write(&prompt, self.length.min(room), ends, |part| {
             if self.common.json {
                 return Ok(());
             }
             Ok(print::part(part)?)
         })?;
+        let profile = self
+            .profile
+            .then(|| profile::steps(writer, &prompt, written.steps));
         let precision = match (was_quantized, self.float) {
             (true, _) => "as stored".to_owned(),
             (false, true) => "float".to_owned(),
             (false, false) => self.common.name(),
         };
         let figures = Figures::new(self.name(&path), precision, weight_bytes(&model)?, &written)?
-            .with_perplexity(float, quantized);
+            .with_perplexity(float, quantized)
+            .with_profile(profile.transpose()?);
         if !self.common.json {
             print::line("\n")?;
         }

@@ -15,11 +15,27 @@ pub struct Writer<'a> {
     random: Random,
 }
 
+/// A text that is being written.
+pub struct Text {
+    prompt: usize,
+    tokens: Vec<u32>,
+    /// Keys and values of the tokens that were read.
+    cache: Cache,
+}
+
+impl Text {
+    pub fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+    }
+}
+
 /// The text that was written, and how long it took.
 pub struct Written {
     pub text: String,
     pub prompt: usize,
     pub tokens: usize,
+    /// Tokens that were drawn, with one that ended the text.
+    pub steps: usize,
     /// From the prompt to the first token.
     pub first: Duration,
     /// The median time of each token after it.
@@ -47,19 +63,16 @@ impl<'a> Writer<'a> {
         mut show: impl FnMut(&str) -> Result<()>,
     ) -> Result<Written> {
         let mut parts = self.texts.tokenizer.decode_stream(true);
-        let mut cache = self.model.cache();
-        let (mut tokens, mut text) = (prompt.to_vec(), String::new());
+        let (mut written, mut text) = (self.start(prompt), String::new());
         let mut times = Vec::with_capacity(length);
-        let mut unread = prompt.to_vec();
         while times.len() < length {
             let start = Instant::now();
-            let token = self.step(&unread, tokens.split_at(prompt.len()), &mut cache)?;
+            let token = self.step(&mut written)?;
             times.push(start.elapsed());
             if ends.contains(&token) {
                 break;
             }
-            tokens.push(token);
-            unread = vec![token];
+            written.push(token);
             let part = parts
                 .step(token)
                 .map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
@@ -73,27 +86,35 @@ impl<'a> Writer<'a> {
         Ok(Written {
             text,
             prompt: prompt.len(),
-            tokens: tokens.len() - prompt.len(),
+            tokens: written.tokens.len() - prompt.len(),
+            steps: times.len() + after.len(),
             first: times.first().copied().unwrap_or_default(),
             token: after.get(after.len() / 2).copied(),
-            cache_bytes: cache.bytes(),
+            cache_bytes: written.cache.bytes(),
         })
     }
 
-    /// Reads `unread`, the last of a prompt and of what was written, and draws the token after it.
-    fn step(
-        &mut self,
-        unread: &[u32],
-        (prompt, written): (&[u32], &[u32]),
-        cache: &mut Cache,
-    ) -> Result<u32> {
+    /// The text before its first step.
+    pub fn start(&self, prompt: &[u32]) -> Text {
+        Text {
+            prompt: prompt.len(),
+            tokens: prompt.to_vec(),
+            cache: self.model.cache(),
+        }
+    }
+
+    /// Reads the tokens that were not, and draws the one after them.
+    pub fn step(&mut self, text: &mut Text) -> Result<u32> {
+        let unread = &text.tokens[text.cache.len()..];
         let unread = Tensor::new(unread, &Device::Cpu)?.unsqueeze(0)?;
-        let scores = self.model.next(&unread, cache)?.squeeze(0)?;
+        let scores = self.model.next(&unread, &mut text.cache)?.squeeze(0)?;
+        let _span = tracing::trace_span!(target: "candle_dynquant::forward", "sampling").entered();
+        let (prompt, written) = text.tokens.split_at(text.prompt);
         let mut scores = scores.to_vec1::<f32>()?;
         ensure!(
             !scores.iter().any(|score| score.is_nan()),
             "scores after {} tokens: expected numbers, got NaN: the weights or their sizes are wrong",
-            prompt.len() + written.len()
+            text.tokens.len()
         );
         let random = &mut self.random;
         Ok(self.sampling.draw(&mut scores, prompt, written, random))

@@ -160,6 +160,7 @@ impl KvCache {
     }
 
     fn try_append(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
+        trace::forward!("cache");
         let (new, rows) = self.sizes_with(k, v)?;
         for tensor in [k, v] {
             check_kernel_float(tensor, APPEND)?;

@@ -7,6 +7,7 @@ use super::ours::is_ours;
 use crate::error;
 use crate::kernels;
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::trace;
 
 /// Rotates the pairs `(x[i], x[i + dim / 2])` of each head by the angle of its position: candle's
 /// `rotary_emb::rope`, "rotate half" in other libraries.
@@ -94,6 +95,7 @@ impl Heads {
         angles: [&Tensor; 2],
         candle: fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
+        trace::forward!("rope");
         let [cos, sin] = angles;
         angles
             .map(|angle| self.check(angle))

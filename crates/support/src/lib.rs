@@ -18,6 +18,8 @@ pub mod json;
 #[allow(clippy::print_stdout, reason = "tests print what they measured")]
 pub mod load;
 pub mod lstm;
+#[cfg(feature = "profile")]
+pub mod profile;
 #[allow(clippy::should_implement_trait, reason = "its numbers have no end")]
 #[path = "../../kernels/src/tests/random.rs"]
 pub mod random;

@@ -1,0 +1,157 @@
+//! Where the time of a model goes: the own time of its layers and operations, by the spans that they
+//! are in the trace.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata, Subscriber};
+
+/// The target of the spans.
+const TARGET: &str = "candle_dynquant::forward";
+
+/// Times of one call, or of several.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    pub whole: Duration,
+    /// How often each stage was called, and its own time, without the stages within it. A stage is
+    /// a kind of layer at a place of the model, `*` for its numbers, or an operation.
+    pub stages: BTreeMap<String, (usize, Duration)>,
+}
+
+impl Profile {
+    pub fn add(&mut self, other: Self) {
+        self.whole += other.whole;
+        for (name, (calls, time)) in other.stages {
+            let stage = self.stages.entry(name).or_default();
+            stage.0 += calls;
+            stage.1 += time;
+        }
+    }
+
+    /// The time in none of the stages.
+    pub fn between(&self) -> Duration {
+        let within = self.stages.values().map(|(_, time)| *time).sum();
+        self.whole.saturating_sub(within)
+    }
+}
+
+/// Adds up the time of spans, while it is asked to.
+#[derive(Clone, Default)]
+pub struct Recorder(Arc<Mutex<Times>>);
+
+#[derive(Default)]
+struct Times {
+    is_recording: bool,
+    /// A span's id is the index of its stage, plus 1.
+    names: Vec<String>,
+    stages: Vec<(usize, Duration)>,
+    /// The start of each span that is entered, and the time of those within it.
+    open: Vec<(Instant, Duration)>,
+    /// The name of the span that begins.
+    name: String,
+}
+
+impl Recorder {
+    /// One that gets the spans of this process.
+    ///
+    /// # Errors
+    /// When the process has a subscriber already.
+    pub fn install() -> Result<Self> {
+        let recorder = Self::default();
+        tracing::subscriber::set_global_default(recorder.clone()).map_err(Error::msg)?;
+        Ok(recorder)
+    }
+
+    /// Calls a function, whose spans are on the thread of the call, and records it.
+    pub fn record<R>(&self, run: impl FnOnce() -> R) -> (R, Profile) {
+        *self.times() = Times {
+            is_recording: true,
+            ..Times::default()
+        };
+        let start = Instant::now();
+        let result = run();
+        let whole = start.elapsed();
+        let times = std::mem::take(&mut *self.times());
+        let stages = times.names.into_iter().zip(times.stages).collect();
+        (result, Profile { whole, stages })
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The name of a stage: the kind of a layer, and its name with `*` for numbers.
+struct Name<'a>(&'a mut String);
+
+impl Visit for Name<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "layer" {
+            for part in value.split('.') {
+                let number = part.bytes().all(|byte| byte.is_ascii_digit());
+                let separator = if self.0.contains(' ') { '.' } else { ' ' };
+                self.0.push(separator);
+                self.0.push_str(if number { "*" } else { part });
+            }
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+}
+
+impl Subscriber for Recorder {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if metadata.target() == TARGET {
+            Interest::sometimes()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == TARGET && self.times().is_recording
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let times = &mut *self.times();
+        times.name.clear();
+        times.name.push_str(span.metadata().name());
+        span.record(&mut Name(&mut times.name));
+        let index = times.names.iter().position(|known| *known == times.name);
+        let index = index.unwrap_or_else(|| {
+            times.names.push(times.name.clone());
+            times.stages.push((0, Duration::ZERO));
+            times.names.len() - 1
+        });
+        Id::from_u64(index as u64 + 1)
+    }
+
+    fn enter(&self, _: &Id) {
+        self.times().open.push((Instant::now(), Duration::ZERO));
+    }
+
+    fn exit(&self, id: &Id) {
+        let mut times = self.times();
+        let Some((start, within)) = times.open.pop() else {
+            return;
+        };
+        let whole = start.elapsed();
+        if let Some((_, within)) = times.open.last_mut() {
+            *within += whole;
+        }
+        if let Some((calls, time)) = times.stages.get_mut(id.into_u64() as usize - 1) {
+            *calls += 1;
+            *time += whole.saturating_sub(within);
+        }
+    }
+
+    fn event(&self, _: &Event<'_>) {}
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+}

@@ -1,0 +1,104 @@
+//! The time of each stage of a step: of reading the prompt, and of a token after it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use candle_dynquant_support::profile::{Profile, Recorder};
+use serde::Serialize;
+
+use crate::writer::Writer;
+
+/// Times that a text is written; every other step is recorded, and the others the next time.
+const TEXTS: usize = 6;
+
+/// The two kinds of steps.
+#[derive(Serialize)]
+pub struct Steps {
+    pub prompt: Times,
+    /// If there is more than one.
+    pub token: Option<Times>,
+}
+
+/// Means of a step.
+#[derive(Serialize)]
+pub struct Times {
+    /// When it is not recorded.
+    pub ms: f64,
+    pub recorded_ms: f64,
+    /// Those that take longest first; the last one is what candle computes between the layers.
+    pub stages: Vec<Stage>,
+}
+
+/// A kind of layer at a place of the model, `*` for its numbers, or an operation.
+#[derive(Serialize)]
+pub struct Stage {
+    pub stage: String,
+    pub calls: usize,
+    /// Its own time, without the stages within it.
+    pub ms: f64,
+}
+
+/// Steps of a kind that were recorded, and others.
+#[derive(Default)]
+struct Sums {
+    recorded: (usize, Profile),
+    others: (usize, Duration),
+}
+
+/// Writes a text of `length` tokens several times, each by a writer of its own.
+pub fn steps<'a>(writer: impl Fn() -> Writer<'a>, prompt: &[u32], length: usize) -> Result<Steps> {
+    let recorder = Recorder::install()?;
+    let (mut of_prompt, mut of_token) = (Sums::default(), Sums::default());
+    for text in 0..TEXTS {
+        let mut writer = writer();
+        let mut written = writer.start(prompt);
+        for index in 0..length {
+            let sums = if index == 0 {
+                &mut of_prompt
+            } else {
+                &mut of_token
+            };
+            let mut step = || writer.step(&mut written);
+            let token = if (text + index) % 2 == 0 {
+                let (token, profile) = recorder.record(step);
+                sums.recorded.0 += 1;
+                sums.recorded.1.add(profile);
+                token?
+            } else {
+                let start = Instant::now();
+                let token = step()?;
+                sums.others.0 += 1;
+                sums.others.1 += start.elapsed();
+                token
+            };
+            written.push(token);
+        }
+    }
+    Ok(Steps {
+        prompt: of_prompt.means(),
+        token: (length > 1).then(|| of_token.means()),
+    })
+}
+
+impl Sums {
+    fn means(&self) -> Times {
+        let mean = |time: Duration, count: usize| time.as_secs_f64() * 1e3 / count.max(1) as f64;
+        let (count, profile) = &self.recorded;
+        let stage = |stage: &str, calls, time| Stage {
+            stage: stage.to_owned(),
+            calls: calls / count.max(&1),
+            ms: mean(time, *count),
+        };
+        let stages = profile.stages.iter();
+        let mut stages: Vec<_> = stages
+            .map(|(name, (calls, time))| stage(name, *calls, *time))
+            .collect();
+        stages.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+        stages.push(stage("between the layers", *count, profile.between()));
+        Times {
+            ms: mean(self.others.1, self.others.0),
+            recorded_ms: mean(profile.whole, *count),
+            stages,
+        }
+    }
+}
