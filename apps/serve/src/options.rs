@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use candle_dynquant::ops::Precision;
 use clap::Parser;
 use tracing::level_filters::LevelFilter;
 
@@ -24,6 +25,11 @@ pub struct Options {
     /// none to leave them as they are, or for a decoder also int8_groups or int4 [default: int8]
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
+
+    /// Precision of a decoder's attention, and of its keys and values: float32, bfloat16 or int8 [default: float32, or as
+    /// the folder has it]
+    #[arg(long, value_name = "NAME")]
+    pub attention: Option<Precision>,
 
     /// A name that requests may give the model; may be repeated, answers state the first [default: that of
     /// the folder]

@@ -139,6 +139,10 @@ fn default_prompt(options: &Options, encoder: &Encoder) -> Result<String> {
 }
 
 fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> Result<Started> {
+    ensure!(
+        options.attention.is_none(),
+        "--attention: expected a decoder in --model, got a model of embeddings or classes"
+    );
     let encoder = open_encoder(options, path)?;
     let kind = Kind::of(&encoder);
     let default_prompt = default_prompt(options, &encoder)?;
@@ -177,7 +181,8 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         !is_prompted,
         "--default-prompt, --default-prompt-name: expected a model of embeddings, got a decoder"
     );
-    let opened = generate::Opened::open(path, options.preset.as_deref()).context("--model")?;
+    let opened = generate::Opened::open(path, options.preset.as_deref(), options.attention);
+    let opened = opened.context("--model")?;
     let (config, page) = (opened.config, opened.model.page_bytes());
     let most = config.max_position_embeddings;
     if let Some(limit) = options.max_tokens {
@@ -199,6 +204,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     tracing::info!(
         model = opened.name,
         weights = opened.dtype,
+        attention = opened.attention,
         max_tokens = context,
         cache_tokens = room,
         "model loaded"

@@ -1,9 +1,11 @@
 //! The decoder as a function of the parts of a step.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
+use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
 use candle_dynquant_support::decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
 
@@ -16,6 +18,8 @@ pub struct Opened {
     pub name: String,
     /// How the weights are stored: the name of a preset, or `quantized` as the files have them.
     pub dtype: String,
+    /// The precision of attention, and of keys and values.
+    pub attention: String,
     pub config: Config,
     pub texts: Texts,
     pub model: Model,
@@ -28,8 +32,8 @@ pub fn is_decoder(path: &Path) -> bool {
 
 impl Opened {
     /// Reads a folder or a GGUF file. Floats are quantized by a preset of the library, int8 if none
-    /// is named and not at all by `none`.
-    pub fn open(path: &Path, preset: Option<&str>) -> Result<Self> {
+    /// is named and not at all by `none`; attention as it is named.
+    pub fn open(path: &Path, preset: Option<&str>, attention: Option<Precision>) -> Result<Self> {
         let folder = Folder::open(path, None)?;
         let mut decoder = folder.load()?;
         let dtype = match (folder.checkpoint.is_quantized(), preset) {
@@ -50,10 +54,40 @@ impl Opened {
         Ok(Self {
             name: name_of(path),
             dtype: dtype.to_owned(),
+            attention: attend_in(&mut decoder, attention)?,
             model: Model::new(decoder, &folder.config)?,
             texts: folder.texts,
             config: folder.config,
         })
+    }
+}
+
+/// Has the attention of all layers multiply in that precision, if one is named; what they have.
+fn attend_in(decoder: &mut Decoder, wanted: Option<Precision>) -> Result<String> {
+    if let Some(precision) = wanted.filter(|precision| *precision != Precision::Float32) {
+        let spec = QConfigSpec::new().kind(LayerKind::Attention, precision);
+        quantize_dynamic(decoder, &spec).context("--attention")?;
+    }
+    let mut found = Precisions(BTreeSet::new());
+    Walk::over(decoder, &mut found)?;
+    let names: Vec<_> = found.0.iter().map(Precision::to_string).collect();
+    if let Some(wanted) = wanted {
+        ensure!(
+            names == [wanted.to_string()],
+            "--attention {wanted}: expected attention in float32 or {wanted} in the files, got {}",
+            names.join(" and "),
+        );
+    }
+    Ok(names.join(" and "))
+}
+
+/// The precisions of attention layers.
+struct Precisions(BTreeSet<Precision>);
+
+impl Visitor for Precisions {
+    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
+        self.0.extend(layer.precision());
+        Ok(())
     }
 }
 

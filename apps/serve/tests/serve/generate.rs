@@ -158,6 +158,22 @@ fn an_answer_has_the_bits_that_it_has_alone() {
     }
 }
 
+/// A query depends on no other, nor on how many keys are beyond those that it sees.
+#[test]
+fn attention_in_8_bits_has_the_same_bits_too() {
+    let server = serve(&["--attention", "int8"]);
+    let requests = requests();
+    let alone = requests
+        .iter()
+        .map(|(path, body)| content(&server.ok(path, body)));
+    let alone: Vec<String> = alone.collect();
+    assert_eq!(together(&server, &requests), alone);
+    // It is another arithmetic.
+    let float = serve(&["--attention", "float32"]);
+    let (path, body) = &requests[5];
+    assert_ne!(content(&float.ok(path, body)), alone[5]);
+}
+
 /// A float product depends on the number of rows, and so does a prompt that is read in pieces.
 #[test]
 fn a_float_model_has_the_same_bits_too() {
@@ -420,13 +436,41 @@ fn a_full_queue_is_refused() {
     server.ok(COMPLETIONS, &json!({"prompt": "And"}));
 }
 
+/// What 64 tokens take: the bytes that a server asks for if it gets too few.
+fn page(attention: &str) -> usize {
+    let few = crate::process::command()
+        .args(["--model", model(), "--attention", attention])
+        .args(["--cache-bytes", "1000"])
+        .output();
+    let stderr = String::from_utf8(few.unwrap().stderr).unwrap();
+    let (_, bytes) = stderr
+        .split_once("--cache-bytes: expected at least ")
+        .expect(&stderr);
+    let bytes = bytes.split(',').next().unwrap();
+    bytes.parse().expect(&stderr)
+}
+
 /// Room for 256 tokens: texts of 65 to 128 take two of four pages.
 #[test]
 fn texts_wait_for_room_in_the_cache() {
-    // Four layers of two heads of 32 inputs, as keys and values in f32.
-    let token = 4 * 2 * 32 * 2 * 4;
-    let budget = (4 * 64 * token + 63).to_string();
-    let server = serve(&["--cache-bytes", &budget]);
+    // Four layers of two heads of 32 inputs, as keys and values.
+    let rows = 64 * 4 * 2 * 2;
+    let float = page("float32");
+    assert_eq!(float, rows * 32 * 4);
+    assert_eq!(page("bfloat16"), rows * 32 * 2);
+    // A code of each input, a scale, and two more numbers at most that packed weights have.
+    let codes = page("int8");
+    assert!(
+        (rows * (32 + 4)..=rows * (32 + 12)).contains(&codes),
+        "{codes}"
+    );
+    wait_for_room("float32", float);
+    wait_for_room("int8", codes);
+}
+
+fn wait_for_room(attention: &str, page: usize) {
+    let budget = (4 * page + 63).to_string();
+    let server = serve(&["--attention", attention, "--cache-bytes", &budget]);
     assert_eq!(server.get("/info").json()["max_input_length"], 255);
     let most = std::sync::Mutex::new(0f64);
     let body = json!({"prompt": "And", "max_tokens": 100, "temperature": 0});
@@ -444,13 +488,7 @@ fn texts_wait_for_room_in_the_cache() {
             assert_eq!(thread.join().unwrap(), expected);
         }
     });
-    assert_eq!(*most.lock().unwrap(), f64::from(4 * 64 * token));
-    let few = crate::process::command()
-        .args(["--model", model(), "--cache-bytes", "1000"])
-        .output();
-    let stderr = String::from_utf8(few.unwrap().stderr).unwrap();
-    let message = format!("--cache-bytes: expected at least {}", 64 * token);
-    assert!(stderr.contains(&message), "{stderr}");
+    assert_eq!(*most.lock().unwrap(), (4 * page) as f64, "{attention}");
 }
 
 #[test]
