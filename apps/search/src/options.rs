@@ -14,7 +14,7 @@ use crate::walk::WalkOptions;
 ///
 ///   dynquant-search index docs --model sentence-transformers/all-MiniLM-L6-v2
 ///
-///   dynquant-search query --index docs how to read a checkpoint
+///   dynquant-search query --index docs how many CPU cores does a container use
 ///
 /// The first command downloads the model, 91 MB; nothing is sent, and later ones need no network.
 #[derive(Parser, Debug)]
