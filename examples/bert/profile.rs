@@ -45,7 +45,7 @@ pub fn stages(float: &Bert, quantized: &Bert, batches: &[Batch]) -> Result<Vec<S
         }
     };
     let names: BTreeSet<&String> = profiles.iter().flat_map(|of| of.stages.keys()).collect();
-    let of_both = |name| {
+    let of_both = |name: &String| {
         let of_models = profiles.each_ref().map(|of| of.stages.get(name));
         stage(
             name,

@@ -18,7 +18,7 @@ pub struct Job {
     pub since: Instant,
     reply: oneshot::Sender<Answer>,
     /// Its place in the queue, free when the job is dropped.
-    _place: Option<Permit>,
+    place: Option<Permit>,
 }
 
 impl Job {
@@ -27,8 +27,10 @@ impl Job {
         self.reply.is_closed()
     }
 
-    /// Sends the answer. Nobody may be there to receive it: a client that hung up.
+    /// Sends the answer, after its place is free: who has it may ask again. Nobody may be there to
+    /// receive it: a client that hung up.
     pub fn answer(self, answer: Answer) {
+        drop(self.place);
         let _ = self.reply.send(answer);
     }
 }
@@ -83,7 +85,7 @@ impl Queue<Job> {
                 head,
                 since,
                 reply,
-                _place: places.split(1),
+                place: places.split(1),
             })?;
             replies.push(receiver);
         }

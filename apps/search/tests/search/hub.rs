@@ -328,8 +328,8 @@ fn hostile_answers_are_errors_that_leave_nothing() {
     fn list(path: &str) -> bool {
         path.starts_with("/api/models/")
     }
-    type Change = fn(Reply) -> Reply;
-    let cases: [(&str, fn(&str) -> bool, Change, &[&str]); 14] = [
+    type Case<'a> = (&'a str, fn(&str) -> bool, fn(Reply) -> Reply, &'a [&'a str]);
+    let cases: [Case<'_>; 14] = [
         (
             "cut",
             weights,

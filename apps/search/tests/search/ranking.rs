@@ -95,11 +95,10 @@ fn the_number_of_threads_changes_no_bit() {
         };
         let dir = folder.0.to_str().unwrap();
         run(&["index", dir, "--model", BERT]);
-        let answers = ["text editor", "a game with zebras"].map(|query| {
+        ["text editor", "a game with zebras"].map(|query| {
             let answer = run(&["query", "--index", dir, "-k", "20", query]);
             answer["results"].to_string().replace(dir, "DIR")
-        });
-        answers
+        })
     };
     assert_eq!(answers("1"), answers("3"));
 }

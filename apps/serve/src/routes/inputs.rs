@@ -80,8 +80,11 @@ pub struct Asked<T> {
     pub bytes: usize,
     /// Bytes of them that are kept for the answer.
     pub kept: usize,
-    pub work: Box<dyn FnOnce(&Tokenizer) -> Result<T, Refusal> + Send>,
+    pub work: Work<T>,
 }
+
+/// What the tokenizer does.
+pub type Work<T> = Box<dyn FnOnce(&Tokenizer) -> Result<T, Refusal> + Send>;
 
 /// What is wrong with a text.
 pub enum Fault {

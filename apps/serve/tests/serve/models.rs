@@ -106,7 +106,7 @@ fn check_reranker(name: &str, server: &Server, texts: &[String]) {
             .collect::<Vec<_>>()
     };
     // One folder asks for logits, the other one for the sigmoid, which is the API's default.
-    let is_raw = name == "reranker";
+    let is_raw = name == "reranker-xlm-roberta";
     assert_eq!(
         rank(texts, is_raw),
         reranker.rank(QUERY, texts).unwrap(),

@@ -291,7 +291,7 @@ fn tokenize_and_decode() {
             "/decode",
             json!({"ids": []}),
             400,
-            "ids: expected at least one text, got none",
+            "ids: expected a text, got an empty one",
         ),
     ];
     for (path, body, status, message) in cases {
