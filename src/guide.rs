@@ -20,6 +20,7 @@ chapters! {
     numerics "numerics.md"
     presets "presets.md"
     embedding "embedding.md"
+    accuracy "accuracy.md"
     decoders "decoders.md"
     performance "performance.md"
     checkpoints "checkpoints.md"

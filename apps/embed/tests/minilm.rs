@@ -1,12 +1,12 @@
-//! all-MiniLM-L6-v2 against PyTorch: a model with its own tokenizer and weights.
+//! Real models against PyTorch: all-MiniLM-L6-v2 and all-mpnet-base-v2.
 //!
-//! Needs the model, 91 MB:
+//! Each needs its model, 91 and 440 MB:
 //!
-//!     scripts/fetch_minilm.sh DIR
-//!     DYNQUANT_MINILM=DIR cargo test --release -p dynquant-embed --test minilm
+//!     scripts/fetch_minilm.sh DIR; scripts/fetch_mpnet.sh DIR2
+//!     DYNQUANT_MINILM=DIR DYNQUANT_MPNET=DIR2 cargo test --release -p dynquant-embed --test minilm
 //!
-//! Without the variable the test passes at once. The expected values are made by
-//! `assets/reference/minilm.py`.
+//! Without its variable a test passes at once. The expected values are made by
+//! `assets/reference/minilm.py` and `mpnet.py`.
 
 use std::fs;
 use std::path::Path;
@@ -17,20 +17,30 @@ use dynquant_embed::{Embedder, Options, Preset};
 
 #[test]
 fn vectors_equal_those_of_pytorch() -> Result<()> {
-    let Some(dir) = std::env::var_os("DYNQUANT_MINILM") else {
+    check("DYNQUANT_MINILM", "minilm.safetensors", "float_batched")
+}
+
+#[test]
+fn vectors_of_mpnet_equal_those_of_pytorch() -> Result<()> {
+    check("DYNQUANT_MPNET", "mpnet.safetensors", "float_alone")
+}
+
+/// The model of the folder that `variable` names has the vectors of a fixture.
+fn check(variable: &str, fixture: &str, tensor: &str) -> Result<()> {
+    let Some(dir) = std::env::var_os(variable) else {
         return Ok(());
     };
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference");
     let sentences = fs::read_to_string(assets.join("minilm_sentences.txt"))?;
-    let sentences: Vec<&str> = sentences.lines().collect();
-    let fixture = assets.join("minilm.safetensors");
-    let expected = candle_core::safetensors::load(&fixture, &Device::Cpu)?;
-    let expected = expected.get("float_batched").context("a tensor")?;
+    let expected = candle_core::safetensors::load(assets.join(fixture), &Device::Cpu)?;
+    let expected = expected.get(tensor).context("a tensor")?;
     let expected: Vec<Vec<f32>> = expected.to_vec2()?;
+    let sentences: Vec<&str> = sentences.lines().take(expected.len()).collect();
+    let size = expected.first().context("a vector")?.len();
     for (preset, bound) in [(Preset::None, 1e-5), (Preset::Int8, 0.02)] {
         let embedder = Embedder::open_with(&dir, Options::new().preset(preset))?;
         // Normalized, as the fixture is, whatever the folder says.
-        let vectors = embedder.cut_to(384)?.embed(&sentences)?;
+        let vectors = embedder.cut_to(size)?.embed(&sentences)?;
         assert_eq!(vectors.len(), expected.len());
         for (vector, expected) in vectors.iter().flatten().zip(expected.iter().flatten()) {
             assert!(

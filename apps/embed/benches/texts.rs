@@ -1,0 +1,44 @@
+//! Our side of `run.sh`: a request a line, `{"texts": [..], "calls": 3}`, and to each the seconds
+//! of the fastest call and the vectors.
+#![allow(missing_docs)]
+
+use std::io::stdin;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use candle_dynquant_io::print;
+use dynquant_embed::Embedder;
+use mimalloc::MiMalloc;
+use serde::Deserialize;
+
+/// As our programs have it.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+#[derive(Deserialize)]
+struct Request {
+    texts: Vec<String>,
+    calls: usize,
+}
+
+fn main() -> Result<()> {
+    // Cargo adds arguments of its own.
+    let mut arguments = std::env::args().skip(1).filter(|it| !it.starts_with('-'));
+    let Some(folder) = arguments.next() else {
+        print::note("run by apps/embed/benches/run.sh");
+        return Ok(());
+    };
+    let embedder = Embedder::open(folder)?;
+    for line in stdin().lines() {
+        let request: Request = serde_json::from_str(&line?).context("a request")?;
+        let mut fastest = f64::INFINITY;
+        let mut vectors = Vec::new();
+        for _ in 0..request.calls {
+            let start = Instant::now();
+            vectors = embedder.embed(&request.texts)?;
+            fastest = fastest.min(start.elapsed().as_secs_f64());
+        }
+        print::data(serde_json::json!({"seconds": fastest, "vectors": vectors}))?;
+    }
+    Ok(())
+}
