@@ -198,8 +198,15 @@ impl<'a> Norm<'a> {
             let tensor = |values| from_f32_vec(values, xs.dims(), DType::F32);
             return Ok((tensor(ys)?, tensor(sum)?));
         }
-        // The sum in the dtype of `xs`: halves are rounded before they are normalized.
-        let sum = (xs + self.weighted(residual, xs.dtype())?)?;
+        // The sum in the dtype of `xs`: halves are rounded before they are normalized. They are added
+        // in f32, since candle's sum of two f16 has other bits on AArch64.
+        let residual = self.weighted(residual, xs.dtype())?;
+        let sum = match xs.dtype() {
+            half @ (DType::F16 | DType::BF16) => {
+                (xs.to_dtype(DType::F32)? + residual.to_dtype(DType::F32)?)?.to_dtype(half)?
+            }
+            _ => (xs + residual)?,
+        };
         Ok((self.of(&sum, None)?, sum))
     }
 
