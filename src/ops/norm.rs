@@ -103,7 +103,7 @@ pub fn rms_norm(xs: &Tensor, weight: &Tensor, eps: impl Into<f64>) -> Result<Ten
 /// # Shapes
 /// As [`rms_norm`]; `residual` and the sum have the shape of `xs`.
 ///
-/// The bits of both are those of an addition and [`rms_norm`], one after the other.
+/// Both results equal an addition followed by [`rms_norm`], bit for bit.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -198,8 +198,8 @@ impl<'a> Norm<'a> {
             let tensor = |values| from_f32_vec(values, xs.dims(), DType::F32);
             return Ok((tensor(ys)?, tensor(sum)?));
         }
-        // The sum in the dtype of `xs`: halves are rounded before they are normalized. They are added
-        // in f32, since candle's sum of two f16 has other bits on AArch64.
+        // The sum in the dtype of `xs`: halves are rounded before they are normalized. They are
+        // added in f32, since candle's sum of two f16 has other bits on AArch64.
         let residual = self.weighted(residual, xs.dtype())?;
         let sum = match xs.dtype() {
             half @ (DType::F16 | DType::BF16) => {
@@ -242,7 +242,7 @@ impl<'a> Norm<'a> {
         Ok([xs, weight].into_iter().chain(optional).collect())
     }
 
-    /// What a kernel makes of the operands, all f32.
+    /// The result of a kernel on the operands, all f32.
     fn fused<R>(
         self,
         xs: &Tensor,

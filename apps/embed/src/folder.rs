@@ -47,7 +47,7 @@ pub struct Encoder {
     pub model: Model,
     /// How the weights are stored: the name of a preset, or `quantized` as the folder has them.
     pub dtype: String,
-    /// What texts begin with, as the folder says.
+    /// The prompts in the folder.
     pub prompts: Prompts,
 }
 

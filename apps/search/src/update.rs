@@ -295,7 +295,7 @@ fn keys(catalog: &Catalog) -> BTreeSet<u64> {
     passages.map(|passage| passage.key).collect()
 }
 
-/// The same graph, or one without the vectors of texts that are gone if they are a quarter of it.
+/// The graph, rebuilt without the vectors of removed texts where they are a quarter of it or more.
 fn without_dead(graph: Graph, keys: &BTreeSet<u64>, progress: &Progress) -> Result<Graph> {
     let alive = keys.iter().copied();
     let alive: Vec<u64> = alive.filter(|&key| graph.contains(key)).collect();
@@ -399,7 +399,7 @@ impl<'a> Saver<'a> {
     }
 }
 
-/// The same vectors at length 1.
+/// The vectors, scaled to length 1.
 ///
 /// # Errors
 /// When one has no direction.

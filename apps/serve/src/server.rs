@@ -125,7 +125,7 @@ fn warn_of_one_by_one(is_one_by_one: bool) {
     }
 }
 
-/// What stands before texts whose request names no prompt.
+/// The prompt before texts whose request names none.
 fn default_prompt(options: &Options, encoder: &Encoder) -> Result<String> {
     if let Some(prompt) = &options.default_prompt {
         return Ok(prompt.clone());

@@ -151,7 +151,7 @@ impl<'a> Visit<'a> for Find<'_, '_, '_> {
         }
     }
 
-    /// What is in these may be computed several times, or not at all.
+    /// Code in these may run several times, or not at all.
     fn visit_block(&mut self, _: &'a Block) {}
     fn visit_expr_closure(&mut self, _: &'a syn::ExprClosure) {}
     fn visit_arm(&mut self, _: &'a syn::Arm) {}

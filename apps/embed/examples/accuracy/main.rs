@@ -1,4 +1,4 @@
-//! What quantization costs a model: its vectors beside float's, and its answers to a retrieval
+//! The cost of quantization for a model: its vectors beside float's, and its answers to a retrieval
 //! task.
 //!
 //!     scripts/fetch_minilm.sh target/minilm
@@ -26,7 +26,7 @@ use dynquant_embed::{Embedder, Options, Preset};
 use measure::{Figures, Vectors};
 use task::Task;
 
-/// What quantization costs a model, in vectors and in a retrieval task
+/// Compare quantized vectors with float ones, by themselves and in a retrieval task
 #[derive(Parser)]
 struct Arguments {
     /// A folder of a float model that makes embeddings

@@ -18,7 +18,7 @@ pub struct Vectors {
     pub queries: Vec<Vec<f32>>,
 }
 
-/// What a model answered, beside the float model.
+/// The answers of a model beside the float model's.
 #[derive(Serialize)]
 pub struct Figures {
     pub name: String,

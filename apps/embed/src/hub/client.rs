@@ -152,7 +152,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// What a status means to somebody who asked for a model.
+/// The meaning of a status for a request of a model.
 fn refusal(status: StatusCode, settings: &Settings) -> String {
     let token = match settings.token {
         Some(_) => "the token is sent",

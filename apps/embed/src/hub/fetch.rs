@@ -18,7 +18,7 @@ const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const WEIGHTS: &str = "model.safetensors";
 const SHARDS: &str = "model.safetensors.index.json";
-/// What a model may lack. The template is a decoder's, for other programs.
+/// Files that a model may lack. The template is a decoder's, for other programs.
 const OPTIONAL: [&str; 4] = [
     folder::SENTENCE,
     folder::TOKENIZER_CONFIG,
@@ -40,7 +40,7 @@ pub struct Progress<'a> {
 /// The folder of a model by its name on the Hugging Face hub, `OWNER/MODEL` or
 /// `OWNER/MODEL@REVISION`: a branch, a tag or a commit.
 ///
-/// What the cache has is taken without the network; else the files that this crate reads are
+/// Files in the cache are taken without the network; else the files that this crate reads are
 /// downloaded into it. The environment decides as for Hugging Face's own programs: `HF_HOME`,
 /// `HF_HUB_CACHE`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_ENDPOINT`, `HF_HUB_OFFLINE` and
 /// `HF_HUB_DOWNLOAD_TIMEOUT`.

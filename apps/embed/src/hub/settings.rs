@@ -1,4 +1,4 @@
-//! What the environment says of the hub, by the names that Hugging Face's own programs read.
+//! The environment variables of the hub: Hugging Face's own programs read the same names.
 
 use std::env;
 use std::fs;

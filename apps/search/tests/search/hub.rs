@@ -21,7 +21,7 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// Of `model.safetensors`, by `sha256sum`.
 const SHA256: &str = "b1ded01454ed5abdca3c40742f1dddfd71d3c954a7871681fe0b47ac01c2f8e2";
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Clone, Default)]
 struct Reply {
     status: u16,
@@ -202,7 +202,7 @@ fn files_of_model() -> Vec<String> {
     ["", "1_Pooling/", "2_Normalize/"].map(names).concat()
 }
 
-/// What the cache holds of the model: names and what they lead to.
+/// The cached files of the model: names and targets of links.
 fn snapshot(hub: &Hub) -> BTreeMap<String, u64> {
     fn all(dir: &std::path::Path, prefix: &str, found: &mut BTreeMap<String, u64>) {
         for entry in fs::read_dir(dir).unwrap() {
@@ -233,7 +233,7 @@ fn a_model_by_name_is_downloaded_once() {
     assert!(model.starts_with(&format!("{NAME} (int8, ")), "{model}");
     assert!(model.ends_with(&format!(", {NAME}@{COMMIT})")), "{model}");
 
-    // What is read, and no more.
+    // Only files that are read.
     let kept = snapshot(&hub);
     let names: Vec<&str> = kept.keys().map(String::as_str).collect();
     let expected = [

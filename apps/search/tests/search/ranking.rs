@@ -1,4 +1,4 @@
-//! What decides on the order of results: meaning, words, both; and what counts as text.
+//! The order of results by meaning, words or both; and the text of Markdown.
 
 use std::fs;
 use std::path::Path;
@@ -149,7 +149,7 @@ fn markup_is_no_text_and_lines_are_those_of_the_file() {
             "{shown}"
         );
     }
-    // What is not embedded may change: the vectors stay, and the passage is as the file has it.
+    // Markup may change: the vectors stay, and the passage is as the file has it.
     folder.write("a.md", source.replace("targetword", "elsewhere"));
     assert_eq!(found("street")[0]["places"][0]["changed"], true);
     let report = folder.index(&[]);

@@ -1,4 +1,4 @@
-//! What is made of an embedding before it is an answer.
+//! The last steps of an embedding: the cut and the normalization.
 
 use dynquant_embed::normalized;
 

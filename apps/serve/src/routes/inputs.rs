@@ -23,6 +23,24 @@ impl Text {
     }
 }
 
+/// One string or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub enum Strings {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Strings {
+    /// As a list.
+    pub fn into_list(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        }
+    }
+}
+
 /// One text or several.
 #[derive(Debug, Deserialize)]
 #[serde(
@@ -70,7 +88,7 @@ impl Texts {
     }
 }
 
-/// What is asked of the tokenizer.
+/// A request of the tokenizer.
 pub struct Asked<T> {
     /// The name under which the texts came.
     pub param: &'static str,
@@ -83,10 +101,10 @@ pub struct Asked<T> {
     pub work: Work<T>,
 }
 
-/// What the tokenizer does.
+/// The work of the tokenizer.
 pub type Work<T> = Box<dyn FnOnce(&Tokenizer) -> Result<T, Refusal> + Send>;
 
-/// What is wrong with a text.
+/// A text that cannot be tokenized.
 pub enum Fault {
     Empty,
     Tokens(TokensError),
@@ -111,7 +129,7 @@ impl Fault {
     }
 }
 
-/// What becomes of each text; a refusal names the one at fault.
+/// Applies `work` to each text; a refusal names the text at fault.
 pub fn each<T, U>(
     param: &'static str,
     texts: &[T],

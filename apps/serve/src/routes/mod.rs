@@ -65,7 +65,7 @@ pub struct Embedder {
     pub queue: Queue<Job>,
 }
 
-/// What a model is made for. Any has embeddings, too.
+/// The purpose of a model. Every model has embeddings, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Embedder,

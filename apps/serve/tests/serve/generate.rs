@@ -436,7 +436,7 @@ fn a_full_queue_is_refused() {
     server.ok(COMPLETIONS, &json!({"prompt": "And"}));
 }
 
-/// What 64 tokens take: the bytes that a server asks for if it gets too few.
+/// The bytes of 64 tokens, from the error of a server that gets too few.
 fn page(attention: &str) -> usize {
     let few = crate::process::command()
         .args(["--model", model(), "--attention", attention])

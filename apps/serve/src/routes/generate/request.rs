@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
+use super::super::inputs::Strings;
 use super::super::{App, Generator, check_model};
 use crate::error::Refusal;
 use crate::generate::{Answer, Job, Prompted};
@@ -40,14 +41,6 @@ pub struct Common {
     /// Fields that change nothing as they are, or are refused.
     #[serde(flatten)]
     rest: Map<String, Value>,
-}
-
-/// One string or several.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
-enum Strings {
-    One(String),
-    Many(Vec<String>),
 }
 
 #[derive(Deserialize)]
@@ -178,11 +171,7 @@ fn number(
 }
 
 fn stops(stop: Option<Strings>) -> Result<Vec<String>, Refusal> {
-    let stops = match stop {
-        None => return Ok(Vec::new()),
-        Some(Strings::One(stop)) => vec![stop],
-        Some(Strings::Many(stops)) => stops,
-    };
+    let stops = stop.map(Strings::into_list).unwrap_or_default();
     if stops.len() > MOST_STOPS || stops.iter().any(String::is_empty) {
         let message = format!(
             "stop: expected at most {MOST_STOPS} strings, none of them empty, got {stops:?}"

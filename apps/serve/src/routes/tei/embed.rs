@@ -47,7 +47,7 @@ struct EmbedAllRequest {
     truncation: Truncation,
 }
 
-/// `POST /embed_all`: the vectors of all tokens, special ones and those of a prompt included,
+/// `POST /embed_all`: the vectors of all tokens, including special tokens and the prompt's,
 /// before the pooling.
 pub async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<EmbedAllRequest>(request).await?;
@@ -63,7 +63,7 @@ pub async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Result<
     Ok(app.limits.workers.run(answered.bytes, answer).await??)
 }
 
-/// Numbers as rows of so many.
+/// Numbers in rows of `size`.
 struct Rows {
     values: Vec<f32>,
     size: usize,

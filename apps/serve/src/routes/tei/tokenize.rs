@@ -8,21 +8,13 @@ use dynquant_embed::Token;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::App;
-use super::super::inputs::{Asked, Fault, each};
+use super::super::inputs::{Asked, Fault, Strings, each};
 use crate::error::Tei;
 
 /// Bytes of a token in an answer, without its text.
 const TOKEN: usize = 80;
 /// Bytes of a byte of text in JSON, at most.
 const ESCAPED: usize = 6;
-
-/// One or several.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
-enum Strings {
-    One(String),
-    Many(Vec<String>),
-}
 
 #[derive(Deserialize)]
 struct TokenizeRequest {
@@ -42,10 +34,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<R
     let (request, admission) = app.receive::<TokenizeRequest>(request).await?;
     let prompt = app.embedder()?.prompt(request.prompt_name.as_deref())?;
     let special = request.add_special_tokens;
-    let texts = match request.inputs {
-        Strings::One(text) => vec![text],
-        Strings::Many(texts) => texts,
-    };
+    let texts = request.inputs.into_list();
     let asked = Asked {
         param: "inputs",
         count: texts.len(),

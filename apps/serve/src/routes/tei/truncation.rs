@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::super::App;
 
-/// What a request says of texts that are too long.
+/// The truncation fields of a request.
 #[derive(Default, Deserialize)]
 pub struct Truncation {
     truncate: Option<bool>,
