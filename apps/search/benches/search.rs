@@ -1,5 +1,5 @@
 //! Measures an index of a folder: the time to make it, to bring it up to date and to answer a
-//! query, and how many of the nearest 10 passages are found. `run.sh` calls it.
+//! query. `run.sh` calls it.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -25,14 +25,11 @@ use serde::Serialize;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// The results of a query that are compared.
+/// The results of a query.
 const COUNT: usize = 10;
 /// Queries before the first that is measured.
 const WARM_UP: usize = 50;
-const LEAST_RECALL: f64 = 0.99;
 const MOST_MILLISECONDS: f64 = 10.;
-/// Sums of floats in two orders.
-const TOLERANCE: f32 = 1e-5;
 
 #[derive(Parser)]
 struct Options {
@@ -75,7 +72,6 @@ struct Figures {
     query_ms: Spread,
     embedding_ms: Spread,
     search_ms: Spread,
-    recall: f64,
 }
 
 #[derive(Serialize)]
@@ -119,7 +115,6 @@ fn measure(options: &Options) -> Result<Figures> {
         .map(|query| searcher.answer(query, COUNT))
         .collect::<Result<_>>()?;
     let spread = |of: fn(&dynquant_search::search::Answer) -> f64| spread(answers.iter().map(of));
-    let recall = recall(&searcher, &queries)?;
     let changed = with_a_changed_file(options, &place)?;
     Ok(Figures {
         model: first.model,
@@ -136,7 +131,6 @@ fn measure(options: &Options) -> Result<Figures> {
         query_ms: spread(|answer| answer.milliseconds),
         embedding_ms: spread(|answer| answer.embedding_milliseconds),
         search_ms: spread(|answer| answer.search_milliseconds),
-        recall,
     })
 }
 
@@ -181,27 +175,6 @@ fn with_a_changed_file(options: &Options, place: &Place) -> Result<Outcome> {
     outcome
 }
 
-/// The part of the exact nearest passages that are found.
-fn recall(searcher: &Searcher, queries: &[&str]) -> Result<f64> {
-    let all = searcher.all()?;
-    let mut found = 0;
-    for query in queries {
-        let vector = searcher.vector(query)?;
-        let cosine = |other: &[f32]| vector.iter().zip(other).map(|(a, b)| a * b).sum::<f32>();
-        let mut exact: Vec<f32> = all.iter().map(|(_, other)| cosine(other)).collect();
-        exact.sort_unstable_by(|a, b| b.total_cmp(a));
-        let least = exact
-            .get(COUNT - 1)
-            .context("expected more passages than are searched for")?;
-        let near = searcher.near(&vector, COUNT)?;
-        found += near
-            .iter()
-            .filter(|near| near.cosine >= least - TOLERANCE)
-            .count();
-    }
-    Ok(found as f64 / (queries.len() * COUNT) as f64)
-}
-
 fn spread(values: impl Iterator<Item = f64>) -> Spread {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -233,17 +206,13 @@ fn table(it: &Figures) -> String {
     for (name, spread) in [
         ("query", &it.query_ms),
         ("  embedding", &it.embedding_ms),
-        ("  graph and words", &it.search_ms),
+        ("  search", &it.search_ms),
     ] {
         lines.push(format!(
             "{name:<20}{:.2} ms median, {:.2} ms p99",
             spread.median, spread.p99
         ));
     }
-    lines.push(format!(
-        "recall at {COUNT}        {:.4} of {} queries",
-        it.recall, it.queries
-    ));
     lines.join("\n")
 }
 
@@ -253,11 +222,6 @@ fn check(it: &Figures, options: &Options) -> Result<()> {
         it.passages >= least,
         "expected {least} passages or more, got {}",
         it.passages
-    );
-    ensure!(
-        it.recall >= LEAST_RECALL,
-        "expected a recall of {LEAST_RECALL}, got {}",
-        it.recall
     );
     ensure!(
         it.query_ms.p99 < MOST_MILLISECONDS,

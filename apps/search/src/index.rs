@@ -3,12 +3,12 @@
 //!
 //! | bytes | |
 //! |---|---|
-//! | 18 | `dynquant-search 2\n` |
+//! | 18 | `dynquant-search 3\n` |
 //! | 8 | length of the catalog, little-endian |
 //! | that many | the [`Catalog`] as JSON |
 //! | 8 | length of the words, little-endian |
 //! | that many | the [`Terms`], as postcard writes them |
-//! | all but 32 | the graph, as usearch writes it |
+//! | all but 32 | the [`Vectors`]: keys as `u64`, then rows of `f32`, little-endian |
 //! | 32 | BLAKE3 hash of all before |
 
 use std::collections::BTreeMap;
@@ -19,14 +19,14 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_dynquant_io::input;
 use serde::{Deserialize, Serialize};
 
-use crate::graph::Graph;
 use crate::identity::Identity;
 use crate::passages::Passage;
 use crate::place::{Lock, Place};
 use crate::terms::Terms;
+use crate::vectors::Vectors;
 
 const MAGIC: &[u8; 16] = b"dynquant-search ";
-const VERSION: &[u8; 2] = b"2\n";
+const VERSION: &[u8; 2] = b"3\n";
 const HASH: usize = blake3::OUT_LEN;
 
 /// The files with their passages, and the model.
@@ -58,7 +58,7 @@ pub struct Index {
     /// The words of all texts in the catalog.
     pub terms: Terms,
     /// The vectors of all texts in the catalog, and some of texts that are gone.
-    pub graph: Graph,
+    pub vectors: Vectors,
 }
 
 impl Index {
@@ -90,14 +90,14 @@ impl Index {
         let hashed = blake3::hash(&bytes[..bytes.len() - hash.len()]);
         ensure!(hashed.as_bytes() == hash, damaged);
         let (catalog, body) = part(body).context(damaged)?;
-        let (terms, graph) = part(body).context(damaged)?;
+        let (terms, vectors) = part(body).context(damaged)?;
         let catalog: Catalog = serde_json::from_slice(catalog).context("the catalog")?;
         let terms = Terms::read(terms)?;
-        let graph = Graph::read(graph, catalog.dimensions)?;
+        let vectors = Vectors::read(vectors, catalog.dimensions)?;
         Ok(Self {
             catalog,
             terms,
-            graph,
+            vectors,
         })
     }
 }
@@ -117,7 +117,7 @@ fn check_kind(bytes: &[u8]) -> Result<&[u8]> {
     let Some(rest) = rest.strip_prefix(VERSION) else {
         let version = rest.split(|&byte| byte == b'\n').next().unwrap_or(rest);
         let version = String::from_utf8_lossy(&version[..version.len().min(20)]);
-        bail!("expected an index of version 2, got version {version:?}");
+        bail!("expected an index of version 3, got version {version:?}");
     };
     Ok(rest)
 }
@@ -129,12 +129,12 @@ fn check_kind(bytes: &[u8]) -> Result<&[u8]> {
 pub fn write(
     catalog: &Catalog,
     terms: &Terms,
-    graph: &Graph,
+    vectors: &Vectors,
     place: &Place,
     lock: &Lock,
 ) -> Result<u64> {
     let catalog = serde_json::to_vec(catalog).context("the catalog")?;
-    let (terms, graph) = (terms.write()?, graph.write()?);
+    let (terms, vectors) = (terms.write()?, vectors.write());
     let length = |part: &[u8]| (part.len() as u64).to_le_bytes();
     let lengths = [length(&catalog), length(&terms)];
     let parts: [&[u8]; 7] = [
@@ -144,7 +144,7 @@ pub fn write(
         &catalog,
         &lengths[1],
         &terms,
-        &graph,
+        &vectors,
     ];
     let mut hasher = blake3::Hasher::new();
     place.replace(lock, |file| -> io::Result<()> {

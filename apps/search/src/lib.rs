@@ -1,10 +1,9 @@
 //! Search by meaning and by words in a folder of text files: see README.md.
 //!
 //! [`update`] makes an [`index`] of a folder: its files ([`walk`]) are cut into [`passages`], of
-//! which the embeddings are put into a [`graph`] and the words into [`terms`]. [`search`] asks
+//! which the embeddings become [`vectors`] and the words [`terms`]. [`search`] asks
 //! both, and [`rank`] merges the answers.
 
-pub mod graph;
 pub mod highlight;
 pub mod identity;
 pub mod index;
@@ -18,4 +17,5 @@ pub mod search;
 pub mod show;
 pub mod terms;
 pub mod update;
+pub mod vectors;
 pub mod walk;

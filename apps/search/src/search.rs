@@ -1,6 +1,6 @@
 //! Questions to an index.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -10,7 +10,6 @@ use candle_dynquant_io::input;
 use dynquant_embed::{Embedder, Input, ModelOptions};
 use serde::Serialize;
 
-use crate::graph::{Graph, Near};
 use crate::identity::Identity;
 use crate::index::{Entry, Index};
 use crate::passages::{Passage, key};
@@ -18,6 +17,7 @@ use crate::place::Place;
 use crate::rank::{MERGED, Rank, merged};
 use crate::terms::Terms;
 use crate::update::directions;
+use crate::vectors::{Near, Vectors};
 
 /// The most places of a text that are named; a licence is in hundreds of files.
 const MAX_PLACES: usize = 4;
@@ -28,7 +28,7 @@ pub struct Searcher {
     /// `None` where words decide.
     embedder: Option<Embedder>,
     terms: Terms,
-    graph: Graph,
+    vectors: Vectors,
     root: PathBuf,
     files: Vec<(String, Entry)>,
     /// The files that a text is in, and the numbers of its passages there.
@@ -46,7 +46,7 @@ pub struct Answer {
     pub milliseconds: f64,
     /// Milliseconds in the model.
     pub embedding_milliseconds: f64,
-    /// Milliseconds in the graph and in the words.
+    /// Milliseconds in the vectors and in the words.
     pub search_milliseconds: f64,
 }
 
@@ -99,7 +99,7 @@ impl Searcher {
         let Index {
             catalog,
             terms,
-            graph,
+            vectors,
         } = Index::read(file)?;
         let embedder = match rank {
             Rank::Words => None,
@@ -133,7 +133,7 @@ impl Searcher {
             rank,
             embedder,
             terms,
-            graph,
+            vectors,
             root,
             files,
             places,
@@ -184,14 +184,10 @@ impl Searcher {
         let words = (self.rank != Rank::Meaning).then(|| self.terms.score(query));
         let best = words.as_ref().map(|it| it.best(depth)).unwrap_or_default();
         let ranking: Vec<u64> = near.iter().map(|near| near.key).collect();
-        let cosines: BTreeMap<u64, f32> = near.iter().map(|it| (it.key, it.cosine)).collect();
         let merged = merged(&[ranking, best]).into_iter().take(count);
         let found = merged.map(|(key, worth)| {
-            let cosine = match (cosines.get(&key), vector) {
-                (Some(cosine), _) => Some(*cosine),
-                (None, Some(vector)) => Some(self.cosine(key, vector)?),
-                (None, None) => None,
-            };
+            let cosine = vector.map(|vector| self.vectors.cosine(key, vector));
+            let cosine = cosine.transpose()?;
             let bm25 = words.as_ref().map(|it| it.of(key));
             let score = match self.rank {
                 Rank::Meaning => cosine,
@@ -206,12 +202,6 @@ impl Searcher {
             })
         });
         found.collect()
-    }
-
-    fn cosine(&self, key: u64, vector: &[f32]) -> Result<f32> {
-        let other = self.graph.get(key)?;
-        let other = other.context("expected the vector of a passage, got none")?;
-        Ok(vector.iter().zip(other).map(|(a, b)| a * b).sum())
     }
 
     /// The embedding of a query, of length 1.
@@ -229,24 +219,7 @@ impl Searcher {
     /// When the vector has another length than the vectors of the index.
     pub fn near(&self, vector: &[f32], count: usize) -> Result<Vec<Near>> {
         let keep = |key| self.places.contains_key(&key);
-        let mut near = self.graph.search(vector, count, keep)?;
-        near.sort_by(|a, b| b.cosine.total_cmp(&a.cosine).then(a.key.cmp(&b.key)));
-        Ok(near)
-    }
-
-    /// The vectors of all texts, by key.
-    ///
-    /// # Errors
-    /// When the graph fails.
-    pub fn all(&self) -> Result<Vec<(u64, Vec<f32>)>> {
-        let vector = |&key: &u64| {
-            let vector = self.graph.get(key)?;
-            Ok((
-                key,
-                vector.context("expected the vector of a passage, got none")?,
-            ))
-        };
-        self.places.keys().map(vector).collect()
+        self.vectors.search(vector, count, keep)
     }
 
     fn hit(&self, found: Found) -> Hit {

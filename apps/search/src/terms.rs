@@ -132,8 +132,14 @@ impl Scores<'_> {
     pub fn best(&self, count: usize) -> Vec<u64> {
         let scored = self.keys.iter().zip(&self.scores);
         let mut scored: Vec<(&u64, &f64)> = scored.filter(|(_, score)| **score > 0.).collect();
-        scored.sort_unstable_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
-        scored.iter().take(count).map(|(key, _)| **key).collect()
+        let order = |a: &(&u64, &f64), b: &(&u64, &f64)| b.1.total_cmp(a.1).then(a.0.cmp(b.0));
+        // A common word is in most passages: only the best are sorted.
+        if count < scored.len() {
+            scored.select_nth_unstable_by(count, order);
+            scored.truncate(count);
+        }
+        scored.sort_unstable_by(order);
+        scored.iter().map(|(key, _)| **key).collect()
     }
 
     /// The score of a passage.

@@ -12,7 +12,6 @@ use dynquant_embed::{Embedder, ModelOptions};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::graph::Graph;
 use crate::identity::{Identity, absolute};
 use crate::index::{self, Catalog, Entry, Index};
 use crate::markdown::is_markdown;
@@ -20,12 +19,11 @@ use crate::passages::Splitter;
 use crate::place::{Lock, Place};
 use crate::progress::Progress;
 use crate::terms::Terms;
+use crate::vectors::Vectors;
 use crate::walk::{Reason, Skipped, WalkOptions, walk};
 
 /// Bytes of texts that are embedded between two steps of the bar.
 const BATCH_BYTES: usize = 8192;
-/// Vectors that are moved to a new graph between two steps of the bar.
-const MOVED_TOGETHER: usize = 1024;
 /// The least time between two partial indexes.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// And the part of the time that they may take, as a divisor.
@@ -110,21 +108,21 @@ impl Update<'_> {
         let Index {
             catalog: before,
             terms: old_terms,
-            graph,
+            mut vectors,
         } = self.start(old, &new)?;
 
         let mut catalog = new;
         let (texts, skipped) = self.read(&embedder, &before, &mut catalog, progress)?;
         let mut saver = Saver::new(&before, &old_terms, self.place.partial(), &lock);
-        let embedded = embed(&embedder, &texts, &graph, progress, &mut saver)?;
+        let embedded = embed(&embedder, &texts, &mut vectors, progress, &mut saver)?;
         let keys = keys(&catalog);
         let terms = Terms::new(&old_terms, &keys, &texts);
-        let graph = without_dead(graph, &keys, progress)?;
+        let vectors = without_dead(vectors, &keys);
 
         let bytes = if before == catalog && !is_new {
             self.place.file().metadata()?.len()
         } else {
-            index::write(&catalog, &terms, &graph, self.place, &lock)?
+            index::write(&catalog, &terms, &vectors, self.place, &lock)?
         };
         saver.discard();
         let changed = |(name, entry): &(&String, &Entry)| before.files.get(*name) != Some(*entry);
@@ -203,7 +201,7 @@ impl Update<'_> {
             None => Index {
                 catalog: new.clone(),
                 terms: Terms::default(),
-                graph: Graph::new(new.dimensions)?,
+                vectors: Vectors::new(new.dimensions),
             },
         };
         // A partial one that is damaged or of another index is of no use, and will be replaced.
@@ -295,41 +293,26 @@ fn keys(catalog: &Catalog) -> BTreeSet<u64> {
     passages.map(|passage| passage.key).collect()
 }
 
-/// The graph, rebuilt without the vectors of removed texts where they are a quarter of it or more.
-fn without_dead(graph: Graph, keys: &BTreeSet<u64>, progress: &Progress) -> Result<Graph> {
-    let alive = keys.iter().copied();
-    let alive: Vec<u64> = alive.filter(|&key| graph.contains(key)).collect();
-    if (graph.len() - alive.len()) * 4 <= graph.len() {
-        return Ok(graph);
+/// The vectors, without those of removed texts where these are a quarter or more: a text that comes
+/// back soon has its vector.
+fn without_dead(vectors: Vectors, keys: &BTreeSet<u64>) -> Vectors {
+    let alive = keys.iter().filter(|&&key| vectors.contains(key)).count();
+    if (vectors.len() - alive) * 4 <= vectors.len() {
+        vectors
+    } else {
+        vectors.only(keys)
     }
-    progress.phase("moving vectors", Some(alive.len()));
-    let new = Graph::new(graph.dimensions())?;
-    new.reserve(alive.len())?;
-    for keys in alive.chunks(MOVED_TOGETHER) {
-        let mut vectors = Vec::with_capacity(keys.len());
-        for &key in keys {
-            let vector = graph.get(key)?;
-            vectors.push((
-                key,
-                vector.context("expected the vector of a passage, got none")?,
-            ));
-        }
-        new.add(&vectors)?;
-        // Ending here would gain seconds, and lose the new vectors.
-        let _ = progress.advance(keys.len());
-    }
-    Ok(new)
 }
 
-/// Adds the vectors of `texts` that are not in the graph; their number.
+/// Adds the vectors of `texts` that are not there; their number.
 fn embed(
     embedder: &Embedder,
     texts: &BTreeMap<u64, String>,
-    graph: &Graph,
+    vectors: &mut Vectors,
     progress: &Progress,
     saver: &mut Saver<'_>,
 ) -> Result<usize> {
-    let new = texts.iter().filter(|(key, _)| !graph.contains(**key));
+    let new = texts.iter().filter(|(key, _)| !vectors.contains(**key));
     // Texts of about one length are computed together.
     let mut new: Vec<(u64, &str)> = new.map(|(key, text)| (*key, text.as_str())).collect();
     new.sort_by_key(|&(key, text)| (text.len(), key));
@@ -337,7 +320,6 @@ fn embed(
         "embedding bytes",
         Some(new.iter().map(|it| it.1.len()).sum()),
     );
-    graph.reserve(new.len())?;
     let mut rest = &new[..];
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -347,12 +329,13 @@ fn embed(
         });
         let (batch, later) = rest.split_at(fit.count().max(1));
         let texts: Vec<&str> = batch.iter().map(|(_, text)| *text).collect();
-        let vectors = directions(embedder.embed_documents(&texts)?)?;
-        let keys = batch.iter().map(|(key, _)| *key);
-        graph.add(&keys.zip(vectors).collect::<Vec<_>>())?;
+        let embeddings = directions(embedder.embed_documents(&texts)?)?;
+        for ((key, _), embedding) in batch.iter().zip(&embeddings) {
+            vectors.add(*key, embedding)?;
+        }
         let interrupted = progress.advance(texts.iter().map(|text| text.len()).sum());
         if interrupted.is_err() || saver.is_due() {
-            saver.save(graph)?;
+            saver.save(vectors)?;
         }
         interrupted?;
         rest = later;
@@ -385,9 +368,9 @@ impl<'a> Saver<'a> {
         Instant::now() >= self.due
     }
 
-    fn save(&mut self, graph: &Graph) -> Result<()> {
+    fn save(&mut self, vectors: &Vectors) -> Result<()> {
         let start = Instant::now();
-        index::write(self.catalog, self.terms, graph, &self.place, self.lock)?;
+        index::write(self.catalog, self.terms, vectors, &self.place, self.lock)?;
         self.due = Instant::now() + SAVE_EVERY.max(start.elapsed() * SAVE_PART);
         Ok(())
     }

@@ -116,7 +116,7 @@ fn an_index_that_is_not_whole_is_refused() {
     version[16] = b'1';
     refused(
         &version,
-        "expected an index of version 2, got version \"1\"",
+        "expected an index of version 3, got version \"1\"",
         "another version",
     );
 
@@ -152,11 +152,11 @@ fn a_catalog_that_lies_is_no_panic() {
     let whole = fs::read(folder.index_file()).unwrap();
     let (head, body) = whole.split_at(18);
     let length = u64::from_le_bytes(body[..8].try_into().unwrap()) as usize;
-    // The graph behind the words.
-    let (catalog, graph) = body[8..body.len() - 32].split_at(length);
+    // The words and the vectors.
+    let (catalog, rest) = body[8..body.len() - 32].split_at(length);
     let catalog = std::str::from_utf8(catalog).unwrap();
-    let write = |length: u64, catalog: &str, graph: &[u8]| {
-        let bytes = [head, &length.to_le_bytes(), catalog.as_bytes(), graph].concat();
+    let write = |length: u64, catalog: &str, rest: &[u8]| {
+        let bytes = [head, &length.to_le_bytes(), catalog.as_bytes(), rest].concat();
         let hash = blake3::hash(&bytes);
         fs::write(folder.index_file(), [&bytes, &hash.as_bytes()[..]].concat()).unwrap();
     };
@@ -168,14 +168,14 @@ fn a_catalog_that_lies_is_no_panic() {
         "word".as_ref(),
     ];
     for length in [0, 10, u64::MAX, 1 << 40] {
-        write(length, catalog, graph);
+        write(length, catalog, rest);
         fault(&run(query, &[]));
     }
     for lie in [0, 7, u64::MAX, 1 << 40] {
         write(
             catalog.len() as u64,
             catalog,
-            &[&lie.to_le_bytes(), &graph[8..]].concat(),
+            &[&lie.to_le_bytes(), &rest[8..]].concat(),
         );
         fault(&run(query, &[]));
     }
@@ -185,10 +185,10 @@ fn a_catalog_that_lies_is_no_panic() {
         ("int8", "int9"),
     ] {
         let catalog = catalog.replace(from, to);
-        write(catalog.len() as u64, &catalog, graph);
+        write(catalog.len() as u64, &catalog, rest);
         fault(&run(query, &[]));
     }
-    write(length as u64, catalog, &graph[..graph.len() / 2]);
+    write(length as u64, catalog, &rest[..rest.len() / 2]);
     fault(&run(query, &[]));
     // Passages at places that are not in the file are passages that have changed.
     let mut lies: serde_json::Value = serde_json::from_str(catalog).unwrap();
@@ -200,7 +200,7 @@ fn a_catalog_that_lies_is_no_panic() {
             [(9.into(), 2.into()), (1.into(), u64::MAX.into())][index % 2].clone();
     }
     let lies = lies.to_string();
-    write(lies.len() as u64, &lies, graph);
+    write(lies.len() as u64, &lies, rest);
     let output = run(query, &[]);
     let answer = crate::process::json_of(&output);
     assert_eq!(answer["results"][0]["places"][0]["changed"], true);
