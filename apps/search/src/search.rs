@@ -129,6 +129,12 @@ impl Searcher {
                 places.entry(passage.key).or_default().push((file, number));
             }
         }
+        // An index keeps vectors of texts that are gone.
+        let vectors = if vectors.len() > places.len() {
+            vectors.only(&places.keys().copied().collect())
+        } else {
+            vectors
+        };
         Ok(Self {
             rank,
             embedder,
@@ -218,8 +224,7 @@ impl Searcher {
     /// # Errors
     /// When the vector has another length than the vectors of the index.
     pub fn near(&self, vector: &[f32], count: usize) -> Result<Vec<Near>> {
-        let keep = |key| self.places.contains_key(&key);
-        self.vectors.search(vector, count, keep)
+        self.vectors.search(vector, count)
     }
 
     fn hit(&self, found: Found) -> Hit {
