@@ -1,6 +1,6 @@
 //! Questions to an index.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::identity::Identity;
 use crate::index::{Entry, Index};
 use crate::passages::{Passage, key};
 use crate::place::Place;
-use crate::rank::{MERGED, Rank, merged};
+use crate::rank::{COMPARED, Rank, scores_by_both};
 use crate::terms::Terms;
 use crate::update::directions;
 use crate::vectors::{Near, Vectors};
@@ -53,7 +53,7 @@ pub struct Answer {
 /// A text that answers a question.
 #[derive(Clone, Debug, Serialize)]
 pub struct Hit {
-    /// The score of the order: the cosine, BM25, or the sum of the reciprocal ranks by both.
+    /// The score of the order: the cosine, BM25, or the sum of their standard scores.
     pub score: f32,
     /// The cosine of the angle between it and the question, where meaning decides.
     pub cosine: Option<f32>,
@@ -182,32 +182,45 @@ impl Searcher {
         })
     }
 
-    /// Merges the rankings by meaning, of which there is a vector, and by words.
+    /// Merges the best by meaning, of which there is a vector, and by words.
     fn found(&self, query: &str, vector: Option<&[f32]>, count: usize) -> Result<Vec<Found>> {
-        let depth = count.max(MERGED);
+        let depth = match self.rank {
+            Rank::Both => count.max(COMPARED),
+            Rank::Meaning | Rank::Words => count,
+        };
         let near = vector.map(|vector| self.near(vector, depth)).transpose()?;
-        let near = near.unwrap_or_default();
         let words = (self.rank != Rank::Meaning).then(|| self.terms.score(query));
-        let best = words.as_ref().map(|it| it.best(depth)).unwrap_or_default();
-        let ranking: Vec<u64> = near.iter().map(|near| near.key).collect();
-        let merged = merged(&[ranking, best]).into_iter().take(count);
-        let found = merged.map(|(key, worth)| {
-            let cosine = vector.map(|vector| self.vectors.cosine(key, vector));
-            let cosine = cosine.transpose()?;
-            let bm25 = words.as_ref().map(|it| it.of(key));
-            let score = match self.rank {
-                Rank::Meaning => cosine,
-                Rank::Words => bm25,
-                Rank::Both => Some(worth as f32),
-            };
-            Ok(Found {
+        let best = words.as_ref().map(|it| it.best(depth));
+        let near = near.into_iter().flatten().map(|near| near.key);
+        let keys: BTreeSet<u64> = near.chain(best.into_iter().flatten()).collect();
+        let cosine = |&key: &u64| match vector {
+            Some(vector) => self.vectors.cosine(key, vector),
+            None => Ok(0.),
+        };
+        let cosines: Vec<f32> = keys.iter().map(cosine).collect::<Result<_>>()?;
+        let bm25 = |&key: &u64| words.as_ref().map_or(0., |it| it.of(key));
+        let bm25: Vec<f32> = keys.iter().map(bm25).collect();
+        let scores = match self.rank {
+            Rank::Meaning => cosines.clone(),
+            Rank::Words => bm25.clone(),
+            Rank::Both => scores_by_both(&cosines, &bm25),
+        };
+        let found = keys
+            .into_iter()
+            .zip(scores)
+            .zip(cosines.into_iter().zip(bm25));
+        let mut found: Vec<Found> = found
+            .map(|((key, score), (cosine, bm25))| Found {
                 key,
-                score: score.unwrap_or_default(),
-                cosine,
-                bm25,
+                score,
+                cosine: vector.map(|_| cosine),
+                bm25: words.as_ref().map(|_| bm25),
             })
-        });
-        found.collect()
+            .collect();
+        // Stable: of equals, the lower key is first.
+        found.sort_by(|a, b| b.score.total_cmp(&a.score));
+        found.truncate(count);
+        Ok(found)
     }
 
     /// The embedding of a query, of length 1.

@@ -26,15 +26,23 @@ fn killed_at_any_time_the_old_index_answers() {
 
     // The time of a whole run, in a copy.
     let copy = Folder::with_texts("killed-copy", 60);
-    let time = Instant::now();
+    let begin = Instant::now();
     copy.index(&[]);
-    let time = time.elapsed();
+    let mut time = begin.elapsed();
     let new = copy.answers();
 
     let mut unfinished = 0;
     for part in [0.02, 0.2, 0.35, 0.5, 0.65, 0.75, 0.85, 0.95, 0.98, 1.] {
+        let begin = Instant::now();
         let mut index = start(&folder);
-        std::thread::sleep(time.mul_f64(part));
+        while begin.elapsed() < time.mul_f64(part) {
+            if index.try_wait().unwrap().is_some() {
+                // Faster than the copy, beside which other tests ran.
+                time = begin.elapsed();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         index.kill().unwrap();
         index.wait().unwrap();
         if fs::read(folder.index_file()).unwrap() == old_file {
@@ -74,7 +82,7 @@ fn ctrl_c_leaves_the_old_index_and_says_so() {
     for (signal, delay) in [("INT", 50), ("TERM", 300)] {
         let delay = Duration::from_millis(delay);
         let folder = Folder::with_texts(&format!("interrupted-{signal}"), 2);
-        folder.index(&[]);
+        let [old] = numbers(&folder.index(&[]), ["passages"]);
         let before = fs::read(folder.index_file()).unwrap();
         (2..400).for_each(|number| folder.write_text(number));
         let lock = folder.path(".dynquant-search/index.lock");
@@ -103,9 +111,10 @@ fn ctrl_c_leaves_the_old_index_and_says_so() {
         let [files, passages, embedded] =
             numbers(&folder.index(&[]), ["files", "passages", "embedded"]);
         assert_eq!(files, 400);
-        assert!(
-            passages > 0 && (embedded + 100 < passages) == saved,
-            "{embedded} of {passages}"
+        assert_eq!(
+            embedded < passages - old,
+            saved,
+            "{embedded} of {passages}, {old} before"
         );
         assert!(!folder.path(".dynquant-search/index.partial").exists());
     }

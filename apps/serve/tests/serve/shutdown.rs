@@ -1,7 +1,6 @@
 //! The end of the server: what was accepted is answered, and nothing else.
 
 use std::io::{Read, Write};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -53,7 +52,9 @@ fn a_request_that_is_not_complete_is_told_so() {
     let (mut stream, tail) = server.begin();
     server.signal("TERM");
     // It was not accepted before: its texts were not known.
-    std::thread::sleep(Duration::from_millis(300));
+    server.wait_until("the end has begun", |server| {
+        server.status("/health") != Some(200)
+    });
     stream.write_all(tail.as_bytes()).unwrap();
     let reply = rest(stream);
     assert!(reply.starts_with("HTTP/1.1 503"), "{reply}");

@@ -184,7 +184,7 @@ fn a_long_answer_is_read_whole() {
 #[test]
 fn connections_that_are_too_many() {
     const MOST: usize = 20;
-    let server = Server::start(&["--max-connections", "20", "--idle-seconds", "2"]);
+    let server = Server::start(&["--max-connections", "20", "--idle-seconds", "5"]);
     let connect = || TcpStream::connect(&server.address).unwrap();
     let idle: Vec<TcpStream> = (0..MOST).map(|_| connect()).collect();
     let ask = |path: &str| {

@@ -176,7 +176,8 @@ fn check(case: &Case, of: &Operands, pools: &[Pool], what: &str) {
 fn attention_is_that_of_the_oracle() {
     let pools: Vec<_> = some([1, 2, 7], &[1]).map(Pool::new).collect();
     let mut random = Random(1);
-    for case in cases() {
+    // Under Miri: each mask, and each precision.
+    for case in some(cases(), &[0, 4, 8, 9]) {
         check(&case, &case.draw(&mut random), &pools, "finite");
     }
 }
@@ -299,13 +300,14 @@ fn int8<'a>(qkv: [&'a [f32]; 3], dim: usize, mask: Option<&'a [f32]>) -> Attenti
 #[test]
 fn codes_that_are_kept_give_what_those_of_a_call_give() {
     let mut random = Random(3);
-    let cases = some(cases(), &[2, 11]).filter(|case| case.precision == Precision::Int8);
+    let cases = some(cases(), &[11]).filter(|case| case.precision == Precision::Int8);
     for case in cases {
         let of = case.draw(&mut random);
         let operands = case.operands(&of);
         let expected = case.expected(&of);
         for isa in Isa::available() {
-            for (room, steps) in [(0, [1, 2, 200]), (1, [5, 64, 1]), (77, [130, 3, 3])] {
+            let rooms = [(0, [1, 2, 200]), (1, [5, 64, 1]), (77, [130, 3, 3])];
+            for (room, steps) in some(rooms, &[1]) {
                 let mut kept = KeyValues::new(
                     isa,
                     [1, case.kv_heads],
@@ -363,12 +365,13 @@ fn keys_and_values_in_bfloat16_give_what_their_floats_give() {
         precision: Precision::BFloat16,
     };
     let mut random = Random(9);
-    for (mask, queries) in [
+    let masks = [
         (Mask::None, 1),
         (Mask::Causal, 70),
         (Mask::Own, 5),
         (Mask::Keys, 300),
-    ] {
+    ];
+    for (mask, queries) in some(masks, &[0, 2]) {
         let case = Case {
             mask,
             queries,
