@@ -102,22 +102,24 @@ impl Vectors {
     pub fn add(&mut self, key: u64, vector: &[f32]) -> Result<()> {
         self.check(vector)?;
         if !self.contains(key) {
-            self.places.insert(key, self.keys.len());
-            self.keys.push(key);
-            self.rows.extend_from_slice(vector);
+            self.push(key, vector);
             self.codes = OnceLock::new();
         }
         Ok(())
     }
 
+    fn push(&mut self, key: u64, row: &[f32]) {
+        self.places.insert(key, self.keys.len());
+        self.keys.push(key);
+        self.rows.extend_from_slice(row);
+    }
+
     /// The vectors of `keys` among these.
     pub fn only(&self, keys: &BTreeSet<u64>) -> Self {
         let mut only = Self::new(self.dimensions);
-        for (&key, row) in self.keys.iter().zip(self.rows.chunks(self.dimensions)) {
+        for (place, &key) in self.keys.iter().enumerate() {
             if keys.contains(&key) {
-                only.places.insert(key, only.keys.len());
-                only.keys.push(key);
-                only.rows.extend_from_slice(row);
+                only.push(key, self.row(place));
             }
         }
         only
@@ -322,6 +324,9 @@ mod tests {
         assert!(Vectors::new(DIMENSIONS).add(0, &[1.]).is_err());
         assert!(read.search(&[1.], 1).is_err());
         assert!(read.cosine(7, &vector(7)).is_err());
+        let without_numbers = Vectors::read(&[1; 8], 0)?;
+        assert_eq!(without_numbers.only(&BTreeSet::new()).len(), 0);
+        assert!(without_numbers.search(&[], 1)?.is_empty());
         assert!(Vectors::read(&[], 0)?.search(&[], 1)?.is_empty());
         Ok(())
     }
