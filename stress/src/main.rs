@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::QConfig;
 use candle_dynquant_io::print;
-use candle_dynquant_support::load::{Counting, Load, leaks_nothing, quantize_and_drop};
+use candle_dynquant_support::load::{Counting, Load, counting, leaks_nothing, quantize_and_drop};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = counting();
 
 const CALLERS: usize = 64;
 
@@ -110,12 +110,12 @@ fn main() -> Result<()> {
     for (way, run) in WAYS {
         let load = Arc::new(Load::new(QConfig::pytorch())?);
         print::line(way)?;
-        leaks_nothing(each.mul_f64(5. / 6.), |duration| {
+        leaks_nothing(&ALLOCATOR, each.mul_f64(5. / 6.), |duration| {
             run(&load, duration).expect("no failure");
         });
         print::line(format_args!("{} calls", load.done.load(Ordering::Relaxed)))?;
     }
     print::line("quantize and drop")?;
-    leaks_nothing(each.mul_f64(5. / 6.), quantize_and_drop);
+    leaks_nothing(&ALLOCATOR, each.mul_f64(5. / 6.), quantize_and_drop);
     Ok(print::line("no fault")?)
 }

@@ -1,8 +1,8 @@
 //! Search by meaning and by words in a folder of text files: see README.md.
 //!
 //! [`update`] makes an [`index`] of a folder: its files ([`walk`]) are cut into [`passages`], of
-//! which the embeddings become [`vectors`] and the words [`terms`]. [`search`] asks
-//! both, and [`rank`] merges the answers.
+//! which the embeddings become [`vectors`] and the words [`terms`]. [`search`] asks both, and
+//! [`rank`] merges the answers.
 
 pub mod highlight;
 pub mod identity;

@@ -5,6 +5,7 @@
     reason = "fields are named as the files' keys, or as the options"
 )]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "cli")]
 pub mod bench;

@@ -1,14 +1,15 @@
 //! A quantized model that many threads share: calls of mixed shapes, each with the bits of one
 //! thread, and no more memory at the end than at the start.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::alloc::System;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::{QConfig, QConfigSpec, Quantizable, nn, ops, quantize_dynamic};
 use candle_nn::{VarBuilder, VarMap};
+use cap::Cap;
 
 use crate::watchdog::Watchdog;
 
@@ -124,39 +125,21 @@ fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
 
 /// The system's allocator, which counts the bytes that are allocated and not freed. The memory that
 /// the process has depends on how many threads happened to allocate at once.
-///
-/// [`leaks_nothing`] needs it as the program's allocator.
-pub struct Counting;
+pub type Counting = Cap<System>;
 
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: each call is the system allocator's own; `realloc` and `alloc_zeroed` have the default
-// definitions, by these two.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        let memory = unsafe { System.alloc(layout) };
-        if !memory.is_null() {
-            ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        }
-        memory
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) };
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-    }
+/// A program's allocator for [`leaks_nothing`].
+pub const fn counting() -> Counting {
+    Cap::new(System, usize::MAX)
 }
 
 /// Runs `work` for a while, then again for as long as is asked, which must not leave more memory
 /// allocated, without the memory that threads of a pool keep between calls.
-pub fn leaks_nothing(duration: Duration, work: impl Fn(Duration)) {
+pub fn leaks_nothing(allocator: &Counting, duration: Duration, work: impl Fn(Duration)) {
     const KEPT: usize = 8 << 20;
     work(duration / 5);
-    let before = ALLOCATED.load(Ordering::Relaxed);
+    let before = allocator.allocated();
     work(duration);
-    let after = ALLOCATED.load(Ordering::Relaxed);
+    let after = allocator.allocated();
     println!("allocated: {} kB, then {} kB", before >> 10, after >> 10);
     assert!(after < before + KEPT, "{before} bytes, then {after}");
 }

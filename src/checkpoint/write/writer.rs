@@ -97,7 +97,7 @@ impl<'a> Writer<'a> {
     /// Writes the next bytes of a tensor.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let place = self.places.get_mut(name);
-        let place = place.unwrap_or_else(|| unreachable!("{name} is planned"));
+        let place = place.ok_or_else(|| invalid(name, "a planned tensor", "another"))?;
         let left = place.bytes - place.written;
         if bytes.len() as u64 > left {
             // They would overwrite the next tensor, or make the file longer.
