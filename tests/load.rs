@@ -25,7 +25,9 @@ fn a_load_leaks_nothing() -> Result<()> {
 
 fn sixty_four_threads_share_a_model() -> Result<()> {
     let load = Load::new(QConfig::pytorch())?;
-    leaks_nothing(&ALLOCATOR, SHORT, |duration| load.call_by_threads(64, duration));
+    leaks_nothing(&ALLOCATOR, SHORT, |duration| {
+        load.call_by_threads(64, duration)
+    });
     let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build();
     pool.map_err(candle_core::Error::wrap)?
         .install(|| (0..200).into_par_iter().for_each(|_| load.call()));

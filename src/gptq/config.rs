@@ -21,8 +21,8 @@ impl GptqConfig {
         }
     }
 
-    /// What is added to the mean square of each input, as a share of the mean square of all inputs
-    /// of the layer: the more, the less errors are fed back. 0.01 by default, above 0.
+    /// The damping: a share of the mean square of all inputs of the layer, which is added to the
+    /// mean square of each input. The more, the less errors are fed back. 0.01 by default, above 0.
     #[must_use]
     pub fn damping(self, damping: f64) -> Self {
         Self { damping, ..self }

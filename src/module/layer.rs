@@ -185,7 +185,7 @@ pub trait Layer: AnyLayer {
     }
 }
 
-/// What a walk does with a [`Layer`] without knowing its type; every layer is one.
+/// A [`Layer`] whose type a walk does not know; every layer is one.
 pub trait AnyLayer: Any {
     /// [`Layer::quantize`], the result in a box.
     ///

@@ -259,8 +259,8 @@ impl KvCache {
     ///
     /// # Shapes
     /// - `q`: `[batch, heads, queries, head_dim]`, in f32, f16 or bf16; the cache's heads divide
-    ///   `heads`, as those of
-    ///   [`scaled_dot_product_attention`](crate::ops::scaled_dot_product_attention) do
+    ///   `heads`, as in
+    ///   [`scaled_dot_product_attention`](crate::ops::scaled_dot_product_attention)
     /// - `mask`: a [`Mask`], or `Option<&Tensor>`; with [`Mask::Causal`] the last query's own key
     ///   is the last one
     /// - result: `[batch, heads, queries, value_dim]` in the dtype of `q`

@@ -18,7 +18,7 @@ pub struct Trial {
     /// Whether it meets the criterion.
     pub passed: bool,
     /// Bytes of the weights that were tuned, without scales and padding, and for each attention,
-    /// which has none, those of one factor: a trial with fewer counts as the faster one.
+    /// which has none, the bytes of one factor: a trial with fewer counts as the faster one.
     pub bytes: usize,
     /// The time of the evaluation, in the earlier run where a history was resumed.
     pub seconds: f64,

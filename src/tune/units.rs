@@ -59,8 +59,8 @@ impl Unit {
         from.next().copied().unwrap_or(LayerPrecision::Float)
     }
 
-    /// Bytes of its weights without scales and padding, which depend on the instruction set; of
-    /// attention, which has none, those of a factor.
+    /// Bytes of its weights without scales and padding, which depend on the instruction set; for
+    /// attention, which has none, the bytes of a factor.
     fn bytes(&self, precision: LayerPrecision) -> usize {
         let elements = self.parameters.max(1);
         match precision {
@@ -110,8 +110,7 @@ impl Units {
         units.map(|(unit, precision)| unit.bytes(*precision)).sum()
     }
 
-    /// The precisions that a search begins with: those of 4 bits, or else of 8, or else the first
-    /// of each.
+    /// The precisions that a search begins with: 4 bits, or else 8, or else the first of each.
     pub fn starts(&self) -> Vec<LayerPrecision> {
         let all = self.precisions();
         match all.first() {

@@ -17,7 +17,7 @@ pub enum Rank {
 /// The results of each ranking that are compared, where fewer are shown.
 pub const COMPARED: usize = 100;
 
-/// What a standard score of words counts beside one of meaning: `benches/questions.py`.
+/// The weight of a standard score of words, beside 1 of meaning: `benches/questions.py`.
 const WEIGHT_OF_WORDS: f64 = 0.7;
 
 /// The scores of texts by both, from their cosines and their BM25 scores: sums of standard scores,

@@ -293,8 +293,8 @@ fn keys(catalog: &Catalog) -> BTreeSet<u64> {
     passages.map(|passage| passage.key).collect()
 }
 
-/// The vectors, without those of removed texts where these are a quarter or more: a text that comes
-/// back soon has its vector.
+/// The vectors, without removed texts where these are a quarter or more: a text that comes back
+/// soon has its vector.
 fn without_dead(vectors: Vectors, keys: &BTreeSet<u64>) -> Vectors {
     let alive = keys.iter().filter(|&&key| vectors.contains(key)).count();
     if (vectors.len() - alive) * 4 <= vectors.len() {

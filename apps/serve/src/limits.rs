@@ -68,7 +68,7 @@ impl Limits {
         }
     }
 
-    /// Counts the bytes of an answer, before they are there, in place of those of the request,
+    /// Counts the bytes of an answer, before they are there, in place of its request's,
     /// whose texts came under the name `param`.
     pub fn reserve(
         &self,

@@ -135,7 +135,7 @@ fn body(input: &Input<'_>, krate: &TokenStream, access: Access) -> TokenStream {
             quote!(match self { #(#arms)* })
         }
     };
-    // The same for both walks, so once is enough; and one mistake is then one error.
+    // Both walks would have them: once is enough, and one mistake is one error.
     let asserts = match access {
         Access::Shared => input
             .visited()

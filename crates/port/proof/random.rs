@@ -53,7 +53,7 @@ impl Named {
         Self::counted().0
     }
 
-    /// The same, and the tensors that a model loads from it.
+    /// Itself, with the tensors that a model loads from it.
     pub fn counted() -> (VarBuilder<'static>, Asked) {
         let asked = Asked::default();
         let backend = Self {

@@ -203,7 +203,7 @@ impl<'f, 'u> Facts<'f, 'u> {
         }
     }
 
-    /// The same of a variable at a byte.
+    /// Whether a variable is a reference, at a byte.
     pub fn is_reference_at(&self, name: &str, at: usize) -> bool {
         match self.definitions(name, at).first() {
             Some(made) => self.is_reference(made),

@@ -41,7 +41,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
     };
     find.visit_file(unit.file);
     let mut known = BTreeSet::new();
-    // What has nothing to do with candle is no model.
+    // A file without candle has no model.
     if !unit.is_of_candle() {
         return;
     }

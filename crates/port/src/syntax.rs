@@ -138,7 +138,7 @@ pub fn own_field(expr: &Expr) -> Option<String> {
     }
 }
 
-/// The same, of a tuple too: its number.
+/// The field, as [`own_field`], or its number in a tuple.
 pub fn own_member(expr: &Expr) -> Option<String> {
     let Expr::Field(field) = strip(expr) else {
         return None;

@@ -172,7 +172,7 @@ impl World {
         self.is_of_layers(name)
     }
 
-    /// The same of a trait of another crate, which is known where its files are ported, too.
+    /// [`may_hide`](Self::may_hide) of a trait of another crate, also where its files are ported.
     pub fn may_hide_beside(&self, krate: &str, name: &str) -> bool {
         let declares = |file: &PathBuf| {
             self.types(file).is_some_and(|types| {

@@ -40,9 +40,9 @@ pub struct Sampling {
     pub min_p: f64,
     /// The divisor of positive scores, and factor of others, of tokens that there are already.
     pub repetition_penalty: f64,
-    /// What is taken off the scores of tokens that were written.
+    /// The amount by which the scores of tokens that were written are lowered.
     pub presence_penalty: f64,
-    /// The same, for each time that they were.
+    /// The amount for each time that they were written.
     pub frequency_penalty: f64,
 }
 
@@ -61,7 +61,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Draws the next token, by the scores of all, after those of a prompt and those written since.
+    /// Draws the next token, by the scores of all, after a prompt and the tokens written since.
     pub fn draw(
         &self,
         scores: &mut [f32],

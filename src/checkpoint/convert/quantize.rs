@@ -210,8 +210,8 @@ fn fault(error: Error, source: &Opened, name: &str) -> Error {
     }
 }
 
-/// Writes the block of rows that begins at `first`; where one scale is for all rows, that of the
-/// first block.
+/// Writes the block of rows that begins at `first`; where one scale is for all rows, the
+/// first block's.
 fn write_block(
     name: &str,
     table: &QTable,

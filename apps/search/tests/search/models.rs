@@ -37,7 +37,7 @@ fn a_query_takes_the_model_of_the_index() {
         let dir = models.path(model).display().to_string();
         let report = folder.index(&[&["--model", &dir], options].concat());
         assert!(report["model"].as_str().unwrap().contains(&dir), "{report}");
-        // The same weights, so the same answers to the last bit; and no word about the model.
+        // Equal weights give equal answers to the last bit; and no word about the model.
         assert_eq!(folder.answers(), embedded.answers());
         assert_eq!(numbers(&folder.index(&[]), ["read", "embedded"]), [0, 0]);
 

@@ -8,7 +8,7 @@ use crate::process::{Folder, numbers};
 
 const COUNTS: [&str; 4] = ["files", "read", "removed", "embedded"];
 
-/// The same answers as an index of the same files that is made at once.
+/// Its answers are as from an index of these files that is made at once.
 fn check_as_new(folder: &Folder, name: &str) {
     let new = Folder::new(name);
     for file in fs::read_dir(&folder.0).unwrap() {

@@ -87,7 +87,7 @@ fn requests() -> Vec<(&'static str, Value)> {
     (0..33).map(request).collect()
 }
 
-/// What does not name the answer.
+/// The parts of an answer that do not name it.
 fn content(answer: &Value) -> String {
     json!([answer["choices"], answer["usage"]]).to_string()
 }

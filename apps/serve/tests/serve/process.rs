@@ -56,7 +56,7 @@ impl Server {
         Self::start_in(options, &[])
     }
 
-    /// The same, with these environment variables.
+    /// [`start`](Self::start) with these environment variables.
     pub fn start_in(options: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = command()
             .args(["--port", "0", "--log-json"])

@@ -172,7 +172,7 @@ fn readers_who_ask_on() {
     ends(&server);
 }
 
-/// Who reads in time gets all of it, however long it is.
+/// A client that reads in time gets all of it, however long it is.
 #[test]
 fn a_long_answer_is_read_whole() {
     let server = Server::start(&LONG_ANSWERS);

@@ -202,7 +202,7 @@ fn passages_are_computed_together() {
         small == batches && tokens > 600.,
         "{small} {batches} {tokens}"
     );
-    // The queue's limit is that of other routes.
+    // The queue has one limit for all routes.
     let narrow = serve("reranker", &["--queue", "40"]);
     let reply = narrow.post("/rerank", &body);
     refused(

@@ -381,7 +381,7 @@ fn globs_of_the_crates_own_modules_are_resolved() {
     let model = "use crate::layers::*;\n\npub struct Model {\n    dense: Dense,\n    \
                  act: Box<dyn Act>,\n}\n";
     let model = file(&folder, "src/model.rs", model);
-    // What a parent imports, its children see.
+    // Children see the imports of a parent.
     let parent = "mod child;\n\nuse candle::{Result, Tensor};\nuse candle_nn::Linear;\n\n\
                   pub struct Parent {\n    a: Linear,\n}\n";
     file(&folder, "src/other/mod.rs", parent);

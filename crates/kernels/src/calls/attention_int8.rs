@@ -123,7 +123,7 @@ impl KeyValues {
         }
     }
 
-    /// The same rows, with room for `capacity` of each head: they are copied, not converted.
+    /// These rows, with room for `capacity` of each head: they are copied, not converted.
     ///
     /// # Panics
     /// As [`new`](Self::new), and if there are more rows.
@@ -570,7 +570,7 @@ impl Op for Weigh<'_> {
             .queries
             .mask
             .map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
-        // The same for all queries, and mostly without padding.
+        // One mask for all queries, mostly without padding.
         let is_zero = |(mask, stride): &(&[f32], usize)| {
             let bits = mask[..self.keys]
                 .iter()

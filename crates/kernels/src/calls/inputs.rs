@@ -243,7 +243,7 @@ fn within(
 fn decompose(isa: Isa, k: usize, sums: &mut [f64]) -> Option<()> {
     for from in (0..k).step_by(WIDTH) {
         let to = k.min(from + WIDTH);
-        // What the columns before leave of the first rows, then their own factor.
+        // The rest that earlier columns leave of the first rows, then their own factor.
         let mut left = vec![0.; from * (to - from)];
         for (row, left) in (from..to).zip(left.chunks_exact_mut(from.max(1))) {
             left.copy_from_slice(&sums[start(row)..][..from]);

@@ -447,7 +447,7 @@ fn add_mask<const LANES: usize>(
     let values = &block.of(&mask, block.queries.start)[start..];
     let stride = mask.strides[2];
     if stride == 0 {
-        // The same for all queries. Most keys are no padding: a softmax is the same of 0.0 and
+        // One mask for all queries. Most keys are no padding: a softmax does not tell 0.0 from
         // -0.0.
         let some = |(_, add): &(_, &f32)| **add != 0.;
         for (scores, add) in scores.chunks_exact_mut(width).zip(values).filter(some) {

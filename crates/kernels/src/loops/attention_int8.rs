@@ -109,7 +109,7 @@ fn sum(codes: &[u8], shift: u8) -> i32 {
 }
 
 /// Writes the codes of queries, in whole groups of `width` a row, and their sums, or 0; `scale` is
-/// that of the scores.
+/// the scores'.
 #[inline(always)]
 pub fn queries<N: Number>(
     from: Rows<'_>,

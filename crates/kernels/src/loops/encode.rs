@@ -26,7 +26,7 @@ pub struct Coding {
 }
 
 impl Coding {
-    /// The same codes, each plus `by`.
+    /// Adds `by` to each code.
     #[must_use]
     pub fn moved(self, by: i32) -> Self {
         Self {

@@ -6,7 +6,7 @@ use half::f16;
 use super::fit::{self, Grid};
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
-/// What the errors of inputs add to the others: the factor `L` of `L L^T = X^T X`, `[k, k]`, its
+/// The effect of an input's error on the others: the factor `L` of `L L^T = X^T X`, `[k, k]`, its
 /// columns divided by their diagonal elements, and these.
 #[derive(Clone, Copy)]
 pub struct Feedback<'a> {

@@ -72,7 +72,7 @@ pub fn row_by<const LANES: usize>(
     }
 }
 
-/// The same of factors in bfloat16, in the order of [`factors`](super::factors); the depth is even.
+/// [`product`] of bfloat16 factors, ordered as by [`factors`](super::factors); the depth is even.
 #[inline(always)]
 pub fn product_of_bf16<const LANES: usize, const NV: usize>(
     left: Left<'_>,
@@ -188,7 +188,7 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
     }
 }
 
-/// The same of factors in bfloat16: a block of 32 inputs after the other, whose sums of even and of
+/// [`tile`] of factors in bfloat16: a block of 32 inputs after the other, whose sums of even and of
 /// odd ones begin with 0 and are added to the total.
 ///
 /// # Safety

@@ -58,7 +58,7 @@ pub trait Formula: Copy {
     fn at<N: Number>(self, x: N) -> N;
 }
 
-/// The same of three numbers.
+/// A formula of three numbers.
 pub trait FormulaOfThree: Copy {
     fn at<N: Number>(self, x: N, y: N, z: N) -> N;
 }

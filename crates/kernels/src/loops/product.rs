@@ -116,7 +116,7 @@ impl<'a> Sink<'a> {
         Self::new(out, columns, Layout::Channels)
     }
 
-    /// The same, and `columns` include the padding of each gate behind its channels: no register is
+    /// [`channels`](Self::channels) whose `columns` include each gate's padding: no register is
     /// filled in part.
     pub fn padded(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
         Self::new(out, columns, Layout::Padded)
@@ -139,7 +139,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The same output, with its rows counted from `first` on.
+    /// This output, with its rows counted from `first` on.
     #[allow(dead_code, reason = "most instruction sets multiply bytes")]
     #[inline(always)]
     pub fn starting_at(self, first: usize) -> Self {
@@ -147,7 +147,7 @@ impl<'a> Sink<'a> {
         Self { first, ..self }
     }
 
-    /// The same output, with the channels from `channel` on in the columns from `column` on.
+    /// This output, with the channels from `channel` on in the columns from `column` on.
     #[inline(always)]
     pub fn moved(self, channel: usize, column: usize) -> Self {
         let moved = column.wrapping_sub(channel);
@@ -297,7 +297,7 @@ impl<'a> Product<'a, f32> {
 }
 
 impl<'a> Product<'a, Pair> {
-    /// The same with groups of two pairs, where a row has an even number of them.
+    /// This product with groups of two pairs, where a row has an even number of them.
     #[allow(
         dead_code,
         reason = "most instruction sets add a pair's products to two sums"

@@ -34,7 +34,7 @@ use crate::packed::Panel;
 #[allow(dead_code, reason = "some instruction sets have registers for fewer")]
 pub const MAX_ROWS: usize = 6;
 
-/// The same rows, those from the fourth on by a base of their own: rows that lie within two strides
+/// Rows with two bases, the second from the fourth row on: rows that lie within two strides
 /// of a base need one address in the loop. From a single base the compiler takes five more
 /// instructions, and a register too many.
 #[inline(always)]

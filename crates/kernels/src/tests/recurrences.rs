@@ -66,7 +66,7 @@ impl States {
         }
     }
 
-    /// The same steps by a product of the whole input, and a product and an update of the state
+    /// These steps by a product of the whole input, and a product and an update of the state
     /// for each step.
     fn one_by_one(
         &mut self,

@@ -425,7 +425,7 @@ impl Env<'_, '_> {
         }
         let option = self.option(option)?;
         let is_name = |text: &str| text.trim_start_matches('&') == name;
-        // What the mask adds to those that are there without it.
+        // The operations that the mask adds.
         let added = plain.with(Mask::Add(name.to_owned())) == Some(scores.mask.clone());
         let is_first = plain.mask == Mask::None;
         let plain = Scores {

@@ -23,7 +23,7 @@ pub struct Config {
     pub rms_norm_eps: f64,
     rope_theta: Option<f64>,
     rope_scaling: Option<Rope>,
-    /// What newer versions of transformers write for the two keys above.
+    /// In newer versions of transformers, in place of the two keys above.
     rope_parameters: Option<serde_json::Value>,
     tie_word_embeddings: Option<bool>,
     #[serde(default)]

@@ -25,7 +25,7 @@ pub struct Folder {
     pub checkpoint: Checkpoint,
 }
 
-/// What makes tokens of texts, and texts of tokens.
+/// Texts to tokens, and tokens to texts.
 pub struct Texts {
     pub tokenizer: Tokenizer,
     pub template: Option<Template>,

@@ -1,4 +1,4 @@
-//! What a GGUF file says of a model besides its weights: sizes, tokenizer, chat template.
+//! A model as a GGUF file describes it, besides its weights: sizes, tokenizer, chat template.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -113,7 +113,7 @@ impl Decoder {
     }
 }
 
-/// What a step reads of sequences that are equally long.
+/// The inputs of a step, of sequences that are equally long.
 pub struct Part<'a> {
     /// `[batch, tokens]`.
     pub tokens: &'a Tensor,

@@ -33,7 +33,7 @@ struct Config {
     version: Option<String>,
 }
 
-/// What the library says of its files.
+/// The library that wrote the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Library {
     Awq,

@@ -68,7 +68,7 @@ impl Recurrence<'_> {
 }
 
 impl<'a, W> Recurrence<'a, W> {
-    /// The same with other weights.
+    /// This recurrence with other weights.
     pub fn with<V>(self, weights: V) -> Recurrence<'a, V> {
         Recurrence {
             weights,

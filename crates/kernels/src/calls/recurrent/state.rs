@@ -13,7 +13,7 @@ use crate::threads::Shared;
 /// Units that a panel of each gate computes.
 pub struct Set {
     units: Range<usize>,
-    /// The same with padding: of a vector register there is all or nothing.
+    /// The units with padding: of a vector register there is all or nothing.
     padded: Range<usize>,
 }
 

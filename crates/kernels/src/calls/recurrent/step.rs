@@ -83,7 +83,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The same in parts of `height` rows.
+    /// This step in parts of `height` rows.
     fn parts(self, gates: Gates, hidden: usize, height: usize) -> impl Iterator<Item = Step<'a>> {
         let (wide, narrow) = (height * gates.count() * hidden, height * hidden);
         let mut c = self.c.chunks_mut(narrow);
