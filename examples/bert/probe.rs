@@ -13,28 +13,11 @@ use candle_dynquant_io::{output, print};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
 /// Sentences of many kinds, none of which is among the texts that accuracy is measured on.
-const SENTENCES: [&str; 16] = [
-    "The library closes at six on weekdays, but the reading room stays open until nine.",
-    "How do I reset the password of my account?",
-    "Prices rose by 3.4 % in March, more than economists had expected.",
-    "He tuned the old piano by ear.",
-    "Water boils at a lower temperature in the mountains.",
-    "Breaking: two trains collide near the border, dozens injured",
-    "The function returns an error if the file does not exist or cannot be read.",
-    "I can't believe how good this soup is!",
-    "In 1969, three astronauts left for the moon.",
-    "Please find attached the minutes of our last meeting; comments are welcome until Friday.",
-    "Her grandmother's recipe calls for two eggs, a cup of flour and a pinch of salt.",
-    "Which players scored in the second half?",
-    "A new species of frog was found in the rain forest of Borneo.",
-    "The contract may be terminated by either party with three months' notice.",
-    "Cheap flights, hotels and rental cars: book now and save",
-    "No one knew why the lights went out.",
-];
+const SENTENCES: &str = include_str!("../../assets/sentences.txt");
 
 /// Equalizes the norms of a float model.
 pub fn equalized(model: &mut Bert, folder: &Folder, sentences: &[&str]) -> Result<EqualizeReport> {
-    let batches = batches(folder, sentences, sentences.len().max(SENTENCES.len()))?;
+    let batches = batches(folder, sentences, usize::MAX)?;
     let batch = batches.first().context("no sentences")?;
     let equalization = if model.is_classifier() {
         Equalization::default()
@@ -68,11 +51,8 @@ pub fn by_inputs(
 
 /// Sentences, or these where there are none, in batches.
 fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch>> {
-    let sentences = if sentences.is_empty() {
-        &SENTENCES[..]
-    } else {
-        sentences
-    };
+    let own: Vec<&str> = SENTENCES.lines().collect();
+    let sentences = if sentences.is_empty() { &own[..] } else { sentences };
     let (tokenizer, config) = (&folder.tokenizer, &folder.config);
     let limit = Some(config.max_position_embeddings);
     let tokens = texts::tokenize(tokenizer, config, sentences, limit)?;

@@ -4,17 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device};
-use candle_dynquant::{Checkpoint, quantize_dynamic};
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::{Checkpoint, Equalization, equalize, quantize_dynamic};
 use candle_dynquant_io::input;
 use candle_nn::VarBuilder;
 
 use crate::config::Texts;
 use crate::keys::Keys;
-use crate::models::{Architecture, Network};
+use crate::batches::tokens;
+use crate::models::{Architecture, Network, Rows};
 use crate::modules::{MODULES, Module, Modules};
 use crate::prompts::Prompts;
-use crate::{Config, Model, Preset, Tokenizer};
+use crate::{Config, Direction, Input, Model, Preset, Tokenizer};
 
 /// The files of a folder that decide on answers, beside `*.safetensors` and those of modules.
 const TEXTS: [&str; 4] = [CONFIG, TOKENIZER, SENTENCE, MODULES];
@@ -144,6 +145,15 @@ impl Encoder {
     /// # Errors
     /// When a file is missing, malformed, or does not fit the others.
     pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
+        Self::open_with(dir, preset, None)
+    }
+
+    /// As [`open`](Self::open); a float model is equalized by `texts` first.
+    pub(crate) fn open_with(
+        dir: &Path,
+        preset: Option<Preset>,
+        texts: Option<&[String]>,
+    ) -> Result<Self> {
         ensure!(
             dir.is_dir(),
             "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
@@ -181,6 +191,14 @@ impl Encoder {
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
         let network = load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
             .with_context(|| name.clone())?;
+        let mut network = network;
+        if let Some(texts) = texts {
+            ensure!(
+                !is_quantized,
+                "{name}: expected float weights to equalize, got quantized ones"
+            );
+            equalize_norms(&mut network, &tokenizer, texts).context("equalize")?;
+        }
         let (network, dtype) = match (is_quantized, preset) {
             (true, None) => (network, "quantized".to_owned()),
             (true, Some(preset)) => anyhow::bail!(
@@ -248,6 +266,29 @@ fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Network> {
     let (keys, labels) = (&config.keys, config.labels.len());
     let network = Architecture::of(keys)?.load(keys, &config.sizes, labels, vb);
     network.context("expected the weights that config.json describes")
+}
+
+/// Moves range from the outputs of norms to weights, as much as `texts` show.
+fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]) -> Result<()> {
+    ensure!(!texts.is_empty(), "expected texts of the kind that the model is for, got none");
+    let cut = Some(Direction::Right);
+    let tokens = tokens(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
+    let rows = Rows::of(tokens.iter());
+    let report = equalize(network, &Equalization::default(), |network| {
+        let hidden = network.model.forward(&rows)?;
+        let Some(head) = &network.head else {
+            return Ok(hidden);
+        };
+        // Both are outputs; a layer that is not reached would keep norms from being equalized.
+        let logits = head.forward(&hidden)?;
+        Tensor::cat(&[hidden.flatten_all()?, logits.flatten_all()?], 0)
+    })?;
+    ensure!(
+        !report.pairs.is_empty(),
+        "expected norms that can be equalized, got {} that cannot",
+        report.left.len()
+    );
+    Ok(())
 }
 
 fn quantized(mut network: Network, preset: Preset) -> Result<Network> {

@@ -89,8 +89,12 @@ pub enum Preset {
     /// int8 weights per channel, activations per token.
     #[default]
     Int8,
-    /// The same with weights of half the codes, which x86-64 CPUs without VNNI multiply faster.
+    /// int8 weights of half the codes, which x86-64 CPUs without VNNI multiply faster.
     Int8ReduceRange,
+    /// int8 weights and activations in groups of 32 inputs: more accurate, and slower.
+    Int8Groups,
+    /// 4-bit weights and int8 activations in groups of 32 inputs: half the memory.
+    Int4,
     /// bfloat16 weights and activations.
     BFloat16,
     /// float16 weights, f32 activations.
@@ -101,9 +105,11 @@ pub enum Preset {
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Int8,
         Self::Int8ReduceRange,
+        Self::Int8Groups,
+        Self::Int4,
         Self::BFloat16,
         Self::Float16,
         Self::None,
@@ -113,6 +119,8 @@ impl Preset {
         match self {
             Self::Int8 => Some(QConfigSpec::int8()),
             Self::Int8ReduceRange => Some(QConfigSpec::int8_reduce_range()),
+            Self::Int8Groups => Some(QConfigSpec::int8_groups()),
+            Self::Int4 => Some(QConfigSpec::int4()),
             Self::BFloat16 => Some(QConfigSpec::bfloat16()),
             Self::Float16 => Some(QConfigSpec::float16()),
             Self::None => None,
@@ -125,6 +133,8 @@ impl fmt::Display for Preset {
         f.pad(match self {
             Self::Int8 => "int8",
             Self::Int8ReduceRange => "int8_reduce_range",
+            Self::Int8Groups => "int8_groups",
+            Self::Int4 => "int4",
             Self::BFloat16 => "bfloat16",
             Self::Float16 => "float16",
             Self::None => "none",
@@ -138,7 +148,10 @@ impl FromStr for Preset {
     fn from_str(word: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|it| it.to_string() == word);
         known.ok_or_else(|| {
-            format!("expected int8, int8_reduce_range, bfloat16, float16 or none, got {word:?}")
+            format!(
+                "expected int8, int8_reduce_range, int8_groups, int4, bfloat16, float16 or none, \
+                 got {word:?}"
+            )
         })
     }
 }

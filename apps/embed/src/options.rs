@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::folder::digest;
+use crate::folder::{digest, text};
 use crate::{Embedder, Encoder, Options, Preset};
 
 /// The model of a program.
@@ -23,10 +23,16 @@ pub struct ModelOptions {
     )]
     pub model: Option<PathBuf>,
 
-    /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI), bfloat16,
-    /// float16, or none to leave them as they are [default: int8]
+    /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI),
+    /// int8_groups (more accurate), int4 (half the memory), bfloat16, float16, or none to leave them as
+    /// they are [default: int8]
     #[cfg_attr(feature = "program", arg(long, value_name = "NAME"))]
     pub preset: Option<Preset>,
+
+    /// Equalizes a float model before it is quantized, by the texts of this file, one a line: a few of
+    /// the kind that the model is for
+    #[cfg_attr(feature = "program", arg(long, value_name = "FILE"))]
+    pub equalize: Option<PathBuf>,
 }
 
 impl ModelOptions {
@@ -36,8 +42,17 @@ impl ModelOptions {
     /// When a file is missing, malformed, or does not fit the others, or cannot be downloaded.
     pub fn open(&self) -> Result<Encoder> {
         match self.path()? {
-            Some(dir) => Encoder::open(&dir, self.preset).context(OPTION),
-            None => Encoder::embedded(self.preset.unwrap_or_default()),
+            Some(dir) => {
+                let texts = self.texts()?;
+                Encoder::open_with(&dir, self.preset, texts.as_deref()).context(OPTION)
+            }
+            None => {
+                ensure!(
+                    self.equalize.is_none(),
+                    "--equalize: expected a model with it, got none"
+                );
+                Encoder::embedded(self.preset.unwrap_or_default())
+            }
         }
     }
 
@@ -48,19 +63,38 @@ impl ModelOptions {
     pub fn embedder(&self) -> Result<Embedder> {
         let dir = self.path()?;
         let dir = dir.context("--model: expected a model, got none")?;
-        let options = match self.preset {
-            Some(preset) => Options::new().preset(preset),
-            None => Options::new(),
-        };
+        let mut options = Options::new();
+        if let Some(preset) = self.preset {
+            options = options.preset(preset);
+        }
+        if let Some(texts) = self.texts()? {
+            options = options.equalize(texts);
+        }
         Embedder::open_with(dir, options).context(OPTION)
     }
 
-    /// The BLAKE3 hash of the files that decide on answers: configuration, tokenizer and weights.
+    /// The texts of `equalize`, without empty lines.
+    fn texts(&self) -> Result<Option<Vec<String>>> {
+        let Some(path) = &self.equalize else {
+            return Ok(None);
+        };
+        let texts = text(path).context("--equalize")?;
+        let texts = texts.lines().filter(|line| !line.trim().is_empty());
+        Ok(Some(texts.map(str::to_owned).collect()))
+    }
+
+    /// The BLAKE3 hash of the files that decide on answers: configuration, tokenizer and weights,
+    /// and the texts of `equalize`.
     ///
     /// # Errors
     /// When a file cannot be read.
     pub fn digest(&self) -> Result<String> {
-        digest(self.path()?.as_deref()).context(OPTION)
+        let digest = digest(self.path()?.as_deref()).context(OPTION)?;
+        let Some(texts) = self.texts()? else {
+            return Ok(digest);
+        };
+        let both = format!("{digest}\n{}", texts.join("\n"));
+        Ok(blake3::hash(both.as_bytes()).to_string())
     }
 
     /// The path of the model: of a name, the folder in the hub's cache, where it is downloaded to

@@ -161,6 +161,55 @@ fn int8_keeps_the_vectors() -> Result<()> {
     Ok(())
 }
 
+/// The float model computes the same, and its norms move: int8 has other bits.
+#[test]
+fn models_are_equalized_by_texts_of_their_own() -> Result<()> {
+    for name in EMBEDDERS {
+        let expected = expected(name)?;
+        let vectors = |options: Options| -> Result<Vec<Vec<f32>>> {
+            Embedder::open_with(folder(name), options)?.embed(&expected.texts)
+        };
+        let equalized = || Options::new().equalize(&expected.texts);
+        let float = vectors(equalized().preset(Preset::None)).context(name)?;
+        check(name, &float, &expected.vectors)?;
+        let int8 = vectors(equalized())?;
+        assert_ne!(int8, vectors(Options::new())?, "{name}");
+        let sqnr = sqnr_db(&expected.vectors, &int8);
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+    }
+    for name in CLASSIFIERS {
+        let reranker = expected(name)?;
+        let options = Options::new().equalize(&reranker.texts);
+        Embedder::open_with(folder(name), options).context(name)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_equalized_is_named() -> Result<()> {
+    let error = |dir: &Path, texts: &[&str]| {
+        let options = Options::new().equalize(texts.iter().copied());
+        let error = Embedder::open_with(dir, options).err();
+        error.map(|error| format!("{error:#}")).unwrap_or_default()
+    };
+    let none = error(&folder("bert"), &[]);
+    assert_eq!(
+        none,
+        "equalize: expected texts of the kind that the model is for, got none"
+    );
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("not-equalized");
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
+    let source = Checkpoint::open(folder("bert"))?;
+    let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+    quantize(&source, &plan, &out, |_| ())?;
+    let quantized = error(&out, &["a text"]);
+    let expected = "expected float weights to equalize, got quantized ones";
+    assert!(quantized.contains(expected), "{quantized}");
+    Ok(())
+}
+
 #[test]
 fn logits_equal_those_of_transformers() -> Result<()> {
     for name in CLASSIFIERS {

@@ -16,6 +16,9 @@ pub struct Identity {
     model: String,
     /// The preset that was asked for.
     preset: Option<String>,
+    /// The file of texts that it was equalized by.
+    #[serde(default)]
+    equalize: Option<String>,
     /// Its name.
     name: String,
     /// How its weights are stored.
@@ -56,6 +59,7 @@ impl Identity {
         Ok(Self {
             model: lasting(options)?,
             preset: options.preset.map(|preset| preset.to_string()),
+            equalize: options.equalize.as_deref().map(absolute).transpose()?,
             name: encoder.name.clone(),
             weights: encoder.dtype.clone(),
             tokens: passages::max_tokens(&encoder.tokenizer),
@@ -72,6 +76,7 @@ impl Identity {
         Ok(ModelOptions {
             model: Some(PathBuf::from(&self.model)),
             preset: asked.preset.or(preset),
+            equalize: (asked.equalize.clone()).or_else(|| self.equalize.as_ref().map(PathBuf::from)),
         })
     }
 

@@ -21,10 +21,15 @@ pub struct Options {
     #[arg(long, alias = "model-dir", value_name = "MODEL")]
     pub model: Option<PathBuf>,
 
-    /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI), bfloat16, float16,
-    /// none to leave them as they are, or for a decoder also int8_groups or int4 [default: int8]
+    /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI), int8_groups (more
+    /// accurate), int4 (half the memory), bfloat16, float16, or none to leave them as they are [default: int8]
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
+
+    /// Equalizes a float encoder before it is quantized, by the texts of this file, one a line: a few of the kind
+    /// that the model is for
+    #[arg(long, value_name = "FILE")]
+    pub equalize: Option<PathBuf>,
 
     /// Precision of a decoder's attention, and of its keys and values: float32, bfloat16 or int8 [default: float32, or as
     /// the folder has it]

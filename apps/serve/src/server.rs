@@ -55,6 +55,7 @@ fn open_encoder(options: &Options, path: Option<PathBuf>) -> Result<Encoder> {
     let model = ModelOptions {
         preset,
         model: path,
+        equalize: options.equalize.clone(),
     };
     let mut encoder = model.open()?;
     if let Some(limit) = options.max_tokens {
@@ -180,6 +181,10 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     ensure!(
         !is_prompted,
         "--default-prompt, --default-prompt-name: expected a model of embeddings, got a decoder"
+    );
+    ensure!(
+        options.equalize.is_none(),
+        "--equalize: expected an encoder, got a decoder"
     );
     let opened = generate::Opened::open(path, options.preset.as_deref(), options.attention);
     let opened = opened.context("--model")?;

@@ -40,6 +40,10 @@ struct Arguments {
     #[arg(long, value_name = "NAME", default_values = PRESETS)]
     preset: Vec<String>,
 
+    /// Also the preset int8 equalized by the texts of this file, one a line
+    #[arg(long, value_name = "FILE")]
+    equalize: Option<PathBuf>,
+
     /// A folder of the same model that is quantized already, once or more
     #[arg(long, value_name = "DIR")]
     quantized: Vec<PathBuf>,
@@ -78,6 +82,14 @@ fn run(arguments: &Arguments) -> Result<()> {
         quantize(&source, &plan, &out, |_| ())?;
         let vectors = vectors(name, &out, Options::new(), &task)?;
         std::fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
+        rows.push(Figures::of(name, &vectors, &float, &task));
+    }
+    if let Some(path) = &arguments.equalize {
+        let name = "int8, equalized";
+        let texts = std::fs::read_to_string(path);
+        let texts = texts.with_context(|| format!("--equalize: {}", path.display()))?;
+        let options = Options::new().preset(Preset::Int8).equalize(texts.lines());
+        let vectors = vectors(name, &arguments.model, options, &task)?;
         rows.push(Figures::of(name, &vectors, &float, &task));
     }
     for folder in &arguments.quantized {

@@ -30,8 +30,8 @@ fn of_the_command_line_are_named() {
             "expected a place to write to",
         ),
         (
-            &["index", dir, "--preset", "int4"],
-            "expected int8, int8_reduce_range, bfloat16, float16 or none, got \"int4\"",
+            &["index", dir, "--preset", "int5"],
+            "expected int8, int8_reduce_range, int8_groups, int4, bfloat16, float16 or none, got \"int5\"",
         ),
         (
             &["index", dir, "--rebuild", "--model", "/no/such/model"],

@@ -27,8 +27,8 @@ fn are_named() {
             "--default-prompt-name: expected a model of embeddings, got a decoder",
         ),
         (
-            &["--preset", "int4"],
-            "expected int8, int8_reduce_range, bfloat16, float16 or none, got \"int4\"",
+            &["--preset", "int5"],
+            "expected int8, int8_reduce_range, int8_groups, int4, bfloat16, float16 or none, got \"int5\"",
         ),
         (&["--port", "70000"], "--port"),
         (&["--queue", "0"], "expected a whole number from 1"),
