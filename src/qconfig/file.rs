@@ -6,7 +6,7 @@
 //! ```
 //! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}`, `{dtype: bfloat16}`
 //! or `{dtype: int4, group_size: 128, scheme: affine}`, and `activation` accordingly `float`,
-//! `bfloat16` or `per_group`. Missing keys are as in PyTorch's default observers for weights:
+//! `bfloat16`, `per_group` or `per_row`. Missing keys are as in PyTorch's default observers for weights:
 //! signed codes are symmetric and unsigned ones affine, and activations follow from the weight.
 
 use std::collections::BTreeMap;
@@ -64,6 +64,17 @@ impl Activations {
     pub const FLOAT: Self = Self::Word("float");
     /// With weights in groups.
     pub const PER_GROUP: Self = Self::Word("per_group");
+    /// With weights in groups, one scale a row.
+    pub const PER_ROW: Self = Self::Word("per_row");
+
+    /// With these weights in groups.
+    pub const fn of_groups(groups: GroupConfig) -> Self {
+        if groups.per_row {
+            Self::PER_ROW
+        } else {
+            Self::PER_GROUP
+        }
+    }
 
     /// The word, if it is one.
     fn word(self) -> &'static str {
@@ -103,7 +114,11 @@ impl Read for QConfig {
             },
             Weight::Groups(groups) => match activation {
                 None | Some(Activations::PER_GROUP) => Ok(Self::Groups(groups)),
-                Some(got) => fault("per_group activations for weights in groups", got),
+                Some(Activations::PER_ROW) => Ok(Self::Groups(GroupConfig {
+                    per_row: true,
+                    ..groups
+                })),
+                Some(got) => fault("per_group or per_row activations for weights in groups", got),
             },
             Weight::Codes(weight) => {
                 let is_table = weight.qscheme == QScheme::PerChannelAffineFloatQParams;
@@ -130,7 +145,7 @@ impl Read for Activations {
             Value::Text(_) => node.word("an activation", |word| {
                 let halves = [HalfType::Float16, HalfType::BFloat16];
                 let [float, bfloat] = halves.map(|half| Self::Word(half.activations()));
-                let words = [float, bfloat, Self::PER_GROUP];
+                let words = [float, bfloat, Self::PER_GROUP, Self::PER_ROW];
                 lookup("activation", word, words.map(|own| (own.word(), own)))
             }),
             _ => DynamicConfig::read(node).map(Self::Dynamic),
@@ -418,7 +433,7 @@ fn serialize<'a, W: Serialize + 'a, S: Serializer>(
     let activation = match qconfig {
         QConfig::Int8 { activation, .. } => Activations::Dynamic(*activation),
         QConfig::Half(half) => Activations::Word(half.activations()),
-        QConfig::Groups(_) => Activations::PER_GROUP,
+        QConfig::Groups(groups) => Activations::of_groups(*groups),
         QConfig::Table(_) => Activations::FLOAT,
     };
     let mut map = to.serialize_map(Some(2))?;

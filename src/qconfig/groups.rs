@@ -44,8 +44,8 @@ words!(GroupScheme, "scheme of groups", prefix "", {
 /// Integer weights of which groups of inputs share a scale: torchao's `PerGroup`.
 ///
 /// Activations become 8-bit integers at every call, symmetric, with a scale for each 32 inputs of a
-/// row, so that a row's result does not depend on the rows beside it. Scales of weights are those
-/// of the least squares of errors, in float16.
+/// row, or one for the row, so that a row's result does not depend on the rows beside it. Scales of
+/// weights are those of the least squares of errors, in float16.
 ///
 /// ```
 /// use candle_dynquant::{GroupConfig, GroupScheme, QConfig};
@@ -65,6 +65,9 @@ pub struct GroupConfig {
     pub group_size: Option<usize>,
     /// The meaning of codes; integers of 8 bits are symmetric.
     pub scheme: GroupScheme,
+    /// Whether the activations of a row have one scale, as in torchao, instead of one for each 32:
+    /// less accurate, as fast.
+    pub per_row: bool,
 }
 
 impl GroupConfig {
@@ -73,6 +76,7 @@ impl GroupConfig {
         dtype: IntType::Int4,
         group_size: Some(BLOCK),
         scheme: GroupScheme::Symmetric,
+        per_row: false,
     };
 
     /// 8 bits, symmetric, in groups of 32.
@@ -148,8 +152,12 @@ impl fmt::Display for GroupConfig {
             write!(f, " {}", self.scheme)?;
         }
         match self.group_size {
-            Some(size) => write!(f, " in groups of {size}"),
-            None => f.write_str(" per channel"),
+            Some(size) => write!(f, " in groups of {size}")?,
+            None => f.write_str(" per channel")?,
         }
+        if self.per_row {
+            f.write_str(", activations per row")?;
+        }
+        Ok(())
     }
 }

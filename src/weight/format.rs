@@ -167,7 +167,9 @@ impl From<Format> for Written {
             Format::Half {
                 half, multiplied, ..
             } => multiplied.then(|| Activations::Word(half.activations())),
-            Format::Groups { multiplied, .. } => multiplied.then_some(Activations::PER_GROUP),
+            Format::Groups { groups, multiplied } => {
+                multiplied.then_some(Activations::of_groups(groups))
+            }
         };
         Self {
             codes: format.codes(),
@@ -196,9 +198,13 @@ impl TryFrom<Written> for Format {
             && written.saturated == 0
             && written
                 .activation
-                .is_none_or(|own| own == Activations::PER_GROUP)
+                .is_none_or(|own| matches!(own, Activations::PER_GROUP | Activations::PER_ROW))
         {
             groups.blocks()?;
+            let groups = GroupConfig {
+                per_row: written.activation == Some(Activations::PER_ROW),
+                ..groups
+            };
             return Ok(Self::Groups {
                 groups,
                 multiplied: written.activation.is_some(),
@@ -236,7 +242,7 @@ impl TryFrom<Written> for Format {
                 what: "weight",
                 expected: "codes with dynamic activations and integer zero points, float16 with \
                        float activations, bfloat16 with bfloat16 activations, groups with \
-                       per_group activations, or a table without activations"
+                       per_group or per_row activations, or a table without activations"
                     .into(),
                 got: serde_json::to_string(&written).unwrap_or_default(),
             })),

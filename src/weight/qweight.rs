@@ -168,7 +168,10 @@ impl QWeight {
         let (_, k) = weight.dims2()?;
         let elements = Elements::of(&weight);
         let (values, of_groups) = (elements.as_slice()?, (format, groups.inputs(k)));
-        let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
+        let mut packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
+        if groups.per_row {
+            packed = packed.with_one_scale_a_row();
+        }
         Ok(Self::new(packed, Format::Groups(groups)))
     }
 
@@ -221,7 +224,7 @@ impl QWeight {
 
     /// The codes in row order, `[out_features, in_features]`; none of float16 and bfloat16.
     pub fn codes(&self) -> Vec<i32> {
-        if let Element::Blocks(format) = self.packed.element() {
+        if let Element::Blocks { format, .. } = self.packed.element() {
             let (codes, _) = self.packed.blocks();
             let code = |code| i32::from(code) - format.middle();
             return codes.into_iter().map(code).collect();
@@ -262,7 +265,7 @@ impl QWeight {
     /// The type of the elements; `None` of codes.
     pub(crate) fn half_type(&self) -> Option<HalfType> {
         match self.packed.element() {
-            Element::Int8(_) | Element::Blocks(_) => None,
+            Element::Int8(_) | Element::Blocks { .. } => None,
             Element::Float16 => Some(HalfType::Float16),
             Element::BFloat16 => Some(HalfType::BFloat16),
         }

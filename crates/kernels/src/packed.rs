@@ -48,9 +48,13 @@ pub enum Element {
     Float16,
     /// bf16; activations are rounded to it.
     BFloat16,
-    /// Codes with a scale for each 32 inputs; activations become i8, with a scale for each of the
-    /// same.
-    Blocks(Blocks),
+    /// Codes with a scale for each 32 inputs; activations become i8.
+    Blocks {
+        /// The meaning of the codes.
+        format: Blocks,
+        /// Whether all activations of a row have one scale, or each 32 of them.
+        per_row: bool,
+    },
 }
 
 impl Element {
@@ -60,7 +64,7 @@ impl Element {
             Self::Int8(_) => 4,
             Self::Float16 => 1,
             Self::BFloat16 => 2,
-            Self::Blocks(_) => INPUTS,
+            Self::Blocks { .. } => INPUTS,
         }
     }
 
@@ -69,7 +73,7 @@ impl Element {
         match self {
             Self::Int8(_) | Self::BFloat16 => 4,
             Self::Float16 => 2,
-            Self::Blocks(format) => format.bytes(),
+            Self::Blocks { format, .. } => format.bytes(),
         }
     }
 
@@ -77,7 +81,7 @@ impl Element {
     fn pairs(self, isa: Isa) -> Pairs {
         match self {
             Self::BFloat16 => isa.registers().pairs,
-            Self::Int8(_) | Self::Float16 | Self::Blocks(_) => Pairs::Adjacent,
+            Self::Int8(_) | Self::Float16 | Self::Blocks { .. } => Pairs::Adjacent,
         }
     }
 
@@ -287,7 +291,7 @@ impl Packed {
         // Halves have neither scales nor zero points, and blocks their own.
         let (scale, zero_points) = match element {
             Element::Int8(_) => (0., width),
-            Element::Float16 | Element::BFloat16 | Element::Blocks(_) => (1., 0),
+            Element::Float16 | Element::BFloat16 | Element::Blocks { .. } => (1., 0),
         };
         let mut packed = Self {
             isa,
@@ -406,7 +410,7 @@ impl Packed {
             Element::Int8(_) => {
                 self.unpack(|[byte]| byte.wrapping_sub(self.isa.registers().shift).cast_signed())
             }
-            Element::Float16 | Element::BFloat16 | Element::Blocks(_) => Vec::new(),
+            Element::Float16 | Element::BFloat16 | Element::Blocks { .. } => Vec::new(),
         }
     }
 
@@ -414,7 +418,7 @@ impl Packed {
     pub fn halves(&self) -> Vec<f16> {
         match self.element {
             Element::Float16 => self.unpack(f16::from_le_bytes),
-            Element::Int8(_) | Element::BFloat16 | Element::Blocks(_) => Vec::new(),
+            Element::Int8(_) | Element::BFloat16 | Element::Blocks { .. } => Vec::new(),
         }
     }
 
@@ -422,7 +426,7 @@ impl Packed {
     pub fn bfloats(&self) -> Vec<bf16> {
         match self.element {
             Element::BFloat16 => self.unpack(bf16::from_le_bytes),
-            Element::Int8(_) | Element::Float16 | Element::Blocks(_) => Vec::new(),
+            Element::Int8(_) | Element::Float16 | Element::Blocks { .. } => Vec::new(),
         }
     }
 
@@ -443,6 +447,15 @@ impl Packed {
             }
         }
         values
+    }
+
+    /// These weights in blocks for activations with one scale a row; others as they are.
+    #[must_use]
+    pub fn with_one_scale_a_row(mut self) -> Self {
+        if let Element::Blocks { per_row, .. } = &mut self.element {
+            *per_row = true;
+        }
+        self
     }
 
     /// Checks the type of the weights.

@@ -97,10 +97,12 @@ pub struct InBlocks<'a> {
     pub scales: &'a [BlockScale],
     /// By which all values of a channel are multiplied, `[n]`.
     pub factors: &'a [f32],
+    /// Whether all activations of a row have one scale, or each block of them.
+    pub per_row: bool,
 }
 
-/// `out[m, n] = fma(sum, factor[n], bias[n])` of activations whose blocks become codes by
-/// [`quantize_symmetric_row`], a scale each.
+/// `out[m, n] = fma(sum, factor[n], bias[n])` of activations of which blocks, or rows, become codes
+/// by [`quantize_symmetric_row`], a scale each.
 ///
 /// The sum begins with 0 and takes one `fma(total, scale_w * scale_x, sum)` a block in the order of
 /// inputs, where `total` is `sum x (code - middle)`, exact in i32. With offsets, a second follows
@@ -111,22 +113,25 @@ pub fn linear_blocks(lhs: &[f32], m: usize, rhs: InBlocks<'_>, bias: &[f32]) -> 
     let (blocks, format) = (k.div_ceil(INPUTS), rhs.format);
     let mut out = Vec::with_capacity(m * bias.len());
     for m in 0..m {
-        let xs = lhs[m * k..][..k].chunks(INPUTS);
+        let together = if rhs.per_row { k.max(1) } else { INPUTS };
+        let xs = lhs[m * k..][..k].chunks(together);
         let xs: Vec<_> = xs.map(quantize_symmetric_row).collect();
+        let xs = xs.iter().flat_map(|row| row.codes.chunks(INPUTS).map(|codes| (codes, row.scale)));
+        let xs: Vec<_> = xs.collect();
         for (n, bias) in bias.iter().enumerate() {
             let codes = rhs.codes[n * k..][..k].chunks(INPUTS);
             let mut sum = 0f32;
-            for ((xs, codes), scale) in xs.iter().zip(codes).zip(&rhs.scales[n * blocks..]) {
+            for (((xs, scale_x), codes), scale) in xs.iter().zip(codes).zip(&rhs.scales[n * blocks..]) {
                 let (step, offset) = (scale.scale.to_f32(), scale.offset.to_f32());
-                let pairs = xs.codes.iter().zip(codes);
+                let pairs = xs.iter().zip(codes);
                 let product =
                     |(x, code): (&i8, &u8)| i32::from(*x) * (i32::from(*code) - format.middle());
                 let total: i32 = pairs.map(product).sum();
-                sum = (total as f32).mul_add(step * xs.scale, sum);
+                sum = (total as f32).mul_add(step * scale_x, sum);
                 if format.has_offsets() {
-                    let of_xs: i32 = xs.codes.iter().map(|x| i32::from(*x)).sum();
+                    let of_xs: i32 = xs.iter().map(|x| i32::from(*x)).sum();
                     let addend = format.addend(step, offset);
-                    sum = (of_xs as f32).mul_add(addend * xs.scale, sum);
+                    sum = (of_xs as f32).mul_add(addend * scale_x, sum);
                 }
             }
             out.push(sum.mul_add(rhs.factors[n], *bias));

@@ -148,6 +148,7 @@ impl QWeight {
             codes,
             scales,
             factors,
+            per_row: groups.per_row,
         };
         let packed = kernels::pack_block_codes(isa, k, gates, rhs, &bias);
         Ok(Self::new(packed, Format::Groups(groups)))

@@ -104,7 +104,7 @@ macro_rules! doors {
             const ZERO: Self = [[0; 4]; _];
 
             unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
-                let Element::Blocks(format) = product.rhs.element() else {
+                let Element::Blocks { format, .. } = product.rhs.element() else {
                     unreachable!("blocks of activations are for weights in blocks");
                 };
                 // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts

@@ -96,7 +96,7 @@ fn linear_uninit<const N: usize>(
             let products = rounded(&threads, products, room(&products, codes));
             multiply(&threads, &products, &outs);
         }
-        Element::Blocks(_) => {
+        Element::Blocks { .. } => {
             let room = room(&products, codes).blocks();
             let make = |p: &Product<'_, f32>, room| blocks(&threads, p.rhs, p.lhs.groups, room);
             multiply(&threads, &each_lhs(products, room, make), &outs);
@@ -107,7 +107,7 @@ fn linear_uninit<const N: usize>(
 /// Room for the rows of all products.
 fn room<'a>(products: &[Product<'_, f32>], codes: &'a mut Codes) -> CodesMut<'a> {
     let groups = |p: &Product<'_, f32>| match p.rhs.element() {
-        Element::Blocks(_) => BLOCK_GROUPS * p.rhs.groups(),
+        Element::Blocks { .. } => BLOCK_GROUPS * p.rhs.groups(),
         _ => p.rhs.groups(),
     };
     codes.room(

@@ -82,7 +82,7 @@ pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32]))
                 channel.bfloats(first, &mut bfloats[..len]);
                 widen_row(weight.isa(), &bfloats[..len], &mut sink);
             }
-            Element::Blocks(format) => {
+            Element::Blocks { format, .. } => {
                 let mut values = [0.; CHUNK];
                 channel.values(format, first, &mut values[..len]);
                 sink(&values[..len]);

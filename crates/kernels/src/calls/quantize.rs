@@ -12,7 +12,7 @@ use crate::loops::number::Number;
 use crate::loops::product::{Lhs, Pair, Row};
 use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert};
-use crate::packed::Packed;
+use crate::packed::{Element, Packed};
 use crate::qparams::QParams;
 use crate::qparams::activation::{DynamicConfig, Granularity};
 use crate::threads::{Shared, TASKS_PER_THREAD, Threads};
@@ -471,8 +471,14 @@ pub fn blocks<'a>(
     let height = m.div_ceil(tasks.max(1)).max(1);
     let parts = lhs.chunks(height * k);
     let parts = parts.zip(room.groups.chunks_mut(height * width));
+    let per_row = has_one_scale_a_row(rhs);
     threads.for_each_item(parts, |(rows, blocks)| {
-        isa.run(EncodeBlocks { k, rows, blocks });
+        isa.run(EncodeBlocks {
+            k,
+            per_row,
+            rows,
+            blocks,
+        });
     });
     room.into_lhs()
 }
@@ -483,14 +489,23 @@ pub fn blocks_alone<'a>(
     rows: &[f32],
     room: CodesMut<'a, RowBlock>,
 ) -> Lhs<'a, RowBlock> {
-    let (k, blocks) = (rhs.k(), &mut *room.groups);
-    rhs.isa().run(EncodeBlocks { k, rows, blocks });
+    rhs.isa().run(EncodeBlocks {
+        k: rhs.k(),
+        per_row: has_one_scale_a_row(rhs),
+        rows,
+        blocks: &mut *room.groups,
+    });
     room.into_lhs()
 }
 
-/// Codes with a scale for each block of a row.
+fn has_one_scale_a_row(rhs: &Packed) -> bool {
+    matches!(rhs.element(), Element::Blocks { per_row: true, .. })
+}
+
+/// Codes with a scale for each block of a row, or for the whole row.
 struct EncodeBlocks<'a> {
     k: usize,
+    per_row: bool,
     rows: &'a [f32],
     blocks: &'a mut [RowBlock],
 }
@@ -500,7 +515,7 @@ impl Op for EncodeBlocks<'_> {
 
     #[inline(always)]
     fn run<N: Number>(self) {
-        blocks::encode_rows::<N>(self.k, self.rows, self.blocks);
+        blocks::encode_rows::<N>(self.k, self.rows, self.per_row, self.blocks);
     }
 }
 

@@ -45,9 +45,17 @@ fn less(block: &RowBlock) -> i32 {
     i32::from_le_bytes(block[GROUPS + 1])
 }
 
-/// The block of up to 32 activations; those that are missing are 0.
+/// The greatest magnitude; the bits of what is not finite are the greatest.
 #[inline(always)]
-fn block<N: Number>(xs: &[f32]) -> RowBlock {
+fn greatest(xs: &[f32]) -> f32 {
+    let bits = |x: &f32| x.to_bits() & !(1 << 31);
+    f32::from_bits(xs.iter().fold(0, |max, x| bits(x).max(max)))
+}
+
+/// The block of up to 32 activations, by their greatest magnitude or a greater one; those that are
+/// missing are 0.
+#[inline(always)]
+fn block<N: Number>(xs: &[f32], max: Option<f32>) -> RowBlock {
     let mut padded = [0f32; INPUTS];
     let xs = match xs.as_array() {
         Some(xs) => xs,
@@ -57,9 +65,7 @@ fn block<N: Number>(xs: &[f32]) -> RowBlock {
         }
     };
     let mut block = [[0; 4]; GROUPS + 2];
-    // The bits of what is not finite are the greatest.
-    let bits = |x: &f32| x.to_bits() & !(1 << 31);
-    let max = f32::from_bits(xs.iter().fold(0, |max, x| bits(x).max(max)));
+    let max = max.unwrap_or_else(|| greatest(xs));
     if !max.is_finite() {
         block[GROUPS] = f32::NAN.to_le_bytes();
         return block;
@@ -74,16 +80,17 @@ fn block<N: Number>(xs: &[f32]) -> RowBlock {
     block
 }
 
-/// Writes the blocks of rows of `k` activations.
+/// Writes the blocks of rows of `k` activations, which have one scale a row or a block.
 #[inline(always)]
-pub fn encode_rows<N: Number>(k: usize, rows: &[f32], blocks: &mut [RowBlock]) {
+pub fn encode_rows<N: Number>(k: usize, rows: &[f32], per_row: bool, blocks: &mut [RowBlock]) {
     let width = k.div_ceil(INPUTS).max(1);
     for (row, blocks) in rows
         .chunks_exact(k.max(1))
         .zip(blocks.chunks_exact_mut(width))
     {
+        let max = per_row.then(|| greatest(row));
         for (xs, to) in row.chunks(INPUTS).zip(blocks) {
-            *to = block::<N>(xs);
+            *to = block::<N>(xs, max);
         }
     }
 }

@@ -143,7 +143,7 @@ impl Packed {
     /// The codes in row order again, `[n, k]`, and the scales, `[n, blocks]`; none of other
     /// weights.
     pub fn blocks(&self) -> (Vec<u8>, Vec<BlockScale>) {
-        let super::Element::Blocks(format) = self.element else {
+        let super::Element::Blocks { format, .. } = self.element else {
             return (Vec::new(), Vec::new());
         };
         let mut codes = Vec::with_capacity(self.n * self.k);

@@ -29,6 +29,7 @@ pub struct Weight {
     scales: Vec<BlockScale>,
     factors: Vec<f32>,
     bias: Vec<f32>,
+    per_row: bool,
 }
 
 impl Weight {
@@ -54,6 +55,7 @@ impl Weight {
             scales: (0..n * k.div_ceil(INPUTS)).map(|_| scale(random)).collect(),
             factors: (0..n).map(|i| [1., 0.25, 1024.][i % 3]).collect(),
             bias: (0..n).map(|_| random.float()).collect(),
+            per_row: n % 3 == 1,
         }
     }
 
@@ -63,6 +65,7 @@ impl Weight {
             codes: &self.codes,
             scales: &self.scales,
             factors: &self.factors,
+            per_row: self.per_row,
         }
     }
 
@@ -97,7 +100,7 @@ fn products_equal_the_oracle_at_the_seams() {
                     let expected = reference::linear_blocks(&lhs, m, weight.rhs(), &weight.bias);
                     for isa in Isa::available() {
                         let packed = weight.packed(isa, 1);
-                        let case = format!("{isa} {format:?} m={m} k={k} n={n}");
+                        let case = format!("{isa} {:?} m={m} k={k} n={n}", packed.element());
                         let unpacked = (weight.codes.clone(), weight.scales.clone());
                         assert_eq!(packed.blocks(), unpacked, "{case}: unpack");
                         let operands = Product::of(&lhs, m, &packed, None);

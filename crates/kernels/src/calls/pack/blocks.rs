@@ -47,7 +47,11 @@ pub fn pack_blocks(
         group > 0 && group.is_multiple_of(INPUTS),
         "group: expected a multiple of {INPUTS}, got {group}"
     );
-    let mut packed = Packed::zeros(isa, Element::Blocks(format), k, gates, bias);
+    let element = Element::Blocks {
+        format,
+        per_row: false,
+    };
+    let mut packed = Packed::zeros(isa, element, k, gates, bias);
     each_panel(&mut packed, values, |range, values, mut panel| {
         let channels = Channels {
             range,
@@ -169,7 +173,11 @@ pub fn pack_block_codes(
     sizes::check("codes, [n, k]", rhs.codes, &[n, k]);
     sizes::check("scales, [n, blocks]", rhs.scales, &[n, blocks]);
     sizes::check("factors, [n]", rhs.factors, &[n]);
-    let mut packed = Packed::zeros(isa, Element::Blocks(rhs.format), k, gates, bias);
+    let element = Element::Blocks {
+        format: rhs.format,
+        per_row: rhs.per_row,
+    };
+    let mut packed = Packed::zeros(isa, element, k, gates, bias);
     let write = |range: Range<usize>, codes: &[u8], mut panel: PanelMut<'_>| {
         let channels = codes.chunks_exact(k.max(1)).zip(range).enumerate();
         for (lane, (codes, channel)) in channels {

@@ -57,7 +57,7 @@ pub fn recur(xs: &[f32], directions: Vec<Recurrence<'_>>) {
         Element::Int8(config) => dynamic(xs, directions, config),
         Element::Float16 => float(xs, directions),
         Element::BFloat16 => bfloat(xs, directions),
-        Element::Blocks(_) => blocks(xs, directions),
+        Element::Blocks { .. } => blocks(xs, directions),
     }
 }
 
