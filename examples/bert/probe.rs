@@ -52,7 +52,11 @@ pub fn by_inputs(
 /// Sentences, or these where there are none, in batches.
 fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch>> {
     let own: Vec<&str> = SENTENCES.lines().collect();
-    let sentences = if sentences.is_empty() { &own[..] } else { sentences };
+    let sentences = if sentences.is_empty() {
+        &own[..]
+    } else {
+        sentences
+    };
     let (tokenizer, config) = (&folder.tokenizer, &folder.config);
     let limit = Some(config.max_position_embeddings);
     let tokens = texts::tokenize(tokenizer, config, sentences, limit)?;

@@ -36,7 +36,8 @@
 //! |---|---|---|
 //! | bitsandbytes, int8 | `weight`, `SCB` | int8 if `llm_int8_threshold` is 0, else float |
 //! | optimum-quanto, qint8 | `weight._data`, `weight._scale` | float |
-//! | torchao, `Int8Tensor` | `_weight_qdata`, `_weight_scale` | int8 where activations are, else float |
+//! | torchao, int8 | `_weight_qdata`, `_weight_scale` | int8 where activations are, else float |
+//! | torchao, int4 | `_weight_qdata`, `_weight_scale` | int4 in groups |
 //! | GPTQ, 4 bits | `qweight`, `qzeros`, `scales`, `g_idx` | int4 in groups |
 //! | AWQ, 4 bits | `qweight`, `qzeros`, `scales` | int4 in groups |
 //! | GGUF | Q4_0, Q4_1, Q8_0; all others | int4, int8 in groups; float |

@@ -118,7 +118,10 @@ impl Read for QConfig {
                     per_row: true,
                     ..groups
                 })),
-                Some(got) => fault("per_group or per_row activations for weights in groups", got),
+                Some(got) => fault(
+                    "per_group or per_row activations for weights in groups",
+                    got,
+                ),
             },
             Weight::Codes(weight) => {
                 let is_table = weight.qscheme == QScheme::PerChannelAffineFloatQParams;

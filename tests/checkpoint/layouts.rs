@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, checkpoint, nn};
+use candle_dynquant::{Checkpoint, GroupConfig, QWeight, checkpoint, nn};
+use candle_nn::VarBuilder;
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -163,6 +164,61 @@ fn torchao_intx() -> Result<()> {
     let own = expected(&folder)?;
     let ys = model.forward(&own["input"])?;
     assert!(difference(&ys, &own["output"])? < 0.02);
+    Ok(())
+}
+
+/// Each Linear answers as torchao's, given what torchao's was given, up to the rounding of
+/// activations: ours are symmetric, torchao's affine.
+#[test]
+fn torchao_int4() -> Result<()> {
+    let folder = fixture("torchao_int4");
+    let own = expected(&folder)?;
+    let dir = tempfile::tempdir()?;
+    let copied = dir.path().join("copied");
+    checkpoint::save(&(), &Checkpoint::open(&folder)?, &copied)?;
+    let [opened, copied] = [&folder, &copied].map(|folder| -> Result<_> {
+        Ok(Checkpoint::open(folder)?.var_builder(DType::F32, &Device::Cpu))
+    });
+    let (opened, copied) = (opened?, copied?);
+    for (name, xs, group_size) in [
+        ("up", own["input"].clone(), Some(32)),
+        ("down", own["up.output"].relu()?, Some(64)),
+        ("out", own["down.output"].clone(), None),
+    ] {
+        let weight = &own[&format!("{name}.weight")];
+        let (n, k) = weight.dims2()?;
+        let layer = |vb: &VarBuilder<'_>| nn::linear_b(k, n, name != "down", vb.pp(name));
+        let (layer, copy) = (layer(&opened)?, layer(&copied)?);
+        let mut groups = GroupConfig::INT4;
+        (groups.group_size, groups.per_row) = (group_size, true);
+        for layer in [&layer, &copy] {
+            let qweight = layer.projection().qweight();
+            assert_eq!(qweight.and_then(QWeight::groups), Some(groups), "{name}");
+        }
+        assert!(
+            difference(layer.weight(), weight)? < 2f32.powi(-11),
+            "{name}"
+        );
+
+        let ys = layer.forward(&xs)?;
+        assert_eq!(copy.forward(&xs)?.to_vec2::<f32>()?, ys.to_vec2::<f32>()?);
+        let weights = weight.abs()?.sum(1)?.to_vec1::<f32>()?;
+        let products = xs.abs()?.matmul(&weight.abs()?.t()?)?.to_vec2::<f32>()?;
+        let output = own[&format!("{name}.output")].to_vec2::<f32>()?;
+        for ((row, xs), (output, products)) in (ys.to_vec2::<f32>()?.iter())
+            .zip(xs.to_vec2::<f32>()?)
+            .zip(output.iter().zip(&products))
+        {
+            let [min, max] = (xs.iter()).fold([0f32; 2], |[a, b], x| [a.min(*x), b.max(*x)]);
+            // A step of theirs, whose zero point is rounded, and half of ours; scales in float16.
+            let off = (max - min) / 255. + max.max(-min) / 254.;
+            for (i, (got, expected)) in row.iter().zip(output).enumerate() {
+                let bound = weights[i] * off + products[i] / 2048.;
+                assert!((got - expected).abs() <= bound, "{name}: {got} {expected}");
+            }
+        }
+        assert!(difference(&ys, &own[&format!("{name}.output")])? < 0.02);
+    }
     Ok(())
 }
 
@@ -550,6 +606,21 @@ fn hostile_files_of_torchao() {
             ),
             none.clone(),
             "blocks [0, 3] of [0, 3]",
+        ),
+        (
+            "codes of 8 bits where 4 are said",
+            file(
+                &[
+                    ("a._weight_qdata", "I8", json!([2, 3]), &[1, 2, 3, 4, 5, 8]),
+                    scales.clone(),
+                ],
+                described(&|d| {
+                    d["_type"] = json!("IntxUnpackedToInt8Tensor");
+                    d["_data"]["target_dtype"] = json!({"_type": "torch.dtype", "_data": "int4"});
+                }),
+            ),
+            none.clone(),
+            "code of 4 bits: expected -8 to 7, got 8",
         ),
         (
             "another type",

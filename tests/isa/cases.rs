@@ -6,7 +6,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_dynquant::ops::{self, Mask, Precision};
-use candle_dynquant::{Layer, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use candle_dynquant::{
+    GroupConfig, Layer, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic,
+};
 use candle_nn::{RNN, VarBuilder};
 
 use crate::common::tensor;
@@ -379,6 +381,7 @@ fn each_made<L: Quantizable>(
         QConfig::bfloat16(),
         QConfig::int4(),
         QConfig::int8_groups(),
+        per_row_beside_int4(),
         QConfig::onnxruntime(Default::default()),
     ] {
         let mut layer = make()?;
@@ -387,6 +390,12 @@ fn each_made<L: Quantizable>(
         ys.extend(run(&layer)?);
     }
     Ok(ys)
+}
+
+fn per_row_beside_int4() -> QConfig {
+    let mut groups = GroupConfig::INT4;
+    groups.per_row = true;
+    QConfig::Groups(groups)
 }
 
 /// By every kind of mask, of one query and of several blocks.

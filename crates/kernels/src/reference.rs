@@ -116,12 +116,16 @@ pub fn linear_blocks(lhs: &[f32], m: usize, rhs: InBlocks<'_>, bias: &[f32]) -> 
         let together = if rhs.per_row { k.max(1) } else { INPUTS };
         let xs = lhs[m * k..][..k].chunks(together);
         let xs: Vec<_> = xs.map(quantize_symmetric_row).collect();
-        let xs = xs.iter().flat_map(|row| row.codes.chunks(INPUTS).map(|codes| (codes, row.scale)));
+        let xs = xs
+            .iter()
+            .flat_map(|row| row.codes.chunks(INPUTS).map(|codes| (codes, row.scale)));
         let xs: Vec<_> = xs.collect();
         for (n, bias) in bias.iter().enumerate() {
             let codes = rhs.codes[n * k..][..k].chunks(INPUTS);
             let mut sum = 0f32;
-            for (((xs, scale_x), codes), scale) in xs.iter().zip(codes).zip(&rhs.scales[n * blocks..]) {
+            for (((xs, scale_x), codes), scale) in
+                xs.iter().zip(codes).zip(&rhs.scales[n * blocks..])
+            {
                 let (step, offset) = (scale.scale.to_f32(), scale.offset.to_f32());
                 let pairs = xs.iter().zip(codes);
                 let product =

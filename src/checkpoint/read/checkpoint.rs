@@ -122,7 +122,7 @@ impl Checkpoint {
         files.tensors().map(|(name, _, entry)| TensorInfo {
             name: name.to_owned(),
             dtype: match entry.encoding {
-                own if own.is_packed() => "I4".into(),
+                own if own.is_int4() => "I4".into(),
                 Encoding::Blocks(blocks) if blocks.part == Part::Values => {
                     format!("{:?}", blocks.dtype)
                 }

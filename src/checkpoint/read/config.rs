@@ -179,16 +179,26 @@ impl Quantization {
     /// The treatment of activations beside an int8 weight: dynamic and per row where the file does
     /// not say it, `None` where they stay float.
     pub fn activation(&self, weight: &str) -> Option<DynamicConfig> {
+        let said = self.said(weight);
+        said.unwrap_or_else(|| Some(DynamicConfig::default()))
+    }
+
+    /// Whether activations beside a weight are said to be dynamic, with one scale a row.
+    pub fn is_per_row(&self, weight: &str) -> bool {
+        let said = self.said(weight).flatten();
+        said.is_some_and(|said| said.granularity == Granularity::PerRow)
+    }
+
+    /// What the file says of the activations beside a weight, if it says something.
+    fn said(&self, weight: &str) -> Option<Option<DynamicConfig>> {
         let module = module(weight);
         if let Some(activation) = self.modules.get(module) {
-            return *activation;
+            return Some(*activation);
         }
         let named = self.names.get(module).copied();
         let matched = self.regexes.first(module).map(|i| self.of_regexes[i]);
-        match named.into_iter().chain(matched).min().or(self.of_class) {
-            Some(group) => self.groups[group],
-            None => Some(DynamicConfig::default()),
-        }
+        let group = named.into_iter().chain(matched).min().or(self.of_class)?;
+        Some(self.groups[group])
     }
 }
 

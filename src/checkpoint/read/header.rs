@@ -52,6 +52,8 @@ pub enum Encoding {
     Transposed,
     /// Codes of 4 bits of a matrix; dtype and shape describe the codes.
     Packed(Packing),
+    /// Codes of 4 bits, a byte each.
+    Unpacked,
     /// A part of GGUF's blocks.
     Blocks(Blocks),
 }
@@ -93,9 +95,9 @@ impl Blocks {
 
 impl Encoding {
     /// Whether it is of codes of 4 bits.
-    pub fn is_packed(self) -> bool {
+    pub fn is_int4(self) -> bool {
         match self {
-            Self::Packed(_) => true,
+            Self::Packed(_) | Self::Unpacked => true,
             Self::Blocks(Blocks { dtype, part }) => {
                 part == Part::Codes && matches!(dtype, GgmlDType::Q4_0 | GgmlDType::Q4_1)
             }

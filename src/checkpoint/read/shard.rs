@@ -221,7 +221,19 @@ impl Shard {
         if let Encoding::Packed(packing) = entry.encoding {
             return self.packed(entry, packing, range);
         }
-        self.elements(entry, range, |[byte]: [u8; 1]| byte.cast_signed())
+        let codes = self.elements(entry, range, |[byte]: [u8; 1]| byte.cast_signed())?;
+        let is_too_large = |code: &&i8| !(-8..8).contains(*code);
+        if entry.encoding == Encoding::Unpacked
+            && let Some(code) = codes.iter().find(is_too_large)
+        {
+            return Err(Error::from(Fault::InvalidArgument {
+                what: "code of 4 bits",
+                expected: "-8 to 7".into(),
+                got: code.to_string(),
+            })
+            .in_file(&self.path));
+        }
+        Ok(codes)
     }
 
     /// The elements of an i32 tensor.

@@ -181,7 +181,7 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
 /// Checks the tensors of a weight in groups.
 fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -> Result<()> {
     let [n, k] = matrix(name, entry)?;
-    let packed = entry.encoding.is_packed();
+    let packed = entry.encoding.is_int4();
     if packed != (groups.dtype == IntType::Int4) {
         let got = if packed { IntType::Int4 } else { IntType::Int8 };
         return Err(invalid(name, groups.dtype.to_string(), got.to_string()));
@@ -238,15 +238,24 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         .find(&zero_point)
         .map(|(_, zeros)| (&*zero_point, zeros));
     if let Encoding::Blocks(blocks) = entry.encoding
-        && !entry.encoding.is_packed()
+        && !entry.encoding.is_int4()
     {
         let mut groups = GroupConfig::INT8;
         groups.group_size = Some(blocks.dtype.block_size());
         let multiplied = true;
         return Ok(Kind::Whole(Format::Groups { groups, multiplied }));
     }
-    if entry.encoding.is_packed() {
-        return packed(files, (name, entry), (&scale, scales), zeros.is_some());
+    if entry.encoding.is_int4() {
+        let like = GroupConfig {
+            per_row: config.is_per_row(name),
+            ..GroupConfig::INT4
+        };
+        return int4(
+            files,
+            (name, entry),
+            (&scale, scales),
+            (zeros.is_some(), like),
+        );
     }
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
         let [_, k] = matrix(name, entry)?;
@@ -264,11 +273,11 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
 }
 
 /// A weight of 4 bits that others wrote.
-fn packed(
+fn int4(
     files: &Files,
     (name, entry): (&str, &Entry),
     (scale, scales): (&str, &Entry),
-    is_affine: bool,
+    (is_affine, like): (bool, GroupConfig),
 ) -> Result<Kind> {
     let [n, k] = matrix(name, entry)?;
     let count = match scales.shape[..] {
@@ -297,7 +306,7 @@ fn packed(
     let order = format!("{name}{G_IDX}");
     let in_order = files.find(&order).is_none() || is_in_order(files, &order, count, k)?;
     let groups = |group_size| {
-        let mut groups = GroupConfig::INT4;
+        let mut groups = like;
         (groups.group_size, groups.scheme) = (group_size, scheme);
         Kind::Whole(Format::Groups {
             groups,

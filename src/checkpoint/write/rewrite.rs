@@ -190,7 +190,7 @@ fn write_shard(
 
 /// The tensors of the file that a tensor of the source stands for.
 fn copied(source: &Opened, name: &str, entry: &Entry) -> Vec<Planned> {
-    let (true, &[n, k]) = (entry.encoding.is_packed(), &entry.shape[..]) else {
+    let (true, &[n, k]) = (entry.encoding.is_int4(), &entry.shape[..]) else {
         return vec![Planned::new(name, entry.dtype, &entry.shape)];
     };
     match axis(source, name) {
@@ -209,7 +209,7 @@ fn copy(
     (name, entry): (&str, &Entry),
     to: &mut Writer<'_>,
 ) -> Result<()> {
-    let (true, &[n, k]) = (entry.encoding.is_packed(), &entry.shape[..]) else {
+    let (true, &[n, k]) = (entry.encoding.is_int4(), &entry.shape[..]) else {
         return shard.copy(entry, |chunk| to.write(name, chunk));
     };
     let axis = axis(source, name);

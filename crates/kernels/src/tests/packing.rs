@@ -182,7 +182,7 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
     }
     let bias = vec![0.; n];
     let isa = Isa::available()[0];
-    for threads in [1, 3] {
+    for threads in some([1, 3], &[1]) {
         Pool::new(threads).install(|| {
             let codings = |channels: &Channels<'_>| Ok(vec![coding; channels.range.len()]);
             match pack_int8(isa, k, 1, &values, &bias, PER_ROW, codings) {

@@ -184,7 +184,7 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
         let bias = vec![1.; n];
         let expected = reference::linear_bf16(&lhs, m, &rhs, &bias);
         let garbage = vec![f32::NAN; m * (k + 9)];
-        for threads in [1, 2, 7] {
+        for threads in some([1, 2, 7], &[1]) {
             Pool::new(threads).install(|| {
                 for isa in Isa::available() {
                     let wide = Packed::bfloat16(isa, k + 9, 1, &vec![bf16::ONE; k + 9], &[0.]);

@@ -69,6 +69,7 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
             codes: weight,
             scales: name.to_owned(),
             zero_points: None,
+            int4: false,
             absmax: true,
             activation,
         });

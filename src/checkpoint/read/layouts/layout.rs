@@ -25,6 +25,8 @@ pub struct Found {
 pub struct Weight {
     pub name: String,
     pub codes: String,
+    /// Whether codes have 4 bits, a byte each.
+    pub int4: bool,
     pub scales: String,
     pub zero_points: Option<String>,
     /// Whether its scales are the largest magnitudes of rows.
@@ -40,19 +42,24 @@ impl Weight {
         let zero_points = self.zero_points.as_deref();
         let zero_points = zero_points.map(|name| Ok::<_, Error>((name, tensor(files, name)?)));
         scheme(&self.codes, codes, scales, zero_points.transpose()?)?;
-        files.rename(&self.codes, &self.name, Encoding::Plain)?;
+        let of_codes = if self.int4 {
+            Encoding::Unpacked
+        } else {
+            Encoding::Plain
+        };
+        files.rename(&self.codes, &self.name, of_codes)?;
         let scale = format!("{}{SCALE}", self.name);
-        let encoding = if self.absmax {
+        let of_scales = if self.absmax {
             Encoding::Absmax
         } else {
             Encoding::Plain
         };
-        files.rename(&self.scales, &scale, encoding)?;
+        files.rename(&self.scales, &scale, of_scales)?;
         match &self.zero_points {
             None => Ok(()),
             Some(own) => {
                 let zero_point = format!("{}{ZERO_POINT}", self.name);
-                files.rename(own, &zero_point, Encoding::Plain)
+                files.rename(own, &zero_point, of_codes)
             }
         }
     }

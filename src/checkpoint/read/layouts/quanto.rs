@@ -60,6 +60,7 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
             codes: name.to_owned(),
             scales,
             zero_points: None,
+            int4: false,
             absmax: false,
             activation: None,
         });

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use safetensors::Dtype;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -39,6 +40,13 @@ struct Data {
     act_quant_kwargs: Option<Activations>,
     /// In an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
     activation_quantization: Option<String>,
+    target_dtype: Option<TorchDtype>,
+}
+
+#[derive(Deserialize)]
+struct TorchDtype {
+    #[serde(rename = "_data")]
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +67,7 @@ pub fn find(files: &Files, _: &Value) -> Result<Found> {
             // Each of several files may describe all tensors.
             if seen.insert(name.clone()) {
                 found.metadata.push(name.clone());
-                found.weights.extend(weight(files, name, &described)?);
+                found.add(files, name, &described)?;
             }
         }
     }
@@ -86,6 +94,26 @@ fn described(header: &Header) -> Result<Vec<(String, Described)>> {
         Some(described.map(|described| (name, described)))
     });
     described.collect()
+}
+
+impl Found {
+    /// Adds a weight; of zero points that are all 0 there are none.
+    fn add(&mut self, files: &Files, name: String, described: &Described) -> Result<()> {
+        let Some(mut weight) = weight(files, name, described)? else {
+            return Ok(());
+        };
+        if let Some(name) = &weight.zero_points {
+            let (shard, entry) = files.get(name, "a tensor")?;
+            if entry.dtype == Dtype::I8 {
+                let zeros = shard.codes(entry, 0..entry.elements())?;
+                if zeros.iter().all(|zero| *zero == 0) {
+                    self.settings.extend(weight.zero_points.take());
+                }
+            }
+        }
+        self.weights.push(weight);
+        Ok(())
+    }
 }
 
 fn weight(files: &Files, name: String, described: &Described) -> Result<Option<Weight>> {
@@ -131,6 +159,7 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         codes,
         scales,
         zero_points,
+        int4: (described.data.target_dtype.as_ref()).is_some_and(|dtype| dtype.name == "int4"),
         absmax: false,
         activation: activation.transpose()?,
         name,
