@@ -50,10 +50,10 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic, quantize_dynamic_with};
+use candle_dynquant::{LayerKind, QConfigSpec, Report, quantize_dynamic, quantize_dynamic_with};
 use candle_dynquant_io::print;
 use candle_dynquant_support::bert::texts::{self, Text};
-use candle_dynquant_support::bert::{Batch, Folder, measure};
+use candle_dynquant_support::bert::{Batch, Bert, Folder, measure};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
 use candle_dynquant_support::repository;
 use clap::Parser;
@@ -158,49 +158,10 @@ impl Arguments for Args {
         };
 
         if folder.is_quantized {
-            ensure!(
-                !self.equalize
-                    && !self.gptq
-                    && !self.profile
-                    && self.page.is_none()
-                    && self.save.is_none(),
-                "--equalize, --gptq, --page, --profile and --save need a float model"
-            );
-            if self.attention != Precision::Float32 {
-                let spec = QConfigSpec::new().kind(LayerKind::Attention, self.attention);
-                let report = quantize_dynamic(&mut folder.model, &spec)?;
-                ensure!(
-                    report.swapped().count() > 0,
-                    "--attention {}: the folder's attention has fewer bits already",
-                    self.attention
-                );
-            }
-            return self.answer(&folder, &texts, &batches);
+            return self.answer(&mut folder, &texts, &batches);
         }
         let float = folder.model.clone();
-        let mut quantized = float.clone();
-        let sentences = match &self.sentences {
-            Some(path) => texts::read(path, &[], false)?,
-            None => Vec::new(),
-        };
-        let sentences: Vec<&str> = sentences.iter().map(|t| t.text.as_str()).collect();
-        if self.equalize {
-            let equalized = probe::equalized(&mut quantized, &folder, &sentences)?;
-            if self.common.report {
-                print::note(equalized);
-            }
-        }
-        // The float model whose layers are quantized, with the same answers.
-        let mut before = quantized.clone();
-        let mut progress = Progress::of("layers quantized");
-        let report = if self.gptq {
-            probe::by_inputs(&mut quantized, &folder, spec, &sentences)?
-        } else {
-            quantize_dynamic_with(&mut quantized, &spec, |now| {
-                progress.tick(now.total_layers);
-                ControlFlow::Continue(())
-            })?
-        };
+        let (mut before, mut quantized, report) = self.quantized(&folder, spec)?;
 
         let mut progress = Progress::of("batches");
         let runs = measure::side_by_side(&float, &quantized, &batches, self.timings, |total| {
@@ -247,8 +208,52 @@ impl Args {
         Ok(spec)
     }
 
+    /// The float model as it is quantized, equalized or not; quantized; and the report.
+    fn quantized(&self, folder: &Folder, spec: QConfigSpec) -> Result<(Bert, Bert, Report)> {
+        let mut quantized = folder.model.clone();
+        let sentences = match &self.sentences {
+            Some(path) => texts::read(path, &[], false)?,
+            None => Vec::new(),
+        };
+        let sentences: Vec<&str> = sentences.iter().map(|t| t.text.as_str()).collect();
+        if self.equalize {
+            let equalized = probe::equalized(&mut quantized, folder, &sentences)?;
+            if self.common.report {
+                print::note(equalized);
+            }
+        }
+        let before = quantized.clone();
+        let mut progress = Progress::of("layers quantized");
+        let report = if self.gptq {
+            probe::by_inputs(&mut quantized, folder, spec, &sentences)?
+        } else {
+            quantize_dynamic_with(&mut quantized, &spec, |now| {
+                progress.tick(now.total_layers);
+                ControlFlow::Continue(())
+            })?
+        };
+        Ok((before, quantized, report))
+    }
+
     /// The answers of a model that was loaded from a quantized folder; there is no other beside it.
-    fn answer(&self, folder: &Folder, texts: &[Text], batches: &[Batch]) -> Result<()> {
+    fn answer(&self, folder: &mut Folder, texts: &[Text], batches: &[Batch]) -> Result<()> {
+        ensure!(
+            !self.equalize
+                && !self.gptq
+                && !self.profile
+                && self.page.is_none()
+                && self.save.is_none(),
+            "--equalize, --gptq, --page, --profile and --save need a float model"
+        );
+        if self.attention != Precision::Float32 {
+            let spec = QConfigSpec::new().kind(LayerKind::Attention, self.attention);
+            let report = quantize_dynamic(&mut folder.model, &spec)?;
+            ensure!(
+                report.swapped().count() > 0,
+                "--attention {}: the folder's attention has fewer bits already",
+                self.attention
+            );
+        }
         let mut answers = Vec::new();
         for batch in batches {
             answers.extend(folder.model.forward(batch)?.to_vec2::<f32>()?);

@@ -4,9 +4,9 @@ use crate::common::toy::Toy;
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
-    Arithmetic, DynamicConfig, ErrorKind, Granularity, GroupConfig, LayerKind, LeftReason,
-    OnnxRuntimeOptions, Outcome, QConfig, QConfigSpec, QDType, QScheme, Quantizable, Report,
-    Target, nn, quantize_dynamic,
+    Arithmetic, DynamicConfig, ErrorKind, Granularity, LayerKind, LeftReason, OnnxRuntimeOptions,
+    Outcome, QConfig, QConfigSpec, QDType, QScheme, Quantizable, Report, Target, nn,
+    quantize_dynamic,
 };
 
 #[derive(Quantizable, Clone)]
@@ -283,7 +283,10 @@ fn groups_are_written_and_read() -> candle_dynquant::Result<()> {
     let spec = QConfigSpec::from_yaml(text)?;
     assert!(spec.to_yaml()?.contains("activation: per_row"));
     assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec);
-    assert!(spec.to_string().contains("int4 in groups of 32, activations per row"));
+    assert!(
+        spec.to_string()
+            .contains("int4 in groups of 32, activations per row")
+    );
     Ok(())
 }
 
