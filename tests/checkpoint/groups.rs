@@ -59,6 +59,31 @@ fn packed_linears_are_built_from_their_codes() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn activations_are_per_row_where_the_folder_says_per_token() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    fs::copy(
+        folder().join("model.safetensors"),
+        dir.path().join("model.safetensors"),
+    )?;
+    let config = fs::read(folder().join("config.json"))?;
+    let mut config: serde_json::Value = serde_json::from_slice(&config)?;
+    let groups = config["quantization_config"]["config_groups"].as_object_mut();
+    for group in groups.into_iter().flat_map(|groups| groups.values_mut()) {
+        group["input_activations"] = serde_json::json!({
+            "num_bits": 8, "type": "int", "symmetric": true, "dynamic": true, "strategy": "token",
+        });
+    }
+    fs::write(dir.path().join("config.json"), config.to_string())?;
+    for (folder, expected) in [(folder(), false), (dir.path().to_owned(), true)] {
+        let vb = Checkpoint::open(folder)?.var_builder(DType::F32, &Device::Cpu);
+        let up = nn::linear(96, 128, vb.pp("up"))?;
+        let groups = up.projection().qweight().and_then(QWeight::groups);
+        assert_eq!(groups.map(|groups| groups.per_row), Some(expected));
+    }
+    Ok(())
+}
+
 /// The tensors of a file, by name: dtype, shape, bytes.
 pub type Raw = HashMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
 
