@@ -9,9 +9,9 @@ use candle_dynquant::{Checkpoint, Equalization, equalize, quantize_dynamic};
 use candle_dynquant_io::input;
 use candle_nn::VarBuilder;
 
+use crate::batches::tokens;
 use crate::config::Texts;
 use crate::keys::Keys;
-use crate::batches::tokens;
 use crate::models::{Architecture, Network, Rows};
 use crate::modules::{MODULES, Module, Modules};
 use crate::prompts::Prompts;
@@ -270,7 +270,10 @@ fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Network> {
 
 /// Moves range from the outputs of norms to weights, as much as `texts` show.
 fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]) -> Result<()> {
-    ensure!(!texts.is_empty(), "expected texts of the kind that the model is for, got none");
+    ensure!(
+        !texts.is_empty(),
+        "expected texts of the kind that the model is for, got none"
+    );
     let cut = Some(Direction::Right);
     let tokens = tokens(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
     let rows = Rows::of(tokens.iter());

@@ -76,7 +76,8 @@ impl Identity {
         Ok(ModelOptions {
             model: Some(PathBuf::from(&self.model)),
             preset: asked.preset.or(preset),
-            equalize: (asked.equalize.clone()).or_else(|| self.equalize.as_ref().map(PathBuf::from)),
+            equalize: (asked.equalize.clone())
+                .or_else(|| self.equalize.as_ref().map(PathBuf::from)),
         })
     }
 
