@@ -189,9 +189,8 @@ impl Encoder {
 
         let checkpoint = Checkpoint::open(dir)?;
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let network = load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
+        let mut network = load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
             .with_context(|| name.clone())?;
-        let mut network = network;
         if let Some(texts) = texts {
             ensure!(
                 !is_quantized,

@@ -148,10 +148,8 @@ impl FromStr for Preset {
     fn from_str(word: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|it| it.to_string() == word);
         known.ok_or_else(|| {
-            format!(
-                "expected int8, int8_reduce_range, int8_groups, int4, bfloat16, float16 or none, \
-                 got {word:?}"
-            )
+            let names = Self::ALL.map(|it| it.to_string());
+            format!("expected one of {}, got {word:?}", names.join(", "))
         })
     }
 }

@@ -63,6 +63,14 @@ impl ModelOptions {
     pub fn embedder(&self) -> Result<Embedder> {
         let dir = self.path()?;
         let dir = dir.context("--model: expected a model, got none")?;
+        Embedder::open_with(dir, self.options()?).context(OPTION)
+    }
+
+    /// What it asks for beside the model.
+    ///
+    /// # Errors
+    /// When the texts of `equalize` cannot be read.
+    pub fn options(&self) -> Result<Options> {
         let mut options = Options::new();
         if let Some(preset) = self.preset {
             options = options.preset(preset);
@@ -70,7 +78,7 @@ impl ModelOptions {
         if let Some(texts) = self.texts()? {
             options = options.equalize(texts);
         }
-        Embedder::open_with(dir, options).context(OPTION)
+        Ok(options)
     }
 
     /// The texts of `equalize`, without empty lines.

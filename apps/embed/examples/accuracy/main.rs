@@ -22,7 +22,7 @@ use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use clap::Parser;
 use dynquant_embed::program::{self, print};
-use dynquant_embed::{Embedder, Options, Preset};
+use dynquant_embed::{Embedder, ModelOptions, Options, Preset};
 use measure::{Figures, Vectors};
 use task::Task;
 
@@ -84,12 +84,14 @@ fn run(arguments: &Arguments) -> Result<()> {
         std::fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
         rows.push(Figures::of(name, &vectors, &float, &task));
     }
-    if let Some(path) = &arguments.equalize {
+    if arguments.equalize.is_some() {
         let name = "int8, equalized";
-        let texts = std::fs::read_to_string(path);
-        let texts = texts.with_context(|| format!("--equalize: {}", path.display()))?;
-        let options = Options::new().preset(Preset::Int8).equalize(texts.lines());
-        let vectors = vectors(name, &arguments.model, options, &task)?;
+        let options = ModelOptions {
+            preset: Some(Preset::Int8),
+            equalize: arguments.equalize.clone(),
+            ..ModelOptions::default()
+        };
+        let vectors = vectors(name, &arguments.model, options.options()?, &task)?;
         rows.push(Figures::of(name, &vectors, &float, &task));
     }
     for folder in &arguments.quantized {

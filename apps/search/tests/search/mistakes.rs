@@ -31,7 +31,7 @@ fn of_the_command_line_are_named() {
         ),
         (
             &["index", dir, "--preset", "int5"],
-            "expected int8, int8_reduce_range, int8_groups, int4, bfloat16, float16 or none, got \"int5\"",
+            "expected one of int8, int8_reduce_range, int8_groups, int4, bfloat16, float16, none, got \"int5\"",
         ),
         (
             &["index", dir, "--rebuild", "--model", "/no/such/model"],

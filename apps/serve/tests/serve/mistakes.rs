@@ -28,7 +28,7 @@ fn are_named() {
         ),
         (
             &["--preset", "int5"],
-            "expected int8, int8_reduce_range, int8_groups, int4, bfloat16, float16 or none, got \"int5\"",
+            "expected one of int8, int8_reduce_range, int8_groups, int4, bfloat16, float16, none, got \"int5\"",
         ),
         (&["--port", "70000"], "--port"),
         (&["--queue", "0"], "expected a whole number from 1"),
