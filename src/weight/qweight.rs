@@ -168,11 +168,8 @@ impl QWeight {
         let (_, k) = weight.dims2()?;
         let elements = Elements::of(&weight);
         let (values, of_groups) = (elements.as_slice()?, (format, groups.inputs(k)));
-        let mut packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
-        if groups.per_row {
-            packed = packed.with_one_scale_a_row();
-        }
-        Ok(Self::new(packed, Format::Groups(groups)))
+        let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
+        Ok(Self::in_blocks(packed, groups))
     }
 
     fn half<H: Factor>(isa: Isa, gates: usize, weight: &Tensor, bias: &[f32]) -> Result<Self> {
@@ -182,6 +179,11 @@ impl QWeight {
         let values = elements.as_slice()?;
         let (packed, out_of_range) = kernels::pack_floats::<H>(isa, k, gates, values, bias)?;
         Ok(Self::new(packed, Format::Halves(out_of_range)))
+    }
+
+    fn in_blocks(packed: Packed, groups: GroupConfig) -> Self {
+        let packed = packed.scaled_per_row(groups.per_row);
+        Self::new(packed, Format::Groups(groups))
     }
 
     fn new(packed: Packed, format: Format) -> Self {

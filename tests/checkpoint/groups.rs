@@ -59,6 +59,53 @@ fn packed_linears_are_built_from_their_codes() -> Result<()> {
     Ok(())
 }
 
+#[derive(candle_dynquant::Quantizable)]
+struct Tied {
+    table: nn::Embedding,
+    head: nn::Linear,
+}
+
+impl Tied {
+    fn open(path: &Path) -> Result<Self> {
+        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+        let table = nn::embedding(70, 64, vb.pp("table"))?;
+        let head = nn::Linear::tied(&table, None);
+        Ok(Self { table, head })
+    }
+
+    fn bits(&self) -> Result<Vec<Vec<f32>>> {
+        let xs = self
+            .table
+            .forward(&Tensor::new(&[3u32, 69], &Device::Cpu)?)?;
+        Ok(self.head.forward(&xs)?.to_vec2()?)
+    }
+}
+
+#[test]
+fn a_tied_head_keeps_its_activations_per_row() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (float, out) = (
+        dir.path().join("a.safetensors"),
+        dir.path().join("b.safetensors"),
+    );
+    let table = Tensor::randn(0f32, 1., (70, 64), &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("table.weight", table)]), &float)?;
+    let bits = [false, true].map(|per_row| -> Result<_> {
+        let mut groups = GroupConfig::INT4;
+        groups.per_row = per_row;
+        let mut model = Tied::open(&float)?;
+        let spec = QConfigSpec::all_kinds(QConfig::Groups(groups));
+        quantize_dynamic(&mut model, &spec)?;
+        checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+        let bits = model.bits()?;
+        assert_eq!(Tied::open(&out)?.bits()?, bits, "{per_row}");
+        Ok(bits)
+    });
+    let [per_group, per_row] = bits;
+    assert_ne!(per_group?, per_row?);
+    Ok(())
+}
+
 #[test]
 fn activations_are_per_row_where_the_folder_says_per_token() -> Result<()> {
     let dir = tempfile::tempdir()?;

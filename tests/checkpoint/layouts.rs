@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, GroupConfig, QWeight, checkpoint, nn};
+use candle_dynquant::{Checkpoint, GroupConfig, GroupScheme, QWeight, checkpoint, nn};
 use candle_nn::VarBuilder;
 use serde_json::{Value, json};
 
@@ -782,5 +782,58 @@ fn groups_of_torchao_are_dequantized() -> Result<()> {
     let layer = nn::linear_no_bias(4, 2, vb.pp("a"))?;
     let weight = layer.weight().to_vec2::<f32>()?;
     assert_eq!(weight, [[1., 1., 2., 2.], [3., 3., 4., 4.]]);
+    Ok(())
+}
+
+/// Also in a copy, where no layer replaces the tensors.
+#[test]
+fn zero_points_of_torchao_are_kept_where_there_are_some() -> Result<()> {
+    let codes: Vec<u8> = (0..128).map(|i| (i % 16 - 8) as u8).collect();
+    let scales = f32s(&[0.5, 1., 2., 4.]);
+    let described = json!({
+        "_type": "IntxUnpackedToInt8Tensor",
+        "_data": {
+            "target_dtype": {"_type": "torch.dtype", "_data": "int4"}, "block_size": [1, 32],
+            "activation_quantization": null,
+        },
+        "_tensor_data_names": ["qdata", "scale", "zero_point"],
+    });
+    let dir = tempfile::tempdir()?;
+    let [path, copy] = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
+    for (zeros, scheme) in [
+        ([0i8; 4], GroupScheme::Symmetric),
+        ([0, -8, 7, 3], GroupScheme::Affine),
+    ] {
+        let bytes = file(
+            &[
+                ("a._weight_qdata", "I8", json!([2, 64]), &codes),
+                ("a._weight_scale", "F32", json!([2, 2]), &scales),
+                (
+                    "a._weight_zero_point",
+                    "I8",
+                    json!([2, 2]),
+                    &zeros.map(i8::cast_unsigned),
+                ),
+            ],
+            json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()}),
+        );
+        fs::write(&path, bytes)?;
+        checkpoint::save(&(), &Checkpoint::open(&path)?, &copy)?;
+        for path in [&path, &copy] {
+            let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+            let layer = nn::linear_no_bias(64, 2, vb.pp("a"))?;
+            let mut groups = GroupConfig::INT4;
+            groups.scheme = scheme;
+            let got = layer.projection().qweight().and_then(QWeight::groups);
+            assert_eq!(got, Some(groups), "{}", path.display());
+            let expected = (0..128).map(|i| {
+                let group = i / 32;
+                let step = [0.5, 1., 2., 4.][group];
+                step * (f32::from(codes[i].cast_signed()) - f32::from(zeros[group]))
+            });
+            let weight = layer.weight().flatten_all()?.to_vec1::<f32>()?;
+            assert_eq!(weight, expected.collect::<Vec<_>>());
+        }
+    }
     Ok(())
 }

@@ -128,6 +128,11 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
         ("int4 affine", groups(Some(64), GroupScheme::Affine)),
         ("int4 per channel", groups(None, GroupScheme::Affine)),
         ("int8 in groups", QConfigSpec::int8_groups().min_params(0)),
+        ("int4, activations per row", {
+            let mut groups = GroupConfig::INT4;
+            groups.per_row = true;
+            QConfigSpec::all_kinds(QConfig::Groups(groups))
+        }),
         ("float16", QConfigSpec::float16()),
         ("bfloat16", QConfigSpec::bfloat16()),
         ("onnx", onnx(QDType::QInt8, false, None)),

@@ -449,11 +449,12 @@ impl Packed {
         values
     }
 
-    /// These weights in blocks for activations with one scale a row; others as they are.
+    /// Weights in blocks for activations that have one scale a row, or one for each 32 inputs, as
+    /// they have after packing; others as they are.
     #[must_use]
-    pub fn with_one_scale_a_row(mut self) -> Self {
+    pub fn scaled_per_row(mut self, by_row: bool) -> Self {
         if let Element::Blocks { per_row, .. } = &mut self.element {
-            *per_row = true;
+            *per_row = by_row;
         }
         self
     }

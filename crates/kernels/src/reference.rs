@@ -97,29 +97,34 @@ pub struct InBlocks<'a> {
     pub scales: &'a [BlockScale],
     /// By which all values of a channel are multiplied, `[n]`.
     pub factors: &'a [f32],
-    /// Whether all activations of a row have one scale, or each block of them.
-    pub per_row: bool,
 }
 
-/// `out[m, n] = fma(sum, factor[n], bias[n])` of activations of which blocks, or rows, become codes
-/// by [`quantize_symmetric_row`], a scale each.
+/// `out[m, n] = fma(sum, factor[n], bias[n])` of activations of which blocks, or with `per_row` whole
+/// rows, become codes by [`quantize_symmetric_row`], a scale each.
 ///
 /// The sum begins with 0 and takes one `fma(total, scale_w * scale_x, sum)` a block in the order of
 /// inputs, where `total` is `sum x (code - middle)`, exact in i32. With offsets, a second follows
 /// it: `fma(sum x, addend * scale_x, sum)`, where the addend is `-(scale_w * zero_point)` or the
 /// minimum. `lhs` is `[m, k]`.
-pub fn linear_blocks(lhs: &[f32], m: usize, rhs: InBlocks<'_>, bias: &[f32]) -> Vec<f32> {
+pub fn linear_blocks(
+    lhs: &[f32],
+    m: usize,
+    per_row: bool,
+    rhs: InBlocks<'_>,
+    bias: &[f32],
+) -> Vec<f32> {
     let k = lhs.len().checked_div(m).unwrap_or(0);
     let (blocks, format) = (k.div_ceil(INPUTS), rhs.format);
     let mut out = Vec::with_capacity(m * bias.len());
     for m in 0..m {
-        let together = if rhs.per_row { k.max(1) } else { INPUTS };
-        let xs = lhs[m * k..][..k].chunks(together);
-        let xs: Vec<_> = xs.map(quantize_symmetric_row).collect();
-        let xs = xs
-            .iter()
-            .flat_map(|row| row.codes.chunks(INPUTS).map(|codes| (codes, row.scale)));
-        let xs: Vec<_> = xs.collect();
+        let inputs_of_scale = if per_row { k.max(1) } else { INPUTS };
+        let parts = lhs[m * k..][..k].chunks(inputs_of_scale);
+        let parts: Vec<_> = parts.map(quantize_symmetric_row).collect();
+        let in_blocks = parts.iter().flat_map(|part| {
+            let codes = part.codes.chunks(INPUTS);
+            codes.map(|codes| (codes, part.scale))
+        });
+        let xs: Vec<_> = in_blocks.collect();
         for (n, bias) in bias.iter().enumerate() {
             let codes = rhs.codes[n * k..][..k].chunks(INPUTS);
             let mut sum = 0f32;

@@ -148,10 +148,9 @@ impl QWeight {
             codes,
             scales,
             factors,
-            per_row: groups.per_row,
         };
         let packed = kernels::pack_block_codes(isa, k, gates, rhs, &bias);
-        Ok(Self::new(packed, Format::Groups(groups)))
+        Ok(Self::in_blocks(packed, groups))
     }
 
     /// A weight of halves in row order, some of which were out of range when they were made.

@@ -59,18 +59,21 @@ impl Weight {
         }
     }
 
+    fn product(&self, lhs: &[f32], m: usize) -> Vec<f32> {
+        reference::linear_blocks(lhs, m, self.per_row, self.rhs(), &self.bias)
+    }
+
     fn rhs(&self) -> InBlocks<'_> {
         InBlocks {
             format: self.format,
             codes: &self.codes,
             scales: &self.scales,
             factors: &self.factors,
-            per_row: self.per_row,
         }
     }
 
     pub fn packed(&self, isa: Isa, gates: usize) -> crate::packed::Packed {
-        pack_block_codes(isa, self.k, gates, self.rhs(), &self.bias)
+        pack_block_codes(isa, self.k, gates, self.rhs(), &self.bias).scaled_per_row(self.per_row)
     }
 }
 
@@ -97,7 +100,7 @@ fn products_equal_the_oracle_at_the_seams() {
                 }
                 for format in FORMATS {
                     let weight = Weight::new(format, n, k, &mut random);
-                    let expected = reference::linear_blocks(&lhs, m, weight.rhs(), &weight.bias);
+                    let expected = weight.product(&lhs, m);
                     for isa in Isa::available() {
                         let packed = weight.packed(isa, 1);
                         let case = format!("{isa} {:?} m={m} k={k} n={n}", packed.element());
@@ -134,7 +137,7 @@ fn large_products_equal_the_oracle_on_any_number_of_threads() {
         let lhs = activations(m, k, &mut random);
         for format in FORMATS {
             let weight = Weight::new(format, n, k, &mut random);
-            let expected = reference::linear_blocks(&lhs, m, weight.rhs(), &weight.bias);
+            let expected = weight.product(&lhs, m);
             for threads in some([1, 2, 7], &[1]) {
                 Pool::new(threads).install(|| {
                     for isa in Isa::available() {

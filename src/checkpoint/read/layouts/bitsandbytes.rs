@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::files::Files;
-use super::super::header::invalid;
+use super::super::header::{Encoding, invalid};
 use super::layout::{Found, Weight, module, of_module, tensor, unsupported};
 use crate::error::Result;
 use crate::qconfig::DynamicConfig;
@@ -67,10 +67,10 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
         found.weights.push(Weight {
             name: weight.clone(),
             codes: weight,
+            codes_as: Encoding::Plain,
             scales: name.to_owned(),
+            scales_as: Encoding::Absmax,
             zero_points: None,
-            int4: false,
-            absmax: true,
             activation,
         });
     }

@@ -25,12 +25,11 @@ pub struct Found {
 pub struct Weight {
     pub name: String,
     pub codes: String,
-    /// Whether codes have 4 bits, a byte each.
-    pub int4: bool,
+    /// The encoding of codes and zero points.
+    pub codes_as: Encoding,
     pub scales: String,
+    pub scales_as: Encoding,
     pub zero_points: Option<String>,
-    /// Whether its scales are the largest magnitudes of rows.
-    pub absmax: bool,
     /// `None` where activations stay float.
     pub activation: Option<DynamicConfig>,
 }
@@ -42,26 +41,19 @@ impl Weight {
         let zero_points = self.zero_points.as_deref();
         let zero_points = zero_points.map(|name| Ok::<_, Error>((name, tensor(files, name)?)));
         scheme(&self.codes, codes, scales, zero_points.transpose()?)?;
-        let of_codes = if self.int4 {
-            Encoding::Unpacked
-        } else {
-            Encoding::Plain
-        };
-        files.rename(&self.codes, &self.name, of_codes)?;
+        files.rename(&self.codes, &self.name, self.codes_as)?;
         let scale = format!("{}{SCALE}", self.name);
-        let of_scales = if self.absmax {
-            Encoding::Absmax
-        } else {
-            Encoding::Plain
+        files.rename(&self.scales, &scale, self.scales_as)?;
+        let Some(own) = &self.zero_points else {
+            return Ok(());
         };
-        files.rename(&self.scales, &scale, of_scales)?;
-        match &self.zero_points {
-            None => Ok(()),
-            Some(own) => {
-                let zero_point = format!("{}{ZERO_POINT}", self.name);
-                files.rename(own, &zero_point, of_codes)
-            }
+        let (shard, entry) = files.get(own, "a tensor")?;
+        let zeros = shard.codes(entry, 0..entry.elements())?;
+        if zeros.iter().all(|zero| *zero == 0) {
+            files.remove(own);
+            return Ok(());
         }
+        files.rename(own, &format!("{}{ZERO_POINT}", self.name), self.codes_as)
     }
 }
 

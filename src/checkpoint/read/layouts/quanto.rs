@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 use super::super::files::Files;
-use super::super::header::invalid;
+use super::super::header::{Encoding, invalid};
 use super::super::shard::is_float;
 use super::layout::{Found, Weight, of_module, tensor, unsupported};
 use crate::error::Result;
@@ -58,10 +58,10 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
         found.weights.push(Weight {
             name: weight.to_owned(),
             codes: name.to_owned(),
+            codes_as: Encoding::Plain,
             scales,
+            scales_as: Encoding::Plain,
             zero_points: None,
-            int4: false,
-            absmax: false,
             activation: None,
         });
     }

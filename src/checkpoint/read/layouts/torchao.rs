@@ -4,12 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use safetensors::Dtype;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::files::Files;
-use super::super::header::{Header, invalid, parse};
+use super::super::header::{Encoding, Header, invalid, parse};
 use super::layout::{Found, Weight, of_module, tensor, unsupported};
 use crate::error::{Error, Fault, Result};
 use crate::qconfig::{DynamicConfig, Granularity};
@@ -67,7 +66,7 @@ pub fn find(files: &Files, _: &Value) -> Result<Found> {
             // Each of several files may describe all tensors.
             if seen.insert(name.clone()) {
                 found.metadata.push(name.clone());
-                found.add(files, name, &described)?;
+                found.weights.extend(weight(files, name, &described)?);
             }
         }
     }
@@ -94,26 +93,6 @@ fn described(header: &Header) -> Result<Vec<(String, Described)>> {
         Some(described.map(|described| (name, described)))
     });
     described.collect()
-}
-
-impl Found {
-    /// Adds a weight; of zero points that are all 0 there are none.
-    fn add(&mut self, files: &Files, name: String, described: &Described) -> Result<()> {
-        let Some(mut weight) = weight(files, name, described)? else {
-            return Ok(());
-        };
-        if let Some(name) = &weight.zero_points {
-            let (shard, entry) = files.get(name, "a tensor")?;
-            if entry.dtype == Dtype::I8 {
-                let zeros = shard.codes(entry, 0..entry.elements())?;
-                if zeros.iter().all(|zero| *zero == 0) {
-                    self.settings.extend(weight.zero_points.take());
-                }
-            }
-        }
-        self.weights.push(weight);
-        Ok(())
-    }
 }
 
 fn weight(files: &Files, name: String, described: &Described) -> Result<Option<Weight>> {
@@ -155,12 +134,18 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
         (None, None) => None,
     };
+    let is_int4 = |dtype: &TorchDtype| dtype.name == "int4";
+    let codes_as = if described.data.target_dtype.as_ref().is_some_and(is_int4) {
+        Encoding::Unpacked
+    } else {
+        Encoding::Plain
+    };
     Ok(Some(Weight {
         codes,
+        codes_as,
         scales,
+        scales_as: Encoding::Plain,
         zero_points,
-        int4: (described.data.target_dtype.as_ref()).is_some_and(|dtype| dtype.name == "int4"),
-        absmax: false,
         activation: activation.transpose()?,
         name,
     }))

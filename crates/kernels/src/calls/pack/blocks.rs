@@ -47,11 +47,7 @@ pub fn pack_blocks(
         group > 0 && group.is_multiple_of(INPUTS),
         "group: expected a multiple of {INPUTS}, got {group}"
     );
-    let element = Element::Blocks {
-        format,
-        per_row: false,
-    };
-    let mut packed = Packed::zeros(isa, element, k, gates, bias);
+    let mut packed = Packed::zeros(isa, per_block(format), k, gates, bias);
     each_panel(&mut packed, values, |range, values, mut panel| {
         let channels = Channels {
             range,
@@ -74,6 +70,14 @@ pub fn pack_blocks(
         Ok::<_, Error>(())
     })?;
     Ok(packed.written())
+}
+
+/// Blocks of weights for activations with a scale for each.
+fn per_block(format: Blocks) -> Element {
+    Element::Blocks {
+        format,
+        per_row: false,
+    }
 }
 
 /// The factor of a channel whose greatest value that is: 1 where f16 has room for its scales.
@@ -173,11 +177,7 @@ pub fn pack_block_codes(
     sizes::check("codes, [n, k]", rhs.codes, &[n, k]);
     sizes::check("scales, [n, blocks]", rhs.scales, &[n, blocks]);
     sizes::check("factors, [n]", rhs.factors, &[n]);
-    let element = Element::Blocks {
-        format: rhs.format,
-        per_row: rhs.per_row,
-    };
-    let mut packed = Packed::zeros(isa, element, k, gates, bias);
+    let mut packed = Packed::zeros(isa, per_block(rhs.format), k, gates, bias);
     let write = |range: Range<usize>, codes: &[u8], mut panel: PanelMut<'_>| {
         let channels = codes.chunks_exact(k.max(1)).zip(range).enumerate();
         for (lane, (codes, channel)) in channels {
