@@ -6,8 +6,9 @@
 //! ```
 //! A `QConfig` may be the name of a preset, `weight` may be `{dtype: float16}`, `{dtype: bfloat16}`
 //! or `{dtype: int4, group_size: 128, scheme: affine}`, and `activation` accordingly `float`,
-//! `bfloat16`, `per_group` or `per_row`. Missing keys are as in PyTorch's default observers for weights:
-//! signed codes are symmetric and unsigned ones affine, and activations follow from the weight.
+//! `bfloat16`, `per_group` or `per_row`. Missing keys are as in PyTorch's default observers for
+//! weights: signed codes are symmetric and unsigned ones affine, and activations follow from the
+//! weight.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -24,13 +24,13 @@ pub struct ModelOptions {
     pub model: Option<PathBuf>,
 
     /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI),
-    /// int8_groups (more accurate), int4 (half the memory), bfloat16, float16, or none to leave them as
-    /// they are [default: int8]
+    /// int8_groups (more accurate), int4 (half the memory), bfloat16, float16, or none to leave them
+    /// as they are [default: int8]
     #[cfg_attr(feature = "program", arg(long, value_name = "NAME"))]
     pub preset: Option<Preset>,
 
-    /// Equalizes a float model before it is quantized, by the texts of this file, one a line: a few of
-    /// the kind that the model is for
+    /// Equalizes a float model before it is quantized, by the texts of this file, one a line: a few
+    /// of the kind that the model is for
     #[cfg_attr(feature = "program", arg(long, value_name = "FILE"))]
     pub equalize: Option<PathBuf>,
 }

@@ -26,8 +26,8 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
-    /// Equalizes a float encoder before it is quantized, by the texts of this file, one a line: a few of the kind
-    /// that the model is for
+    /// Equalizes a float encoder before it is quantized, by the texts of this file, one a line: a few
+    /// of the kind that the model is for
     #[arg(long, value_name = "FILE")]
     pub equalize: Option<PathBuf>,
 

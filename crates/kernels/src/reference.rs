@@ -99,8 +99,8 @@ pub struct InBlocks<'a> {
     pub factors: &'a [f32],
 }
 
-/// `out[m, n] = fma(sum, factor[n], bias[n])` of activations of which blocks, or with `per_row` whole
-/// rows, become codes by [`quantize_symmetric_row`], a scale each.
+/// `out[m, n] = fma(sum, factor[n], bias[n])` of activations that become codes by
+/// [`quantize_symmetric_row`]: block by block, or with `per_row` row by row, with a scale each.
 ///
 /// The sum begins with 0 and takes one `fma(total, scale_w * scale_x, sum)` a block in the order of
 /// inputs, where `total` is `sum x (code - middle)`, exact in i32. With offsets, a second follows
