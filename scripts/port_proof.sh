@@ -88,8 +88,6 @@ serde = { version = "1.0.171", features = ["derive"] }
 serde_json = "1.0.99"
 serde_plain = "1.0.2"
 tempfile = "3.27"
-# As the library's workspace has them, so that candle-core is compiled once for both.
-getrandom = { version = "0.4", features = ["std", "sys_rng"] }
 clap = { version = "4.6", default-features = false, features = ["std", "derive", "help", "usage", "error-context", "suggestions"] }
 tracing = { version = "0.1.37", default-features = false }
 TOML
@@ -165,17 +163,8 @@ cat >"$scratch/Cargo.toml" <<TOML
 members = [$members]
 resolver = "3"
 
-# As the library's, so that it and its dependencies are compiled once.
-[profile.dev]
-opt-level = 1
-debug = "line-tables-only"
-lto = "off"
-
-[profile.dev.package."*"]
-debug = false
-
-[profile.dev.package.candle-dynquant]
-debug = "line-tables-only"
+# As in apps, so that the library and its dependencies are compiled once.
+$(awk '/^\[/ { wanted = /^\[profile\.dev[].]/ } wanted' apps/Cargo.toml)
 TOML
 for member in ${members//[\",]/}; do
     printf '\n[profile.dev.package.%s]\nopt-level = 0\n' "$member" >>"$scratch/Cargo.toml"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The AArch64 kernels, cross-compiled and emulated: against the oracle, against each other and
-# against torch, on a CPU with dot products and on one without.
+# The AArch64 kernels, cross-compiled and emulated: against the oracle and against the bits of other CPUs, on a
+# CPU with dot products and on one without.
 #
-#   scripts/test_aarch64.sh             what .ci/run runs
+#   scripts/test_aarch64.sh             the kernels' tests, and the bits of layers; recorded in scripts/tested
+#   scripts/test_aarch64.sh --check     what .ci/run runs: nothing if just that was tested before
 #   scripts/test_aarch64.sh --all       all tests of the crate but those that build or fetch
 #
 # Installs the target's standard library, a cross compiler and qemu-user; where they are not to be
@@ -28,12 +29,14 @@ if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
 fi
 
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$compiler"
-for cpu in max cortex-a72; do
-    printf '\n-- %s\n' "$cpu"
-    # The first has tried the kernels of both; the second has to choose its own.
-    if [ "$cpu" != max ] && [ "${1:-}" != --all ]; then
-        tests=(--test isa --test pytorch --test onnxruntime)
-    fi
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$emulator -L /usr/aarch64-linux-gnu -cpu $cpu" \
-        cargo test --package candle-dynquant --package candle-dynquant-kernels --target "$target" "${tests[@]}"
+runner=CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER
+export "$runner=$emulator -L /usr/aarch64-linux-gnu -cpu max"
+options=(--no-default-features --target "$target")
+test_kernels
+[ -z "$all" ] || test_library
+for isa in portable neon; do
+    test_bits "$isa" "DYNQUANT_ISA=$isa"
 done
+test_bits dotprod
+test_bits neon "$runner=$emulator -L /usr/aarch64-linux-gnu -cpu cortex-a72"
+record

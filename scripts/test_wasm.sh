@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The WebAssembly kernels under Node: against the oracle, against each other and against torch, with
-# relaxed SIMD and without.
+# The WebAssembly kernels under Node: against the oracle and against the bits of other CPUs, with relaxed
+# SIMD and without.
 #
-#   scripts/test_wasm.sh             what .ci/run runs
+#   scripts/test_wasm.sh             the kernels' tests, and the bits of layers; recorded in scripts/tested
+#   scripts/test_wasm.sh --check     what .ci/run runs: nothing if just that was tested before
 #   scripts/test_wasm.sh --all       all tests of the crate but those that build or fetch
 #
 # Installs the target's standard library and Node; where they are not to be had it says so and succeeds.
@@ -26,12 +27,11 @@ fi
 # Both rows of the table are in one program, which is to run on either. There are no threads in it.
 export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="-C target-feature=+simd128,+relaxed-simd"
 export CARGO_TARGET_WASM32_WASIP1_RUNNER="node --no-warnings $PWD/scripts/wasi_runner.mjs"
-test() { cargo test --package candle-dynquant --package candle-dynquant-kernels --no-default-features --target "$target" "$@"; }
-
-test "${tests[@]}" -- --skip threads::
-for isa in portable simd128 relaxed_simd; do
-    printf '\n-- %s\n' "$isa"
-    DYNQUANT_ISA="$isa" test --test isa -- --nocapture bits_are | grep "instruction set: $isa\$"
+options=(--no-default-features --target "$target")
+test_kernels --skip threads::
+[ -z "$all" ] || test_library
+for isa in portable simd128; do
+    test_bits "$isa" "DYNQUANT_ISA=$isa"
 done
-# Without the variable it takes the best.
-test --test isa -- --nocapture bits_are | grep "instruction set: relaxed_simd"
+test_bits relaxed_simd
+record
