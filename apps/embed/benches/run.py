@@ -1,9 +1,9 @@
-"""Times our int8 against fastembed's, text by text and in batches: see run.sh.
+"""Times our int8 against fastembed's and text-embeddings-inference, text by text and in batches: see run.sh.
 
-Each side is a process of its own with so many threads, and keeps its model. Texts are of words that are one
-token, so that all of a case have 16 or 128 tokens and fastembed pads nothing. Every round asks each side
-once, and takes the fastest of some calls; the table has the medians, and of each round's ratio, which is
-above 1 where ours is faster. The cosine is of the two sides' vectors, and must be 0.9 or more.
+Each side is a process of its own with so many threads, and keeps its models. Texts are of words that are one
+token, so that all of a case have 16 or 128 tokens and nothing is padded. Every round asks each side once, and takes
+the fastest of some calls; the table has the medians, and of each round's ratio, which is above 1 where ours is faster.
+Sides must agree: by the cosine of their vectors, or the correlation of their scores, 0.9 or more.
 """
 
 import argparse
@@ -15,23 +15,25 @@ import subprocess
 import sys
 import time
 
-CASES = [(tokens, batch) for tokens in (16, 128) for batch in (1, 32)]
-LEAST_COSINE = 0.9
+# What is asked, tokens of a text or of a query with it, texts of a call.
+CASES = [("embed", tokens, batch) for tokens in (16, 128) for batch in (1, 32)] + [("rerank", 128, 100)]
+QUERY_TOKENS = 14
+LEAST_AGREEMENT = 0.9
 
 
 class Side:
     """A process that answers requests."""
 
-    def __init__(self, threads, *command):
+    def __init__(self, name, threads, *command):
         names = ("RAYON_NUM_THREADS", "CANDLE_NUM_THREADS", "OMP_NUM_THREADS")
         environment = os.environ | {name: str(threads) for name in names} | {"HF_HUB_OFFLINE": "1"}
-        self.name = command[0]
+        self.name = name
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def ask(self, texts, calls):
-        self.process.stdin.write(json.dumps({"texts": texts, "calls": calls}) + "\n")
+    def ask(self, request, calls):
+        self.process.stdin.write(json.dumps(request | {"calls": calls}) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
@@ -39,25 +41,31 @@ class Side:
         return json.loads(line)
 
 
-def serve(folder, threads):
+def serve(embedder, reranker, threads):
     """fastembed as a side."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
+    from fastembed.rerank.cross_encoder import TextCrossEncoder
 
     name = "minilm-int8"
-    TextEmbedding.add_custom_model(
-        model=name, pooling=PoolingType.MEAN, normalization=True, sources=ModelSource(hf=name), dim=384,
-        model_file="model.onnx",
-    )
-    model = TextEmbedding(name, specific_model_path=folder, threads=threads)
+    source = {"model": name, "sources": ModelSource(hf=name), "model_file": "model.onnx"}
+    TextEmbedding.add_custom_model(**source, pooling=PoolingType.MEAN, normalization=True, dim=384)
+    TextCrossEncoder.add_custom_model(**source)
+    embedder = TextEmbedding(name, specific_model_path=embedder, threads=threads)
+    reranker = TextCrossEncoder(name, specific_model_path=reranker, threads=threads)
     for line in sys.stdin:
         request = json.loads(line)
-        texts, fastest = request["texts"], float("inf")
+        texts, query, fastest = request["texts"], request.get("query"), float("inf")
+        answer = {}
         for _ in range(request["calls"]):
             start = time.perf_counter()
-            vectors = list(model.embed(texts, batch_size=len(texts)))
+            if query is None:
+                answer["vectors"] = list(embedder.embed(texts, batch_size=len(texts)))
+            else:
+                answer["scores"] = list(reranker.rerank(query, texts))
             fastest = min(fastest, time.perf_counter() - start)
-        print(json.dumps({"seconds": fastest, "vectors": [vector.tolist() for vector in vectors]}), flush=True)
+        answer = {key: [value.tolist() for value in values] for key, values in answer.items()}
+        print(json.dumps(answer | {"seconds": fastest}), flush=True)
 
 
 def words(folder):
@@ -78,38 +86,45 @@ def check_lengths(folder, texts, count):
             sys.exit(f"expected a text of {count} tokens, got {got}: {text}")
 
 
-def cosine(ours, theirs):
+def agreement(ours, theirs):
+    """The mean cosine of vectors; the correlation of scores, which is the cosine of what they are above the mean."""
     import numpy
 
-    a, b = (numpy.array(side) for side in (ours, theirs))
+    kind = "scores" if ours["scores"] else "vectors"
+    a, b = (numpy.atleast_2d(numpy.array(side[kind])) for side in (ours, theirs))
+    if kind == "scores":
+        a, b = a - a.mean(), b - b.mean()
     lengths = numpy.linalg.norm(a, axis=1) * numpy.linalg.norm(b, axis=1)
     return float(((a * b).sum(axis=1) / lengths).mean())
 
 
-def measure(sides, texts, calls, rounds):
-    ours, theirs = (side.ask(texts, 1) for side in sides)
-    agreement = cosine(ours["vectors"], theirs["vectors"])
-    if agreement < LEAST_COSINE:
-        sys.exit(f"expected vectors with a cosine of {LEAST_COSINE} or more, got {agreement:.4f}")
-    samples = [[side.ask(texts, calls)["seconds"] for side in sides] for _ in range(rounds)]
-    rates = [statistics.median(len(texts) / sample[side] for sample in samples) for side in (0, 1)]
-    ratios = [theirs / ours for ours, theirs in samples]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return {
-        "ours_per_second": round(rates[0], 1),
-        "fastembed_per_second": round(rates[1], 1),
-        "ratio": round(middle, 2),
-        "quartiles": [round(low, 2), round(high, 2)],
-        "cosine": round(agreement, 4),
-    }
+def measure(ours, rivals, request, calls, rounds):
+    """Our texts per second, and for each rival its own, the ratio and the agreement."""
+    sides, count = [ours, *rivals], len(request["texts"])
+    answers = [side.ask(request, 1) for side in sides]
+    samples = [[side.ask(request, calls)["seconds"] for side in sides] for _ in range(rounds)]
+    rates = [round(statistics.median(count / sample[i] for sample in samples), 1) for i in range(len(sides))]
+    figures = {"ours_per_second": rates[0], "rivals": {}}
+    for i, rival in enumerate(rivals, 1):
+        if (agrees := agreement(answers[0], answers[i])) < LEAST_AGREEMENT:
+            sys.exit(f"{rival.name}: expected answers that agree by {LEAST_AGREEMENT} or more, got {agrees:.4f}")
+        low, middle, high = statistics.quantiles((sample[i] / sample[0] for sample in samples), n=4)
+        figures["rivals"][rival.name] = {
+            "per_second": rates[i],
+            "ratio": round(middle, 2),
+            "quartiles": [round(low, 2), round(high, 2)],
+            "agreement": round(agrees, 4),
+        }
+    return figures
 
 
 def main():
     if sys.argv[1:2] == ["serve"]:
-        return serve(sys.argv[2], int(sys.argv[3]))
+        return serve(*sys.argv[2:4], int(sys.argv[4]))
     parser = argparse.ArgumentParser(prog="run.sh", description=__doc__.split("\n\n")[0])
-    for option in ("--ours", "--minilm", "--onnx"):
+    for option in ("--ours", "--minilm", "--onnx", "--rerankers"):
         parser.add_argument(option, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--tei", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=15, help="rounds of a case (15)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each side (2)")
     parser.add_argument("--json", action="store_true", help="print one JSON array")
@@ -118,25 +133,34 @@ def main():
         parser.error(f"--rounds: expected 2 or more, got {options.rounds}")
     if not 1 <= options.threads <= os.cpu_count():
         parser.error(f"--threads: expected 1 to {os.cpu_count()}, got {options.threads}")
-    sides = [
-        Side(options.threads, options.ours, options.minilm),
-        Side(options.threads, sys.executable, __file__, "serve", options.onnx, str(options.threads)),
-    ]
+    reranker, onnx_reranker = (os.path.join(options.rerankers, name) for name in ("float", "onnx"))
+    ours = Side("ours", options.threads, options.ours, options.minilm, reranker)
+    python = [sys.executable, __file__, "serve", options.onnx, onnx_reranker, str(options.threads)]
+    rivals = [Side("fastembed", options.threads, *python)]
+    if options.tei:
+        rivals.append(Side("TEI", options.threads, options.tei, options.minilm, reranker))
     vocabulary, chance, rows = words(options.minilm), random.Random(0), []
-    for tokens, batch in CASES:
-        texts = [" ".join(chance.choices(vocabulary, k=tokens - 2)) for _ in range(batch)]
-        check_lengths(options.minilm, texts, tokens)
-        figures = measure(sides, texts, max(2, 512 // (tokens * batch)), options.rounds)
-        rows.append({"tokens": tokens, "batch": batch, **figures})
+    for task, tokens, batch in CASES:
+        request = {}
+        if task == "rerank":
+            request["query"] = " ".join(chance.choices(vocabulary, k=QUERY_TOKENS))
+        # Two special ones, and a third between two texts.
+        own = tokens - 2 - (QUERY_TOKENS + 1 if task == "rerank" else 0)
+        request["texts"] = [" ".join(chance.choices(vocabulary, k=own)) for _ in range(batch)]
+        check_lengths(options.minilm, request["texts"], own + 2)
+        figures = measure(ours, rivals, request, max(2, 512 // (tokens * batch)), options.rounds)
+        rows.append({"task": task, "tokens": tokens, "texts": batch, **figures})
     if options.json:
         return print(json.dumps(rows))
-    print(f"{'tokens':>6}{'batch':>7}{'ours':>10}{'fastembed':>11}  texts/s{'ratio':>7}{'quartiles':>15}{'cosine':>9}")
+    print(f"{'':8}{'tokens':>6}{'texts':>7}{'ours':>10}  rival{'its texts/s':>16}{'ratio':>7}{'quartiles':>15}{'agree':>9}")
     for row in rows:
-        low, high = row["quartiles"]
-        print(
-            f"{row['tokens']:>6}{row['batch']:>7}{row['ours_per_second']:>10}{row['fastembed_per_second']:>11}"
-            f"         {row['ratio']:>7}{f'{low} to {high}':>15}{row['cosine']:>9}"
-        )
+        ours = f"{row['task']:8}{row['tokens']:>6}{row['texts']:>7}{row['ours_per_second']:>10}"
+        for name, rival in row["rivals"].items():
+            low, high = rival["quartiles"]
+            print(
+                f"{ours}  {name:<10}{rival['per_second']:>11}{rival['ratio']:>7}{f'{low} to {high}':>15}"
+                f"{rival['agreement']:>9}"
+            )
 
 
 if __name__ == "__main__":

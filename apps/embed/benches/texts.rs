@@ -1,5 +1,5 @@
-//! Our side of `run.sh`: a request a line, `{"texts": [..], "calls": 3}`, and to each the seconds
-//! of the fastest call and the vectors.
+//! Our side of `run.sh`: a request a line, `{"texts": [..], "calls": 3}` for vectors, with a `query`
+//! for scores, and to each the answer with the seconds of the fastest call.
 #![allow(missing_docs)]
 
 use std::io::stdin;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use candle_dynquant_io::print;
-use dynquant_embed::Embedder;
+use dynquant_embed::{Embedder, Reranker};
 use mimalloc::MiMalloc;
 use serde::Deserialize;
 
@@ -17,6 +17,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[derive(Deserialize)]
 struct Request {
+    query: Option<String>,
     texts: Vec<String>,
     calls: usize,
 }
@@ -24,21 +25,25 @@ struct Request {
 fn main() -> Result<()> {
     // Cargo adds arguments of its own.
     let mut arguments = std::env::args().skip(1).filter(|it| !it.starts_with('-'));
-    let Some(folder) = arguments.next() else {
+    let (Some(embedder), Some(reranker)) = (arguments.next(), arguments.next()) else {
         print::note("run by apps/embed/benches/run.sh");
         return Ok(());
     };
-    let embedder = Embedder::open(folder)?;
+    let embedder = Embedder::open(embedder)?;
+    let reranker = Reranker::open(reranker)?;
     for line in stdin().lines() {
         let request: Request = serde_json::from_str(&line?).context("a request")?;
         let mut fastest = f64::INFINITY;
-        let mut vectors = Vec::new();
+        let (mut vectors, mut scores) = (Vec::new(), Vec::new());
         for _ in 0..request.calls {
             let start = Instant::now();
-            vectors = embedder.embed(&request.texts)?;
+            match &request.query {
+                None => vectors = embedder.embed(&request.texts)?,
+                Some(query) => scores = reranker.scores(query, &request.texts)?,
+            }
             fastest = fastest.min(start.elapsed().as_secs_f64());
         }
-        print::data(serde_json::json!({"seconds": fastest, "vectors": vectors}))?;
+        print::data(serde_json::json!({"seconds": fastest, "vectors": vectors, "scores": scores}))?;
     }
     Ok(())
 }
