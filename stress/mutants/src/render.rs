@@ -68,18 +68,41 @@ fn choice(
     format!("{chosen}{{ {} }}", code(&text[binary.op.clone()]))
 }
 
+/// For each mutant of a body that is live, an early return of its value.
+fn returns(values: &[String], live: &[Option<u32>]) -> String {
+    let live = live.iter().zip(values);
+    let live = live.filter_map(|(number, value)| Some(((*number)?, value)));
+    let early = live.map(|(number, value)| {
+        let returned = marked(number, &format!("return {value};"));
+        format!(" if {} {{ {returned} }}", on(number))
+    });
+    early.collect()
+}
+
+fn unary(
+    edits: &mut Edits,
+    text: &str,
+    open: &str,
+    number: u32,
+    [op, operand]: [&Range<usize>; 2],
+) {
+    let (name, switch) = (&text[op.clone()], on(number));
+    let plain = marked(number, "mutant_v");
+    let chosen = format!("if {switch} {{ {plain} }} else {{ {name}mutant_v }}");
+    edits.around(
+        &(op.start..operand.end),
+        format!("{open}(match ("),
+        format!(") {{ mutant_v => {chosen} }}){END}"),
+    );
+    edits.replace(op, "");
+}
+
 fn place(edits: &mut Edits, text: &str, index: usize, site: &Site, live: &[Option<u32>]) {
     let site_open = format!("{OPEN}S{index}{CLOSE}");
     let around = |binary: &Binary| binary.lhs.start..binary.rhs.end;
     match &site.kind {
         Kind::Body(at, values) => {
-            let mut code = site_open;
-            for (number, value) in live.iter().zip(values) {
-                if let Some(number) = number {
-                    let returned = marked(*number, &format!("return {value};"));
-                    code += &format!(" if {} {{ {returned} }}", on(*number));
-                }
-            }
+            let code = site_open + &returns(values, live);
             edits.insert(*at, format!("{code}{END}"));
         }
         Kind::Compare(binary) | Kind::Arithmetic(binary) => {
@@ -126,16 +149,7 @@ fn place(edits: &mut Edits, text: &str, index: usize, site: &Site, live: &[Optio
         }
         Kind::Unary { op, operand } => {
             let [Some(number)] = live else { return };
-            let (name, switch) = (&text[op.clone()], on(*number));
-            let plain = marked(*number, "mutant_v");
-            edits.around(
-                &(op.start..operand.end),
-                format!("{site_open}(match ("),
-                format!(
-                    ") {{ mutant_v => if {switch} {{ {plain} }} else {{ {name}mutant_v }} }}){END}"
-                ),
-            );
-            edits.replace(op, "");
+            unary(edits, text, &site_open, *number, [op, operand]);
         }
         Kind::Arm(at) => {
             let [Some(number)] = live else { return };
@@ -151,14 +165,10 @@ fn place(edits: &mut Edits, text: &str, index: usize, site: &Site, live: &[Optio
         }
         Kind::Guard(guard) => {
             let [to_true, to_false] = live else { return };
-            let mut before = site_open;
-            if let Some(number) = to_true {
-                before += &format!("{} || ", on(*number));
-            }
-            if let Some(number) = to_false {
-                before += &format!("!{} && ", on(*number));
-            }
-            edits.around(guard, format!("{before}("), format!("){END}"));
+            let to_true = to_true.map(|number| format!("{} || ", on(number)));
+            let to_false = to_false.map(|number| format!("!{} && ", on(number)));
+            let before = to_true.unwrap_or_default() + &to_false.unwrap_or_default();
+            edits.around(guard, format!("{site_open}{before}("), format!("){END}"));
         }
     }
 }
