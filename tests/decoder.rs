@@ -287,10 +287,13 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
         role: "user".into(),
         content: "hi".into(),
     };
-    assert_eq!(template.render(&[message])?, "<s>user: hi\nassistant:</s>");
+    let messages = [message];
+    assert_eq!(template.render(&messages, false)?, "<s>user: hi\n");
+    let with_answer = template.render(&messages, true)?;
+    assert_eq!(with_answer, "<s>user: hi\nassistant:</s>");
     assert!(Template::new("{% for %}", String::new(), String::new()).is_err());
     let refuses = Template::new("{{ raise_exception('no') }}", String::new(), String::new())?;
-    let error = refuses.render(&[]).unwrap_err();
+    let error = refuses.render(&[], true).unwrap_err();
     assert!(format!("{error:#}").contains("no"), "{error:#}");
     Ok(())
 }

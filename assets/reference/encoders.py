@@ -6,8 +6,8 @@
 Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes a folder encoders/NAME
 for each, as sentence-transformers saves it with weights in float16, and in it expected.json:
 `texts`, and their `vectors` as `encode` gives them, `queries` and `documents` as `encode_query` and
-`encode_document` do; of a classifier `logits`, of a reranker `query` and `scores`. All in float32,
-of the weights as they are stored.
+`encode_document` do; of a classifier `logits`, of a reranker `query` and `scores`, and `true_logits`
+where these are differences of logits. All in float32, of the weights as they are stored.
 
 transformers has no Jina BERT, and GTE without its scaled positions: these are written out here,
 from the papers (arXiv 2108.12409 and 2310.19923; Su, "NTK-aware scaled RoPE", 2023) and the names
@@ -26,6 +26,7 @@ import torch.nn.functional as F
 import transformers as t
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
     LayerNorm,
@@ -208,6 +209,52 @@ def reranker(name, model, seed, pair_type, **options):
     cross.save_pretrained(str(folder))
     to_half(folder)
     write(folder, dict(query=QUERIES[0], texts=texts, scores=scores))
+
+
+# Words, since the tokenizer knows no others; a system message, like that of Qwen3-Reranker, is a prompt.
+CHAT = """
+{{- messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("search") }} query
+{{ messages | selectattr("role", "eq", "query") | map(attribute="content") | first }} document
+{{ messages | selectattr("role", "eq", "document") | map(attribute="content") | first }}
+{%- if add_generation_prompt %} the answer is {% endif %}
+"""
+
+
+def scorer(name, model, seed, true, false):
+    """A reranker that writes texts: the score is by how much one word is likelier than another as the next one."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as dir:
+        randomize(model, seed).save_pretrained(dir)
+        made = tokenizer(0)
+        made.chat_template = CHAT
+        made.padding_side = "left"
+        made.save_pretrained(dir)
+        message = dict(method="forward", method_output_name="logits")
+        transformer = Transformer(
+            dir,
+            transformer_task="text-generation",
+            modality_config=dict(text=message, message=message | dict(format="flat")),
+            module_output_name="causal_logits",
+            processing_kwargs=dict(chat_template=dict(add_generation_prompt=True)),
+        )
+    ids = [made.convert_tokens_to_ids(word) for word in (true, false)]
+    pairs = [(QUERIES[0], text) for text in TEXTS]
+    predict = lambda score, **options: (
+        CrossEncoder(modules=[transformer, score], device="cpu", **options).predict(pairs, batch_size=1).tolist()
+    )
+    logits = dict(activation_fn=torch.nn.Identity())
+    expected = dict(query=QUERIES[0], texts=TEXTS, true_logits=predict(LogitScore(ids[0]), **logits))
+    cross = CrossEncoder(
+        modules=[transformer, LogitScore(*ids)],
+        prompts=dict(find="find the right document"),
+        default_prompt_name="find",
+        device="cpu",
+    )
+    expected["scores"] = cross.predict(pairs, batch_size=1).tolist()
+    cross.save_pretrained(str(folder))
+    to_half(folder)
+    write(folder, expected)
 
 
 def ntk(theta, factor):
@@ -530,6 +577,13 @@ MADE = {
     ),
     "classes-gte": lambda s: classifier(
         "classes-gte", t.GteForSequenceClassification(t.GteConfig(**SIZES, num_labels=3)), s
+    ),
+    "reranker-qwen3": lambda s: scorer(
+        "reranker-qwen3",
+        t.Qwen3ForCausalLM(t.Qwen3Config(**DECODER, tie_word_embeddings=True)),
+        s,
+        "open",
+        "closed",
     ),
 }
 

@@ -309,7 +309,7 @@ impl Args {
         };
         let system = self.system.iter().map(|text| message("system", text));
         let messages: Vec<_> = system.chain([message("user", question)]).collect();
-        texts.encode(&template.render(&messages)?)
+        texts.encode(&template.render(&messages, true)?)
     }
 
     fn read(&self, model: &Decoder, texts: &Texts) -> Result<Option<Perplexity>> {

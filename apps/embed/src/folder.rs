@@ -13,7 +13,8 @@ use crate::batches::tokens;
 use crate::config::Texts;
 use crate::keys::Keys;
 use crate::models::{Architecture, Network, Rows};
-use crate::modules::{MODULES, Module, Modules};
+use crate::modules::{LogitScore, MODULES, Module, Modules};
+use crate::pairs::PairTemplate;
 use crate::prompts::Prompts;
 use crate::{Config, Direction, Input, Model, Preset, Tokenizer};
 
@@ -67,7 +68,7 @@ impl Encoder {
         })?;
         let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
         let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
-        let network = quantized(load(&config, vb)?, preset)?;
+        let network = quantized(load(&config, None, vb)?, preset)?;
         Ok(Self {
             name: "debian-sections".to_owned(),
             model: Model::new(network, &config, Vec::new())?,
@@ -123,8 +124,8 @@ impl Encoder {
         let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
         let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let network = load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
-            .with_context(|| name.to_owned())?;
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let network = load(&config, None, vb).with_context(|| name.to_owned())?;
         Ok(Self {
             name: name.to_owned(),
             model: Model::new(network, &config, Vec::new())?,
@@ -185,12 +186,19 @@ impl Encoder {
             .is_some();
         let path = dir.join(TOKENIZER);
         let tokenizer = read(&path, MAX_TOKENIZER)?;
-        let tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
+        let mut tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
+        let prompts = Prompts::read(dir)?;
+        let score = modules.logit_score.as_deref().map(LogitScore::open);
+        let score = score.transpose()?;
+        if score.is_some() {
+            config.labels = vec!["LABEL_0".to_owned()];
+            tokenizer.write_pairs(PairTemplate::read(dir, prompts.default_prompt())?)?;
+        }
 
         let checkpoint = Checkpoint::open(dir)?;
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let mut network = load(&config, checkpoint.var_builder(DType::F32, &Device::Cpu))
-            .with_context(|| name.clone())?;
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let mut network = load(&config, score, vb).with_context(|| name.clone())?;
         if let Some(texts) = texts {
             ensure!(
                 !is_quantized,
@@ -214,7 +222,7 @@ impl Encoder {
             config,
             tokenizer,
             dtype,
-            prompts: Prompts::read(dir)?,
+            prompts,
         })
     }
 }
@@ -261,9 +269,9 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
     Ok(all.finalize().to_string())
 }
 
-fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Network> {
+fn load(config: &Config, score: Option<LogitScore>, vb: VarBuilder<'_>) -> Result<Network> {
     let (keys, labels) = (&config.keys, config.labels.len());
-    let network = Architecture::of(keys)?.load(keys, &config.sizes, labels, vb);
+    let network = Architecture::of(keys)?.load(keys, &config.sizes, labels, score, vb);
     network.context("expected the weights that config.json describes")
 }
 

@@ -41,7 +41,7 @@
 //! | `modernbert` | gte-modernbert, modernbert-embed, its reranker | yes |
 //! | `nomic_bert` | nomic-embed-text-v1.5 (no mixture of experts) | yes |
 //! | `new`, `gte` | gte-multilingual, arctic-embed-m-v2.0 | yes |
-//! | `qwen3` | Qwen3-Embedding | `score` |
+//! | `qwen3` | Qwen3-Embedding, Qwen3-Reranker | `score`, `LogitScore` |
 //! | `gemma3_text` | EmbeddingGemma | `score` |
 
 mod batches;
@@ -58,6 +58,7 @@ mod model;
 mod models;
 mod modules;
 mod options;
+mod pairs;
 mod pooling;
 #[cfg(feature = "program")]
 pub mod program;

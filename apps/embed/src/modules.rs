@@ -30,6 +30,25 @@ pub(crate) struct Modules {
     pub pooling: PathBuf,
     /// Those behind it, in order.
     pub others: Vec<(Kind, PathBuf)>,
+    /// In place of both, for a reranker that writes texts.
+    pub logit_score: Option<PathBuf>,
+}
+
+/// A score from the logits of the next token, as sentence-transformers' `LogitScore` has it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct LogitScore {
+    /// The token whose logit it is.
+    #[serde(rename = "true_token_id")]
+    pub yes: u32,
+    /// The token whose logit is subtracted.
+    #[serde(rename = "false_token_id")]
+    pub no: Option<u32>,
+}
+
+impl LogitScore {
+    pub fn open(dir: &Path) -> Result<Self> {
+        config(&dir.join(CONFIG), "the tokens of a score")
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +85,7 @@ impl Modules {
         let mut modules = Self {
             pooling: dir.join("1_Pooling").join(CONFIG),
             others: Vec::new(),
+            logit_score: None,
         };
         let path = dir.join(MODULES);
         let Some(text) = optional_text(&path)? else {
@@ -79,13 +99,22 @@ impl Modules {
             let kind = match (index, name) {
                 (0, "Transformer") => None,
                 (1, "Pooling") => None,
+                (1, "LogitScore") => {
+                    modules.logit_score = Some(dir.join(plain(&path, &own)?));
+                    continue;
+                }
+                (2.., got) if modules.logit_score.is_some() => {
+                    bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
+                }
                 (2.., "Dense") => Some(Kind::Dense),
                 (2.., "LayerNorm") => Some(Kind::LayerNorm),
                 (2.., "Normalize") => Some(Kind::Normalize),
                 // It does nothing but in training.
                 (2.., "Dropout") => continue,
                 (0 | 1, got) => {
-                    bail!("{path}: key \"type\": expected Transformer, then Pooling, got {got:?}")
+                    bail!(
+                        "{path}: key \"type\": expected Transformer, then Pooling or LogitScore, got {got:?}"
+                    )
                 }
                 (_, got) => bail!(
                     "{path}: key \"type\": expected Dense, LayerNorm, Normalize or Dropout behind \
@@ -108,7 +137,8 @@ impl Modules {
     /// The files of modules that decide on answers, weights aside: their folders and
     /// configurations.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
-        self.others.iter().map(|(_, folder)| &**folder)
+        let others = self.others.iter().map(|(_, folder)| &**folder);
+        others.chain(self.logit_score.as_deref())
     }
 }
 

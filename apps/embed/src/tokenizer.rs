@@ -6,6 +6,8 @@ use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::json::strict;
 use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
+use crate::pairs::PairTemplate;
+
 /// An input of the tokenizer.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
@@ -121,6 +123,24 @@ pub struct Tokenizer {
     vocab_size: usize,
     max_tokens: usize,
     takes_pairs: bool,
+    /// Of a model that takes pairs as one text.
+    chat: Option<Chat>,
+}
+
+struct Chat {
+    template: PairTemplate,
+    /// The last tokens of any pair, which are kept where it is cut.
+    ending: Vec<u32>,
+}
+
+/// The first text of pairs.
+enum First<'a> {
+    Alone {
+        text: Box<Encoding>,
+        length: usize,
+        room: usize,
+    },
+    Chat(&'a Chat, String),
 }
 
 impl Tokenizer {
@@ -144,9 +164,25 @@ impl Tokenizer {
             vocab_size: config.vocab_size,
             max_tokens: 0,
             takes_pairs: config.sizes.takes_pairs,
+            chat: None,
         };
         tokenizer.limit(config.max_tokens)?;
         Ok(tokenizer)
+    }
+
+    /// Takes pairs as the text that a template makes of them.
+    pub(crate) fn write_pairs(&mut self, template: PairTemplate) -> Result<()> {
+        let ids = |text| -> Result<Vec<u32>> {
+            Ok(self.alone(&template.text(text, text)?)?.get_ids().to_vec())
+        };
+        // As sentence-transformers finds it, with the same two texts.
+        let [mut one, other] = [ids("0")?, ids("1 2 3 4")?];
+        let pairs = one.iter().rev().zip(other.iter().rev());
+        let same = pairs.take_while(|(a, b)| a == b).count();
+        let is_known = same < one.len().min(other.len());
+        let ending = one.split_off(one.len() - if is_known { same } else { 0 });
+        self.chat = Some(Chat { template, ending });
+        Ok(())
     }
 
     /// Takes fewer tokens a text than the model could.
@@ -284,19 +320,52 @@ impl Tokenizer {
         if !self.takes_pairs {
             return Err(TokensError::Pair);
         }
-        let room = self.room(true);
-        let mut first = self.alone(first)?;
-        let length = first.len();
-        // So much at most is left beside any second text.
-        truncate(&mut first, room, cut);
-        Ok(move |second: &str| {
-            let (mut first, mut second) = (first.clone(), self.alone(second)?);
-            second.set_type_ids(vec![1; second.len()]);
-            let [of_first, of_second] = shares([length, second.len()], room);
-            truncate(&mut first, of_first, cut);
-            truncate(&mut second, of_second, cut);
-            self.completed(first, Some(second), 0)
+        let first = match &self.chat {
+            Some(chat) => First::Chat(chat, first.to_owned()),
+            None => {
+                let (room, mut text) = (self.room(true), self.alone(first)?);
+                let length = text.len();
+                // So much at most is left beside any second text.
+                truncate(&mut text, room, cut);
+                let text = Box::new(text);
+                First::Alone { text, length, room }
+            }
+        };
+        Ok(move |second: &str| match &first {
+            First::Chat(chat, first) => self.chat(chat, first, second, cut),
+            &First::Alone {
+                ref text,
+                length,
+                room,
+            } => {
+                let (mut first, mut second) = (Encoding::clone(text), self.alone(second)?);
+                second.set_type_ids(vec![1; second.len()]);
+                let [of_first, of_second] = shares([length, second.len()], room);
+                truncate(&mut first, of_first, cut);
+                truncate(&mut second, of_second, cut);
+                self.completed(first, Some(second), 0)
+            }
         })
+    }
+
+    /// The tokens of a pair as one text, which has its special ones.
+    fn chat(
+        &self,
+        chat: &Chat,
+        first: &str,
+        second: &str,
+        cut: Option<Direction>,
+    ) -> Result<Tokens, TokensError> {
+        let text = chat.template.text(first, second);
+        let text = text.map_err(|error| TokensError::Failed(format!("{error:#}")))?;
+        let mut ids = self.alone(&text)?.get_ids().to_vec();
+        if cut == Some(Direction::Right) && ids.len() > self.max_tokens {
+            ids.truncate(self.max_tokens);
+            let kept = chat.ending.len().min(ids.len());
+            let (start, ending) = (ids.len() - kept, &chat.ending);
+            ids[start..].copy_from_slice(&ending[ending.len() - kept..]);
+        }
+        self.take(&ids, cut)
     }
 
     /// The tokens of `input`, cut there if it is too long.

@@ -246,6 +246,113 @@ fn what_no_model_here_computes_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// A copy of the reranker that writes texts, with a file changed.
+fn changed_reranker(file: &str, from: &str, to: &str) -> Result<PathBuf> {
+    let dir = copy("reranker-qwen3", "changed-reranker")?;
+    let path = dir.join(file);
+    let text = fs::read_to_string(&path)?;
+    anyhow::ensure!(text.contains(from), "{file}: {from}");
+    fs::write(&path, text.replace(from, to))?;
+    Ok(dir)
+}
+
+#[test]
+fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
+    let dir = changed_reranker("1_LogitScore/config.json", "75", "null")?;
+    let path = dir.join("config_sentence_transformers.json");
+    let settings = r#"{"activation_fn": "torch.nn.modules.linear.Identity"}"#;
+    fs::write(path, settings)?;
+    let expected = fs::read_to_string(dir.join("expected.json"))?;
+    let expected: serde_json::Value = serde_json::from_str(&expected)?;
+    let texts: Vec<String> = serde_json::from_value(expected["texts"].clone())?;
+    let logits: Vec<f32> = serde_json::from_value(expected["true_logits"].clone())?;
+    let query = expected["query"].as_str().context("a query")?;
+    let reranker = Reranker::open_with(&dir, Options::new().preset(Preset::None))?;
+    for (score, logit) in reranker.scores(query, &texts)?.into_iter().zip(logits) {
+        assert!((score - logit).abs() < 3e-4, "{score} {logit}");
+    }
+    Ok(())
+}
+
+#[test]
+fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
+    let faults = [
+        (
+            "1_LogitScore/config.json",
+            "74",
+            "\"a\"",
+            "the tokens of a score",
+        ),
+        (
+            "1_LogitScore/config.json",
+            "75",
+            "112",
+            "below vocab_size 112, got 112",
+        ),
+        (
+            "config.json",
+            "ForCausalLM",
+            "Model",
+            "a model that writes texts",
+        ),
+        (
+            "config.json",
+            "\"tie_word_embeddings\": true",
+            "\"a\": 1",
+            "lm_head.weight",
+        ),
+        (
+            "modules.json",
+            "LogitScore\"",
+            "Ranks\"",
+            "Pooling or LogitScore, got \"Ranks\"",
+        ),
+        (
+            "chat_template.jinja",
+            "{%- if",
+            "{%- iff",
+            "expected a Jinja template",
+        ),
+        (
+            "sentence_bert_config.json",
+            "flat",
+            "structured",
+            "got \"structured\"",
+        ),
+        (
+            "sentence_bert_config.json",
+            "add_generation_prompt",
+            "tools",
+            "got \"tools\": true",
+        ),
+    ];
+    for (file, from, to, expected) in faults {
+        let dir = changed_reranker(file, from, to)?;
+        let error = Reranker::open(&dir).err().with_context(|| to.to_owned())?;
+        let error = format!("{error:#}");
+        assert!(
+            error.contains(expected) && error.contains("changed-reranker"),
+            "{file}, {to}: {error}"
+        );
+    }
+    let dir = copy("reranker-qwen3", "changed-reranker")?;
+    fs::remove_file(dir.join("chat_template.jinja"))?;
+    let error = Reranker::open(&dir).err().context("an error")?.to_string();
+    assert!(error.contains("expected chat_template.jinja"), "{error}");
+
+    // A template that refuses the messages fails the call.
+    let refuses = "{{ raise_exception('no documents') if messages[-1].content == 'bread' }}";
+    let dir = changed_reranker("chat_template.jinja", "{{-", &format!("{refuses}{{{{-"))?;
+    let reranker = Reranker::open(&dir)?;
+    assert_eq!(reranker.scores("bread", &["a river"])?.len(), 1);
+    let error = reranker
+        .scores("a city", &["bread"])
+        .err()
+        .context("an error")?;
+    assert!(format!("{error:#}").contains("no documents"), "{error:#}");
+    Ok(())
+}
+
 #[test]
 fn codes_of_8_bits_stand_for_the_vector() -> Result<()> {
     let vectors = Embedder::open(fixture("gemma3"))?.embed(&TEXTS)?;

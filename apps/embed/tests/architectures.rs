@@ -29,7 +29,7 @@ const CLASSIFIERS: [&str; 5] = [
     "classes-qwen3",
     "classes-gte",
 ];
-const RERANKERS: [&str; 2] = ["reranker", "reranker-xlm-roberta"];
+const RERANKERS: [&str; 3] = ["reranker", "reranker-xlm-roberta", "reranker-qwen3"];
 
 /// What `assets/reference/encoders.py` writes of a folder.
 #[derive(Deserialize)]

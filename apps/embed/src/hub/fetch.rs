@@ -18,7 +18,7 @@ const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const WEIGHTS: &str = "model.safetensors";
 const SHARDS: &str = "model.safetensors.index.json";
-/// Files that a model may lack. The template is a decoder's, for other programs.
+/// Files that a model may lack.
 const OPTIONAL: [&str; 4] = [
     folder::SENTENCE,
     folder::TOKENIZER_CONFIG,
@@ -181,6 +181,9 @@ fn visit(folder: &Path, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) ->
         if kind.has_weights() {
             weights(&format!("{}/", within(path)?), get)?;
         }
+    }
+    if let Some(path) = &modules.logit_score {
+        get(&within(&path.join(CONFIG))?)?;
     }
     weights("", get)
 }

@@ -9,6 +9,7 @@ use super::sizes::Sizes;
 use super::transformer::Transformer;
 use super::{bert, decoder, gte, jina, modernbert, nomic};
 use crate::keys::Keys;
+use crate::modules::LogitScore;
 
 /// How a model is found, read and loaded.
 pub(crate) struct Architecture {
@@ -138,12 +139,13 @@ impl Architecture {
         (self.sizes)(keys)
     }
 
-    /// Loads the model, and a head of so many classes if there is one.
+    /// Loads the model, and a head of so many classes if there is one, or of a score.
     pub fn load(
         &self,
         keys: &Keys,
         sizes: &Sizes,
         labels: usize,
+        score: Option<LogitScore>,
         vb: VarBuilder<'_>,
     ) -> Result<Network> {
         let below = self.prefixes.iter().map(|prefix| vb.pp(prefix));
@@ -157,9 +159,13 @@ impl Architecture {
             vb,
             model,
         };
+        let head = match score {
+            Some(score) => Some(source.logit_score(score, &transformer.embeddings.words)?),
+            None => (self.head)(&source)?,
+        };
         Ok(Network {
             model: transformer,
-            head: (self.head)(&source)?,
+            head,
         })
     }
 }

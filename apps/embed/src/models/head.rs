@@ -1,12 +1,13 @@
 //! The head of a classifier or reranker: logits from the vectors of a text's tokens.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Result as CandleResult, Tensor};
 use candle_dynquant::{FusedActivation, Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
 use super::sizes::Sizes;
 use crate::keys::Keys;
+use crate::modules::LogitScore;
 use crate::pooling::Mode;
 
 /// Products behind the pooled vectors, `[texts, hidden]` to `[texts, labels]`.
@@ -103,6 +104,37 @@ impl Source<'_> {
     pub fn classes(&self, name: &str, bias: bool) -> Result<nn::Linear> {
         let linear = self.sizes.linear(self.labels, bias, self.vb.pp(name));
         linear.with_context(|| format!("expected a head of {} classes", self.labels))
+    }
+
+    /// The score of the next token: its logits are products with rows of one table, so that their
+    /// difference is the product with the difference of two.
+    pub fn logit_score(&self, score: LogitScore, words: &nn::Embedding) -> Result<ClassHead> {
+        let is_decoder = self.keys.is_architecture("ForCausalLM");
+        is_decoder.then_some(()).ok_or_else(|| {
+            let expected = "a model that writes texts, ..ForCausalLM, before LogitScore";
+            self.keys.fault("architectures", expected)
+        })?;
+        let size = self.sizes.vocab;
+        let table = if self.keys.flag("tie_word_embeddings", false)? {
+            words.clone()
+        } else {
+            self.sizes.table(size, self.vb.pp("lm_head"))?
+        };
+        let row = |id: u32| -> Result<Tensor> {
+            ensure!(
+                (id as usize) < size,
+                "LogitScore: expected token ids below vocab_size {size}, got {id}"
+            );
+            Ok(table.forward(&Tensor::new(&[id], &Device::Cpu)?)?)
+        };
+        let mut weight = row(score.yes)?;
+        if let Some(no) = score.no {
+            weight = (weight - row(no)?)?;
+        }
+        Ok(ClassHead::new(
+            Mode::LastToken,
+            nn::Linear::new(weight, None),
+        ))
     }
 }
 

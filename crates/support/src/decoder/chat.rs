@@ -1,11 +1,18 @@
 //! Chat templates: how the messages of a conversation become one text.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
+use candle_dynquant_io::input;
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
-/// A message, and who it is from: `system`, `user` or `assistant`.
+use crate::json;
+
+/// A message, and who it is from: `system`, `user` or `assistant`; of a pair of texts, `query` or
+/// `document`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Message {
     pub role: String,
@@ -22,6 +29,28 @@ pub struct Template {
 const NAME: &str = "chat_template";
 
 impl Template {
+    /// The text of a folder's template, if it has one: a file of its own, or a key of
+    /// `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn source(dir: &Path) -> Result<Option<String>> {
+        const MAX: u64 = 1 << 20;
+        let own = dir.join("chat_template.jinja");
+        if own.exists() {
+            return Ok(Some(input::read_text(&own, MAX)?));
+        }
+        let config = dir.join("tokenizer_config.json");
+        if !config.exists() {
+            return Ok(None);
+        }
+        let keys: Map<String, Value> = json::read(&config, "a JSON object")?;
+        Ok(keys
+            .get("chat_template")
+            .and_then(Value::as_str)
+            .map(str::to_owned))
+    }
+
     /// A template that may name the tokens at the beginning and at the end.
     ///
     /// # Errors
@@ -47,14 +76,14 @@ impl Template {
         })
     }
 
-    /// The conversation as a text that the assistant's answer follows.
+    /// The conversation as a text, with the beginning of the assistant's answer if that is asked for.
     ///
     /// # Errors
     /// When the template refuses the messages.
-    pub fn render(&self, messages: &[Message]) -> Result<String> {
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let values = minijinja::context! {
             messages => messages,
-            add_generation_prompt => true,
+            add_generation_prompt,
             bos_token => self.bos,
             eos_token => self.eos,
         };

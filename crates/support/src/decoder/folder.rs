@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use candle_core::{DType, Device};
 use candle_dynquant::Checkpoint;
-use candle_dynquant_io::input;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 use super::chat::Template;
@@ -53,7 +51,7 @@ impl Folder {
             let config = Config::read(&path.join("config.json"))?;
             let beside = path.join("tokenizer.json");
             let tokenizer = tokenizer::read(tokenizer.unwrap_or(&beside))?;
-            (config, tokenizer, template_of(path)?)
+            (config, tokenizer, Template::source(path)?)
         } else {
             // Lengths were checked as the checkpoint was opened.
             let metadata = Metadata::read(path)?;
@@ -94,23 +92,4 @@ impl Texts {
         let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
         Ok(encoding.get_ids().to_vec())
     }
-}
-
-/// The chat template of a folder, if it has one: a file of its own, or a key of
-/// `tokenizer_config.json`.
-fn template_of(dir: &Path) -> Result<Option<String>> {
-    const MAX: u64 = 1 << 20;
-    let own = dir.join("chat_template.jinja");
-    if own.exists() {
-        return Ok(Some(input::read_text(&own, MAX)?));
-    }
-    let config = dir.join("tokenizer_config.json");
-    if !config.exists() {
-        return Ok(None);
-    }
-    let keys: Map<String, Value> = json::read(&config, "a JSON object")?;
-    Ok(keys
-        .get("chat_template")
-        .and_then(Value::as_str)
-        .map(str::to_owned))
 }

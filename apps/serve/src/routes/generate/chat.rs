@@ -121,7 +121,7 @@ fn encode(texts: &Texts, messages: &[Message]) -> Result<Vec<u32>, Refusal> {
         let message = "messages: the model has no chat template: ask /v1/completions";
         return Err(Refusal::invalid("messages", message));
     };
-    let text = template.render(messages);
+    let text = template.render(messages, true);
     let text =
         text.map_err(|error| Refusal::invalid("messages", format!("messages: {error:#}")))?;
     let tokens = texts.encode(&text);
