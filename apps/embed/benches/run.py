@@ -60,11 +60,12 @@ def serve(embedder, reranker, threads):
         for _ in range(request["calls"]):
             start = time.perf_counter()
             if query is None:
-                answer["vectors"] = list(embedder.embed(texts, batch_size=len(texts)))
+                vectors = list(embedder.embed(texts, batch_size=len(texts)))
             else:
                 answer["scores"] = list(reranker.rerank(query, texts))
             fastest = min(fastest, time.perf_counter() - start)
-        answer = {key: [value.tolist() for value in values] for key, values in answer.items()}
+        if query is None:
+            answer["vectors"] = [vector.tolist() for vector in vectors]
         print(json.dumps(answer | {"seconds": fastest}), flush=True)
 
 
