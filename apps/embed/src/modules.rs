@@ -47,7 +47,16 @@ pub(crate) struct LogitScore {
 
 impl LogitScore {
     pub fn open(dir: &Path) -> Result<Self> {
-        config(&dir.join(CONFIG), "the tokens of a score")
+        #[derive(Deserialize)]
+        struct File {
+            #[serde(flatten)]
+            score: LogitScore,
+            module_input_name: Option<String>,
+        }
+        let path = dir.join(CONFIG);
+        let file: File = config(&path, "the tokens of a score")?;
+        takes(&path, LOGITS, file.module_input_name.as_deref())?;
+        Ok(file.score)
     }
 }
 
@@ -75,6 +84,8 @@ struct Entry {
 
 /// The name of the embedding between modules.
 const EMBEDDING: &str = "sentence_embedding";
+/// Of the logits of the next token.
+const LOGITS: &str = "causal_logits";
 /// Which modules follow the model.
 pub(crate) const MODULES: &str = "modules.json";
 const CONFIG: &str = "config.json";
@@ -170,7 +181,7 @@ impl Module {
         let path = dir.join(CONFIG);
         if path.exists() {
             let file: File = config(&path, "a normalization")?;
-            takes_embeddings(&path, file.module_input_name.as_deref())?;
+            takes(&path, EMBEDDING, file.module_input_name.as_deref())?;
         }
         Ok(Self::Normalize)
     }
@@ -208,7 +219,7 @@ impl Module {
             "{}: key \"out_features\": expected a positive number, got 0",
             path.display(),
         );
-        takes_embeddings(&path, file.module_input_name.as_deref())?;
+        takes(&path, EMBEDDING, file.module_input_name.as_deref())?;
         let name = file.activation_function.as_deref().unwrap_or("Tanh");
         let activation = match name.rsplit('.').next().unwrap_or(name) {
             "Identity" => None,
@@ -280,11 +291,11 @@ fn check(path: &Path, key: &str, inputs: usize, got: usize) -> Result<()> {
     Ok(())
 }
 
-fn takes_embeddings(path: &Path, input: Option<&str>) -> Result<()> {
-    let input = input.unwrap_or(EMBEDDING);
+fn takes(path: &Path, expected: &str, input: Option<&str>) -> Result<()> {
+    let input = input.unwrap_or(expected);
     ensure!(
-        input == EMBEDDING,
-        "{}: key \"module_input_name\": expected {EMBEDDING}, got {input:?}",
+        input == expected,
+        "{}: key \"module_input_name\": expected {expected}, got {input:?}",
         path.display(),
     );
     Ok(())

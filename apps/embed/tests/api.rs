@@ -290,6 +290,12 @@ fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
             "below vocab_size 112, got 112",
         ),
         (
+            "1_LogitScore/config.json",
+            "causal_logits",
+            "scores",
+            "expected causal_logits, got \"scores\"",
+        ),
+        (
             "config.json",
             "ForCausalLM",
             "Model",
