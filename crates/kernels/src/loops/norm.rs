@@ -40,17 +40,14 @@ pub fn normalize<N: Number>(
 ) {
     let count = xs.len() as f32;
     let (row, mean, variance) = if norm.centered {
-        let (row, sum) = written::<N, 1>(xs, residual, norm.residual_weight, out);
-        let mean = sum / count;
+        let (row, total) = written::<N, 1>(xs, residual, norm.residual_weight, out, sum);
+        let mean = total / count;
         let squares = sum_of_powers::<N, 2>(row, mean);
         (row, mean, squares / count)
     } else {
-        let (row, squares) = written::<N, 2>(xs, residual, norm.residual_weight, out);
+        let (row, squares) = written::<N, 2>(xs, residual, norm.residual_weight, out, sum);
         (row, 0., squares / count)
     };
-    if let Some(sum) = sum {
-        sum.write_copy_of_slice(row);
-    }
     let scale = 1. / (variance + norm.eps).sqrt();
     match norm.bias {
         Some(bias) => N::zip(Normal { mean, scale }, row, norm.weight, bias),
@@ -62,16 +59,23 @@ pub fn normalize<N: Number>(
     }
 }
 
-/// Writes a row, or its sum with `residual` times `weight`; returns it, and the sum of its elements
-/// to a power.
+/// Writes a row, or its sum with `residual` times `weight`, to `out` and `copy`; returns it, and the
+/// sum of its elements to a power.
+///
+/// To both in one loop: copying one to the other afterwards takes many times as long where their
+/// addresses have the same last 12 bits, as two results of whole pages have.
 #[inline(always)]
 fn written<'a, 'b, N: Number, const POWER: usize>(
     xs: &[f32],
     residual: Option<&'b [f32]>,
     weight: Option<&'b [f32]>,
     out: &'a mut [MaybeUninit<f32>],
+    mut copy: Option<&mut [MaybeUninit<f32>]>,
 ) -> (&'a mut [f32], f32) {
     assert_eq!(xs.len(), out.len(), "as many elements");
+    if let Some(copy) = &copy {
+        assert_eq!(xs.len(), copy.len(), "as many elements");
+    }
     let mut parts = [0f32; CHUNK];
     let (chunks, rest) = xs.as_chunks::<CHUNK>();
     let (to, to_rest) = out.as_chunks_mut::<CHUNK>();
@@ -80,6 +84,9 @@ fn written<'a, 'b, N: Number, const POWER: usize>(
         let chunk = plus(*chunk, chunk_of(residual, i), chunk_of(weight, i));
         parts = add_power::<N, POWER>(parts, &chunk, 0.);
         to.write_copy_of_slice(&chunk);
+        if let Some(copy) = &mut copy {
+            copy[i * CHUNK..][..CHUNK].write_copy_of_slice(&chunk);
+        }
     }
     if !rest.is_empty() {
         // Filled up with zeros, and zeros added to them.
@@ -89,6 +96,9 @@ fn written<'a, 'b, N: Number, const POWER: usize>(
         let last = plus(last, residual.as_ref(), weight.as_ref());
         parts = add_power::<N, POWER>(parts, &last, 0.);
         to_rest.write_copy_of_slice(&last[..rest.len()]);
+        if let Some(copy) = copy {
+            copy[xs.len() - rest.len()..].write_copy_of_slice(&last[..rest.len()]);
+        }
     }
     // SAFETY: all elements are written.
     let row = unsafe { out.assume_init_mut() };
