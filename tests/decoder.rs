@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
+use candle_core::quantized::gguf_file::{self, Content, Value};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
@@ -10,6 +11,7 @@ use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Part, S
 use candle_dynquant_support::repository;
 use candle_dynquant_support::sampling::{LogProbs, Random, Sampling};
 use candle_nn::VarBuilder;
+use serde::Deserialize;
 
 const FAMILIES: [&str; 6] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3"];
 
@@ -295,5 +297,165 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
     let refuses = Template::new("{{ raise_exception('no') }}", String::new(), String::new())?;
     let error = refuses.render(&[], true).unwrap_err();
     assert!(format!("{error:#}").contains("no"), "{error:#}");
+    Ok(())
+}
+
+/// What the real libraries give: see `assets/reference/gguf_llama.py`.
+#[derive(Deserialize)]
+struct GgufFixture {
+    texts: Vec<Tokenized>,
+    logits: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Tokenized {
+    text: String,
+    ids: Vec<u32>,
+}
+
+/// Files of llama.cpp's converter: the tokens of sentencepiece, and transformers' scores with the
+/// frequencies that the file has factors of, with windows, and with norms beyond 1.
+#[test]
+fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
+    for name in ["llama", "gemma3"] {
+        let path = format!("assets/reference/decoders/gguf_{name}.gguf");
+        let path = repository().join(path);
+        let expected = std::fs::read_to_string(path.with_extension("json"))?;
+        let GgufFixture { texts, logits } = serde_json::from_str(&expected)?;
+        let folder = Folder::open(&path, None)?;
+        for Tokenized { text, ids } in &texts {
+            assert_eq!(folder.texts.prompt(text)?, *ids, "{text:?}");
+            assert_eq!(folder.texts.encode(text)?, ids[1..], "{text:?}");
+            let back = folder.texts.tokenizer.decode(ids, true);
+            let back = back.map_err(|e| anyhow::anyhow!("{e}"))?;
+            assert_eq!(back, text.replace('\u{2581}', " "));
+        }
+        let model = folder.load()?;
+        let ids = Tensor::new(&*texts[0].ids, &Device::Cpu)?.unsqueeze(0)?;
+        let got = model.next(&ids, &mut model.cache())?.flatten_all()?;
+        for (got, expected) in got.to_vec1::<f32>()?.iter().zip(logits) {
+            let error = (got - expected).abs();
+            assert!(error < 5e-5, "{name}: {got}, expected {expected}");
+        }
+    }
+    Ok(())
+}
+
+/// What a file says that its tokens or its model cannot be, and the words of the error.
+#[test]
+fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
+    use Value::{Array, Bool, F32, String as Text, U32};
+    let text = |text: &str| Some(Text(text.into()));
+    let cases = [
+        (
+            "llama",
+            "general.architecture",
+            text("mamba"),
+            "llama, qwen2, qwen3 or gemma3",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.model",
+            text("t5"),
+            "pass its tokenizer.json",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.model",
+            text("gpt2"),
+            "\"tokenizer.ggml.pre\"",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.scores",
+            None,
+            "\"tokenizer.ggml.scores\"",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.scores",
+            Some(Array(vec![F32(1.)])),
+            "480 scores",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.scores",
+            Some(Array(vec![Bool(true); 480])),
+            "tokenizer.ggml.scores",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.tokens",
+            Some(Array(vec![Text("a".repeat(257)); 480])),
+            "at most 256 bytes, got one of 257",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.token_type",
+            Some(Array(vec![Bool(true); 480])),
+            "tokenizer.ggml.token_type",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.bos_token_id",
+            Some(U32(480)),
+            "a token below 480, got 480",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.add_bos_token",
+            text("yes"),
+            "tokenizer.ggml.add_bos_token",
+        ),
+        (
+            "llama",
+            "llama.attention.key_length",
+            Some(U32(16)),
+            "rotary embeddings: expected 8, got 4",
+        ),
+        (
+            "gemma3",
+            "gemma3.rope.scaling.type",
+            text("yarn"),
+            "none or linear, got \"yarn\"",
+        ),
+        (
+            "gemma3",
+            "gemma3.rope.scaling.factor",
+            None,
+            "gemma3.rope.scaling.factor",
+        ),
+        (
+            "gemma3",
+            "gemma3.rope.scaling.factor",
+            Some(F32(0.)),
+            "numbers above 0",
+        ),
+    ];
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    for (name, key, value, expected) in cases {
+        let own = format!("assets/reference/decoders/gguf_{name}.gguf");
+        let mut file = std::fs::File::open(repository().join(own))?;
+        let mut content = Content::read(&mut file)?;
+        match value {
+            Some(value) => drop(content.metadata.insert(key.into(), value)),
+            None => drop(content.metadata.remove(key)),
+        }
+        let names = content.tensor_infos.keys();
+        let tensors = names.map(|name| Ok((name, content.tensor(&mut file, name, &Device::Cpu)?)));
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let tensors: Vec<_> = tensors
+            .iter()
+            .map(|(name, own)| (name.as_str(), own))
+            .collect();
+        let metadata = content.metadata.iter();
+        let metadata: Vec<_> = metadata.map(|(key, value)| (key.as_str(), value)).collect();
+        gguf_file::write(&mut std::fs::File::create(&path)?, &metadata, &tensors)?;
+        let error = Folder::open(&path, None).err().context(key)?;
+        let error = format!("{error:#}");
+        assert!(error.contains(expected), "{key}: {error}");
+        assert!(error.contains("model.gguf"), "{key}: {error}");
+    }
     Ok(())
 }

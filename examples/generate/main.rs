@@ -299,7 +299,7 @@ impl Args {
     /// The tokens that the model reads first.
     fn tokens(&self, texts: &Texts) -> Result<Vec<u32>> {
         let Some(question) = &self.chat else {
-            return texts.encode(&self.prompt);
+            return texts.prompt(&self.prompt);
         };
         let template = texts.template.as_ref();
         let template = template.context("--chat: expected a model with a chat template")?;

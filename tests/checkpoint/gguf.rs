@@ -208,6 +208,63 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
     Ok(())
 }
 
+/// GGUF stores Gemma's norms with the 1 that its layers add.
+#[test]
+fn norms_of_gemma_are_those_of_safetensors() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let names = [
+        ("output_norm", "model.norm"),
+        ("blk.0.attn_norm", "model.layers.0.input_layernorm"),
+        ("blk.0.attn_q_norm", "model.layers.0.self_attn.q_norm"),
+        (
+            "blk.0.post_attention_norm",
+            "model.layers.0.post_attention_layernorm",
+        ),
+        ("blk.0.ffn_norm", "model.layers.0.pre_feedforward_layernorm"),
+        (
+            "blk.0.post_ffw_norm",
+            "model.layers.0.post_feedforward_layernorm",
+        ),
+    ];
+    let stored = |dtype| QTensor::quantize(&Tensor::new(&[1.5f32, 0.75], &Device::Cpu)?, dtype);
+    let mut tensors = Vec::new();
+    let files = names.map(|(name, _)| format!("{name}.weight"));
+    for name in &files {
+        tensors.push((&**name, stored(GgmlDType::F32)?));
+    }
+    tensors.push(("blk.0.attn_q.weight", stored(GgmlDType::F32)?));
+    write(&path, "gemma3", &tensors)?;
+    let (saved, float) = (
+        dir.path().join("a.safetensors"),
+        dir.path().join("b.safetensors"),
+    );
+    let checkpoint = Checkpoint::open(&path)?;
+    checkpoint::save(&(), &checkpoint, &saved)?;
+    checkpoint::dequantize(&checkpoint, &float, |_| {})?;
+    for checkpoint in [
+        checkpoint,
+        Checkpoint::open(&saved)?,
+        Checkpoint::open(&float)?,
+    ] {
+        for (_, name) in names {
+            assert_eq!(checkpoint.floats(&format!("{name}.weight"))?, [0.5, -0.25]);
+        }
+        let q = checkpoint.floats("model.layers.0.self_attn.q_proj.weight")?;
+        assert_eq!(q, [1.5, 0.75]);
+    }
+    write(
+        &path,
+        "gemma3",
+        &[("output_norm.weight", stored(GgmlDType::F16)?)],
+    )?;
+    let error = Checkpoint::open(&path)
+        .expect_err("a norm of halves")
+        .to_string();
+    assert!(error.contains("expected a norm in f32, got F16"), "{error}");
+    Ok(())
+}
+
 fn read(path: &Path) -> Result<(), candle_dynquant::Error> {
     let checkpoint = Checkpoint::open(path)?;
     let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);

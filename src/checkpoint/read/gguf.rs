@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
 
-use super::gguf_names::{Known, heads, own_name};
+use super::gguf_names::{Known, encoding, heads, own_name};
 use super::header::{self, Blocks, Encoding, Entry, Header, Part, invalid, reading};
 use crate::error::{Error, Fault, Result};
 use crate::weight::{MINIMUM, SCALE};
@@ -243,8 +243,9 @@ impl Described {
         let Self { name, shape, .. } = self;
         let plain = PLAIN.iter().find(|(number, _)| *number == self.dtype);
         let blocks = BLOCKS.iter().find(|(number, _)| *number == self.dtype);
+        let own = encoding(name, plain.map(|(_, dtype)| *dtype), known)?;
         let (dtype, encoding, bytes) = match (plain, blocks) {
-            (Some((_, dtype)), _) => (*dtype, Encoding::Plain, header::bytes(*dtype, shape)),
+            (Some((_, dtype)), _) => (*dtype, own, header::bytes(*dtype, shape)),
             (None, Some((_, dtype))) => {
                 let [inputs, size] = [dtype.block_size(), dtype.type_size()];
                 let is_whole = shape.last().is_some_and(|k| k.is_multiple_of(inputs));

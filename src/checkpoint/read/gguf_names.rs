@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::header::invalid;
+use safetensors::Dtype;
+
+use super::header::{Encoding, invalid};
 use crate::error::Result;
 
 /// The part of the metadata that is used.
@@ -12,6 +14,7 @@ pub struct Known {
     pub numbers: BTreeMap<String, u64>,
 }
 
+const GEMMA: &str = "gemma3";
 /// Decoders of transformers.
 const DECODERS: [&str; 3] = ["llama", "qwen2", "qwen3"];
 const OF_DECODER: [(&str, &str); 3] = [
@@ -33,6 +36,12 @@ const OF_LAYER: [(&str, &str); 11] = [
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
+/// Of a layer of Gemma, in place of those.
+const OF_GEMMA: [(&str, &str); 3] = [
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+];
 const OF_BERT: [(&str, &str); 4] = [
     ("token_embd", "embeddings.word_embeddings"),
     ("position_embd", "embeddings.position_embeddings"),
@@ -52,9 +61,10 @@ const OF_BERT_LAYER: [(&str, &str); 8] = [
 
 /// The name of a tensor in safetensors; its own where that is not known.
 pub fn own_name(name: &str, architecture: &str) -> String {
-    let (whole, of_layer, layers): (&[_], &[_], _) = match architecture {
-        "bert" => (&OF_BERT, &OF_BERT_LAYER, "encoder.layer"),
-        own if DECODERS.contains(&own) => (&OF_DECODER, &OF_LAYER, "model.layers"),
+    let (whole, of_layer, layers): (&[_], [&[_]; 2], _) = match architecture {
+        "bert" => (&OF_BERT, [&OF_BERT_LAYER, &[]], "encoder.layer"),
+        GEMMA => (&OF_DECODER, [&OF_GEMMA, &OF_LAYER], "model.layers"),
+        own if DECODERS.contains(&own) => (&OF_DECODER, [&OF_LAYER, &[]], "model.layers"),
         _ => return name.to_owned(),
     };
     let translated = || {
@@ -67,10 +77,28 @@ pub fn own_name(name: &str, architecture: &str) -> String {
             return Some(format!("{}.{last}", find(whole, module)?));
         };
         let (layer, module) = rest.split_once('.')?;
-        let module = find(of_layer, module)?;
+        let module = of_layer.iter().find_map(|table| find(table, module))?;
         Some(format!("{layers}.{layer}.{module}.{last}"))
     };
     translated().unwrap_or_else(|| name.to_owned())
+}
+
+/// How the elements of a tensor are stored, if not in blocks: Gemma's norms with the 1 that its
+/// layers add to them.
+///
+/// # Errors
+/// When such a norm is not f32.
+pub fn encoding(name: &str, dtype: Option<Dtype>, known: &Known) -> Result<Encoding> {
+    if known.architecture != GEMMA || !name.ends_with("norm.weight") {
+        return Ok(Encoding::Plain);
+    }
+    match dtype {
+        Some(Dtype::F32) => Ok(Encoding::PlusOne),
+        got => {
+            let got = got.map_or("blocks".to_owned(), |dtype| dtype.to_string());
+            Err(invalid(name, "a norm in f32", got))
+        }
+    }
 }
 
 /// The heads of a tensor whose rows GGUF has in another order: queries and keys of llama; 0 of

@@ -48,6 +48,8 @@ pub enum Encoding {
     Plain,
     /// f32, the largest magnitudes of rows: 127 times their scales.
     Absmax,
+    /// f32, each 1 more than the element: GGUF's norms of Gemma.
+    PlusOne,
     /// A matrix of which the file has the transposed one.
     Transposed,
     /// Codes of 4 bits of a matrix; dtype and shape describe the codes.

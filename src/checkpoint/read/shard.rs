@@ -301,10 +301,12 @@ impl Shard {
 
     /// Elements `range` of an f32 tensor.
     fn f32s(&self, entry: &Entry, range: Range<usize>) -> Result<Vec<f32>> {
-        if entry.encoding == Encoding::Absmax {
-            self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX)
-        } else {
-            self.elements(entry, range, f32::from_le_bytes)
+        match entry.encoding {
+            Encoding::Absmax => {
+                self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX)
+            }
+            Encoding::PlusOne => self.elements(entry, range, |b| f32::from_le_bytes(b) - 1.),
+            _ => self.elements(entry, range, f32::from_le_bytes),
         }
     }
 
@@ -312,9 +314,9 @@ impl Shard {
     pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let all = 0..entry.elements();
         match (entry.encoding, entry.dtype.bitsize()) {
-            (Encoding::Absmax, _) => {
-                let scales = self.f32s(entry, all)?.into_iter();
-                sink(&scales.flat_map(f32::to_le_bytes).collect::<Vec<_>>())
+            (Encoding::Absmax | Encoding::PlusOne, _) => {
+                let values = self.f32s(entry, all)?.into_iter();
+                sink(&values.flat_map(f32::to_le_bytes).collect::<Vec<_>>())
             }
             (Encoding::Transposed, 16) => {
                 sink(self.elements(entry, all, |b: [u8; 2]| b)?.as_flattened())

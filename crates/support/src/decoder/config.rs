@@ -25,6 +25,8 @@ pub struct Config {
     rope_scaling: Option<Rope>,
     /// In newer versions of transformers, in place of the two keys above.
     rope_parameters: Option<serde_json::Value>,
+    /// GGUF's scaling: what each wave is lengthened by, `[head_dim / 2]`.
+    rope_factors: Option<Vec<f64>>,
     tie_word_embeddings: Option<bool>,
     #[serde(default)]
     attention_bias: bool,
@@ -167,9 +169,14 @@ impl Config {
             self.final_logit_softcapping.is_none(),
             "{name}: key \"final_logit_softcapping\": expected null, got a number"
         );
-        self.frequencies(0)
-            .map(drop)
-            .map_err(|e| e.context(name.to_owned()))
+        // Layers of two kinds at most: that see a window, and that see all.
+        let is_local = |layer: &usize| self.window(*layer).is_some();
+        let other = (1..self.num_hidden_layers).find(|layer| is_local(layer) != is_local(&0));
+        for layer in std::iter::once(0).chain(other) {
+            let frequencies = self.frequencies(layer);
+            frequencies.map_err(|e| e.context(name.to_owned()))?;
+        }
+        Ok(())
     }
 
     pub fn kv_heads(&self) -> usize {
@@ -242,7 +249,7 @@ impl Config {
         let rope = scaling.unwrap_or_default();
         let kind = rope.rope_type.as_deref().unwrap_or("default");
         let factor = rope.factor.unwrap_or(1.);
-        let scaled: Vec<f64> = match kind {
+        let mut scaled: Vec<f64> = match kind {
             "default" => plain.collect(),
             "linear" => plain.map(|f| f / factor).collect(),
             "llama3" => plain.map(|f| rope.llama3(f, factor)).collect(),
@@ -250,6 +257,15 @@ impl Config {
                 "key \"rope_scaling\": expected rope_type default, linear or llama3, got {other:?}"
             ),
         };
+        if let Some(factors) = &self.rope_factors {
+            ensure!(
+                factors.len() == scaled.len(),
+                "factors of rotary embeddings: expected {}, got {}",
+                scaled.len(),
+                factors.len(),
+            );
+            scaled.iter_mut().zip(factors).for_each(|(f, by)| *f /= by);
+        }
         ensure!(
             scaled.iter().all(|f| f.is_finite() && *f > 0.),
             "rotary embeddings: expected finite numbers above 0, got {scaled:?}"

@@ -86,9 +86,18 @@ impl Folder {
 }
 
 impl Texts {
-    /// The tokens of a text.
+    /// The tokens of a text as it is, such as a chat template writes it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.tokenizer.encode(text, false);
+        self.tokens(text, false)
+    }
+
+    /// The tokens of a prompt, after the one that every text begins with, if there is such a one.
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>> {
+        self.tokens(text, true)
+    }
+
+    fn tokens(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        let encoding = self.tokenizer.encode(text, special);
         let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
         Ok(encoding.get_ids().to_vec())
     }

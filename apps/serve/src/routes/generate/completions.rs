@@ -54,10 +54,8 @@ impl Prompts {
     /// The tokens of each, with the special ones that the tokenizer adds to a text.
     fn encode(self, texts: &Texts) -> Result<Vec<Vec<u32>>, Refusal> {
         let encode = |text: String| {
-            let encoding = texts.tokenizer.encode(text, true);
-            let encoding = encoding
-                .map_err(|error| Refusal::failed(format!("prompt: the tokenizer: {error}")))?;
-            Ok(encoding.get_ids().to_vec())
+            let tokens = texts.prompt(&text);
+            tokens.map_err(|error| Refusal::failed(format!("prompt: {error:#}")))
         };
         match self {
             Self::Text(text) => Ok(vec![encode(text)?]),

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Tiny random decoders as llama.cpp's converter writes them, and what the real libraries compute.
+
+    python gguf_decoders.py
+
+Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0. Writes, in decoders/,
+gguf_llama (Llama 3's scaling as factors of frequencies) and gguf_gemma3 (windows, and linear
+scaling where there is none): NAME.gguf, with a SentencePiece vocabulary trained on
+../lstm/heldout.txt; and NAME.json, the tokens that sentencepiece gives each text, and the logits
+[vocab] of transformers after those of the first.
+"""
+
+import io
+import json
+import math
+import os
+
+import gguf
+import sentencepiece
+import torch
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LLAMA3 = dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
+)
+TEXTS = [
+    "The river ran by the house.",
+    "",
+    " ",
+    "  two  spaces ",
+    "a\n\nb\t c\r\n",
+    "1234567890 and 3.14",
+    "na\u00efve caf\u00e9, \u4f60\u597d \U0001f600!",
+    "\u2581 marks \u2581\u2581 as they are",
+    "don't, won't; (it's)",
+    "the the the thethethe tttttthhhhhheeeeee",
+]
+
+
+def vocabulary(prefix):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        input=os.path.join(HERE, "../lstm/heldout.txt"),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=480,
+        byte_fallback=True,
+        split_digits=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=prefix,
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def kind(pieces, i):
+    if pieces.is_unknown(i):
+        return gguf.TokenType.UNKNOWN
+    if pieces.is_control(i):
+        return gguf.TokenType.CONTROL
+    return gguf.TokenType.BYTE if pieces.is_byte(i) else gguf.TokenType.NORMAL
+
+
+def factors(config):
+    """Of each frequency, what llama.cpp divides it by."""
+    out = []
+    for i in range(config.head_dim // 2):
+        wave = 2 * math.pi * config.rope_theta ** (2 * i / config.head_dim)
+        turns = LLAMA3["original_max_position_embeddings"] / wave
+        low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
+        share = min(1.0, max(0.0, (turns - low) / (high - low)))
+        out.append(1 / (share + (1 - share) / LLAMA3["factor"]))
+    return torch.tensor(out, dtype=torch.float32)
+
+
+def interleaved(weight, heads):
+    """Rows of queries and keys in the order in which llama.cpp turns pairs."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def llama(writer, config, tensors):
+    for name in tensors:
+        if "q_proj" in name:
+            tensors[name] = interleaved(tensors[name], config.num_attention_heads)
+        if "k_proj" in name:
+            tensors[name] = interleaved(tensors[name], config.num_key_value_heads)
+    writer.add_tensor("rope_freqs.weight", factors(config).numpy())
+    writer.add_rope_dimension_count(config.head_dim)
+
+
+def gemma3(writer, config, tensors):
+    for name in tensors:
+        if name.endswith("norm.weight"):
+            tensors[name] = tensors[name] + 1
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(config.rope_scaling["factor"])
+    writer.add_add_space_prefix(False)
+
+
+def write(name, own, kind_of_model, config, prefix):
+    torch.manual_seed(0)
+    config.vocab_size = 480
+    config._attn_implementation = "eager"
+    model = kind_of_model(config).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            if tensor.dim() == 1:
+                tensor.add_(torch.randn_like(tensor) * 0.3)
+    pieces = vocabulary(prefix)
+    tokens = [[pieces.bos_id()] + pieces.encode(text) for text in TEXTS]
+    with torch.no_grad():
+        logits = model(torch.tensor(tokens[:1])).logits[0, -1]
+
+    out = os.path.join(HERE, "decoders", f"gguf_{name}")
+    writer = gguf.GGUFWriter(out + ".gguf", name)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_tokenizer_model("llama")
+    ids = range(pieces.vocab_size())
+    writer.add_token_list([pieces.id_to_piece(i) for i in ids])
+    writer.add_token_scores([pieces.get_score(i) for i in ids])
+    writer.add_token_types([kind(pieces, i) for i in ids])
+    writer.add_bos_token_id(pieces.bos_id())
+    writer.add_eos_token_id(pieces.eos_id())
+    writer.add_unk_token_id(pieces.unk_id())
+    tensors = dict(model.state_dict())
+    if config.tie_word_embeddings:
+        tensors.pop("lm_head.weight")
+    own(writer, config, tensors)
+    names = gguf.get_tensor_name_map(writer_arch(name), config.num_hidden_layers)
+    for key, tensor in tensors.items():
+        writer.add_tensor(names.get_name(key, try_suffixes=(".weight",)), tensor.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    texts = [{"text": text, "ids": ids} for text, ids in zip(TEXTS, tokens)]
+    with open(out + ".json", "w") as f:
+        json.dump({"texts": texts, "logits": logits.tolist()}, f)
+        f.write("\n")
+    print(name, os.path.getsize(out + ".gguf"), [len(ids) for ids in tokens], float(logits.abs().max()))
+
+
+def writer_arch(name):
+    return next(arch for arch, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
+
+
+def main():
+    sizes = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.3)
+    config = LlamaConfig(
+        **sizes, hidden_size=32, intermediate_size=48, num_hidden_layers=2, rope_theta=500000.0, rope_scaling=LLAMA3
+    )
+    write("llama", llama, LlamaForCausalLM, config, True)
+    config = Gemma3TextConfig(
+        **sizes, hidden_size=16, intermediate_size=24, num_hidden_layers=7, head_dim=8, query_pre_attn_scalar=8,
+        sliding_window=7, rope_scaling=dict(rope_type="linear", factor=8.0),
+    )
+    write("gemma3", gemma3, Gemma3ForCausalLM, config, False)
+
+
+if __name__ == "__main__":
+    main()

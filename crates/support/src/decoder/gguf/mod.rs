@@ -1,0 +1,165 @@
+//! A model as a GGUF file describes it, besides its weights: sizes, tokenizer, chat template.
+
+mod tokenizer;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use candle_core::Device;
+use candle_core::quantized::gguf_file::{Content, Value};
+use candle_dynquant_io::input;
+use serde_json::{Map, Value as Json, json};
+
+use super::config::Config;
+
+/// The metadata of a file.
+pub struct Metadata {
+    name: String,
+    values: HashMap<String, Value>,
+    is_tied: bool,
+    rope_factors: Option<Vec<f32>>,
+}
+
+/// What the wave of each pair of a head's inputs is lengthened by, as llama.cpp stores Llama 3's
+/// scaling.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+impl Metadata {
+    /// Reads the head of the file, whose lengths were checked when its weights were opened.
+    pub fn read(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let mut file = std::io::BufReader::new(input::open(path)?);
+        let content = Content::read(&mut file).with_context(|| name.clone())?;
+        let factors = content.tensor_infos.contains_key(ROPE_FACTORS).then(|| {
+            let factors = content.tensor(&mut file, ROPE_FACTORS, &Device::Cpu)?;
+            let factors = factors.dequantize(&Device::Cpu)?;
+            factors.flatten_all()?.to_vec1::<f32>()
+        });
+        let at = || format!("{name}: tensor {ROPE_FACTORS:?}");
+        Ok(Self {
+            rope_factors: factors.transpose().with_context(at)?,
+            name,
+            is_tied: !content.tensor_infos.contains_key("output.weight"),
+            values: content.metadata,
+        })
+    }
+
+    fn get(&self, key: &str) -> Result<&Value> {
+        let missing = || {
+            format!(
+                "{}: key {key:?}: expected a value, got no such key",
+                self.name
+            )
+        };
+        self.values.get(key).with_context(missing)
+    }
+
+    fn text(&self, key: &str) -> Result<&str> {
+        Ok(self.get(key)?.to_string().with_context(|| self.at(key))?)
+    }
+
+    fn at(&self, key: &str) -> String {
+        format!("{}: key {key:?}", self.name)
+    }
+
+    fn number(&self, key: &str) -> Result<Json> {
+        Ok(match self.get(key)? {
+            Value::F32(x) => json!(x),
+            Value::F64(x) => json!(x),
+            other => json!(other.to_u64().with_context(|| self.at(key))?),
+        })
+    }
+
+    fn list(&self, key: &str) -> Result<&Vec<Value>> {
+        self.get(key)?.to_vec().with_context(|| self.at(key))
+    }
+
+    /// The sizes of the model, as `config.json` has them.
+    pub fn config(&self) -> Result<Config> {
+        let architecture = self.text("general.architecture")?;
+        let family = match architecture {
+            "llama" | "qwen2" | "qwen3" => architecture,
+            "gemma3" => "gemma3_text",
+            got => bail!(
+                "{}: expected llama, qwen2, qwen3 or gemma3, got {got:?}",
+                self.at("general.architecture"),
+            ),
+        };
+        let mut config = Map::new();
+        config.insert("model_type".into(), json!(family));
+        let scaling = format!("{architecture}.rope.scaling.type");
+        if self.values.contains_key(&scaling) {
+            match self.text(&scaling)? {
+                "none" => {}
+                "linear" => {
+                    let factor = self.number(&format!("{architecture}.rope.scaling.factor"))?;
+                    let linear = json!({"rope_type": "linear", "factor": factor});
+                    config.insert("rope_scaling".into(), linear);
+                }
+                got => bail!(
+                    "{}: expected none or linear, got {got:?}",
+                    self.at(&scaling)
+                ),
+            }
+        }
+        config.insert("tie_word_embeddings".into(), json!(self.is_tied));
+        config.insert("vocab_size".into(), json!(self.list(TOKENS)?.len()));
+        let required = [
+            ("hidden_size", "embedding_length"),
+            ("intermediate_size", "feed_forward_length"),
+            ("num_hidden_layers", "block_count"),
+            ("num_attention_heads", "attention.head_count"),
+            ("max_position_embeddings", "context_length"),
+            ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+        ];
+        for (to, from) in required {
+            config.insert(to.into(), self.number(&format!("{architecture}.{from}"))?);
+        }
+        let optional = [
+            ("num_key_value_heads", "attention.head_count_kv"),
+            ("head_dim", "attention.key_length"),
+            ("rope_theta", "rope.freq_base"),
+            ("sliding_window", "attention.sliding_window"),
+            ("rope_local_base_freq", "rope.freq_base_swa"),
+        ];
+        for (to, from) in optional {
+            let key = format!("{architecture}.{from}");
+            if self.values.contains_key(&key) {
+                config.insert(to.into(), self.number(&key)?);
+            }
+        }
+        if architecture == "gemma3" {
+            self.gemma(&mut config);
+        }
+        let ends = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"];
+        let ends = ends
+            .into_iter()
+            .filter(|key| self.values.contains_key(*key));
+        let ends: Vec<_> = ends.map(|key| self.number(key)).collect::<Result<_>>()?;
+        config.insert("eos_token_id".into(), Json::Array(ends));
+        if let Some(factors) = &self.rope_factors {
+            config.insert("rope_factors".into(), json!(factors));
+        }
+        Config::parse(&self.name, &Json::Object(config).to_string())
+    }
+
+    /// What a file of Gemma 3 leaves to its reader.
+    fn gemma(&self, config: &mut Map<String, Json>) {
+        config
+            .entry("rope_local_base_freq")
+            .or_insert(json!(10_000.));
+        let size = |key: &str| config.get(key).and_then(Json::as_u64).unwrap_or_default();
+        // Only the 27 billion parameters have heads of another size than attention's scale.
+        if size("num_hidden_layers") == 62 {
+            let of_head = size("hidden_size") / size("num_attention_heads").max(1);
+            config.insert("query_pre_attn_scalar".into(), json!(of_head));
+        }
+    }
+
+    pub fn chat_template(&self) -> Option<&str> {
+        self.text("tokenizer.chat_template").ok()
+    }
+}
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
