@@ -394,6 +394,10 @@ fn elements_are_looked_up_as_candle_does() -> Result<()> {
     assert!(!looked_up(&Tensor::new(&[0u32], cpu)?), "another rank");
     assert!(!looked_up(&Tensor::new(&[[0f32], [1.]], cpu)?), "no index");
     assert!(ops::gather(&xs, &xs, 2).is_err(), "no such dimension");
+    for shape in [&[xs.dim(0)? + 1, 0][..], &[0]] {
+        let none = Tensor::zeros(shape, DType::U32, &Device::Cpu)?;
+        assert!(ops::gather(&xs, &none, 1).is_err(), "{shape:?}");
+    }
     Ok(())
 }
 

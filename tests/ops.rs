@@ -399,6 +399,20 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
         attend(&q, &other, &other, None),
         &[op, "k of [2, 3, keys, 5]", "[2, 2, 4, 5]"],
     );
+    let one = heads([2, 1, 4, 5], 1)?;
+    let error = attend(&one, &other, &other, None).unwrap_err().to_string();
+    assert!(
+        error.contains("[2, 1, keys, 5]") && !error.contains("divisor"),
+        "{error}"
+    );
+    // In 8 bits, as many keys as sums in i32 have room for.
+    let many = |keys| {
+        let (q, k) = (heads([1, 1, 1, 1], 1)?, heads([1, 1, keys, 1], 2)?);
+        let precision = ops::Precision::Int8;
+        ops::scaled_dot_product_attention_with(&q, &k, &k, None, 1., precision)
+    };
+    assert_eq!(many(1 << 16)?.dims(), [1, 1, 1, 1]);
+    message(many((1 << 16) + 1), &[op, "at most 65536 keys and inputs"]);
     message(
         attend(&q, &q, &other, None),
         &[op, "v of [2, 3, 4, value_dim]", "[2, 2, 4, 5]"],

@@ -99,6 +99,8 @@ mod tests {
             f32::MIN_POSITIVE,
         ]);
         assert_eq!(histogram.counts.iter().sum::<u64>(), 5);
+        assert_eq!(histogram.bound, 2f32.powi(127));
+        assert_eq!((histogram.counts[0], histogram.counts[BINS - 1]), (1, 1));
         assert!(Histogram::default().bins().is_empty());
     }
 }

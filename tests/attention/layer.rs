@@ -497,7 +497,23 @@ fn an_inspection_measures_its_output() -> Result<()> {
         // The queries, keys and values of the float model.
         let input = layer.input.as_ref().expect("activations");
         assert!(input.min < input.max && input.clipped.is_none());
+        assert!(layer.bits.is_none() && layer.bytes_before == 0, "{path}");
     }
+    let all = float.layers[0].qkv.forward(&xs)?;
+    let ends = [
+        all.min_all()?.to_scalar::<f32>()?,
+        all.max_all()?.to_scalar()?,
+    ];
+    let input = of("layers.0.attend").input.as_ref().expect("activations");
+    assert_eq!([input.min, input.max], ends, "of queries, keys and values");
+    // The picture of sizes has no bars for what has no weights.
+    let page = inspection.page("attention", &[])?;
+    let (_, sizes) = page.split_once("Weights in kB").expect("the picture");
+    let (sizes, _) = sizes.split_once("</svg>").expect("its end");
+    assert!(
+        sizes.contains("qkv") && !sizes.contains("attend"),
+        "{sizes}"
+    );
     let left = of("layers.1.attend");
     assert!(!left.quantized && left.output.is_none() && left.along.is_some());
     let table = inspection.to_string();

@@ -457,6 +457,8 @@ fn halves_and_f64_fold_exactly_too() {
         let report = equalize(&mut model, &config, |model| (model.reads)(model, &xs)).unwrap();
         assert_eq!(report.pairs.len(), 1, "{dtype:?}: {report}");
         assert_eq!(report.pairs[0].residuals, ["last"]);
+        let text = report.to_string();
+        assert!(text.contains("norm -> first; residual of last"), "{text}");
         let outs = [&model, &float].map(|model| (model.reads)(model, &xs).unwrap());
         let outs = outs.map(|ys| bits(&ys.to_dtype(DType::F32).unwrap()));
         assert_eq!(outs[0], outs[1], "{dtype:?}");

@@ -174,8 +174,15 @@ fn it_is_a_table_and_json() {
     let text = inspection.to_string();
     let up = text.lines().find(|line| line.contains("up ")).unwrap();
     assert!(up.contains("Linear"), "{text}");
-    let decibels = inspection.layers[1].output.unwrap().sqnr_db();
-    assert!(up.contains(&format!("{decibels:.1}")), "{text}");
+    let layer = &inspection.layers[1];
+    for deviation in [layer.output.unwrap(), layer.weights[0].error] {
+        let decibels = deviation.sqnr_db();
+        assert!(up.contains(&format!("{decibels:.1}")), "{text}");
+    }
+    // What was not called, and what is not quantized.
+    for name in [" unused ", " table "] {
+        assert!(text.lines().any(|line| line.contains(name)), "{text}");
+    }
     assert!(text.contains("\nend to end: "), "{text}");
     assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     let json: serde_json::Value = serde_json::to_value(&inspection).unwrap();
