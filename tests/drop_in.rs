@@ -186,6 +186,11 @@ fn an_rms_norm_of_a_sum_has_the_bits_of_both_steps() -> Result<()> {
     }
     let message = norm.forward_add(&xs, &tensor(&[2, 2, 32], 5)?).unwrap_err();
     assert!(message.to_string().contains("[2, 2, 32]"), "{message}");
+    // One factor for all, as candle's layer takes it.
+    let one = nn::RmsNorm::new(tensor(&[1], 2)?, 1e-5);
+    let (got, of) = one.forward_add(&xs, &xs)?;
+    assert_eq!(bits(&of)?, bits(&(&xs + &xs)?)?);
+    assert_eq!(bits(&got)?, bits(&one.forward(&of)?)?);
     // Gradients flow to both terms, from the norm and from the sum.
     let [a, b] = [Var::from_tensor(&xs)?, Var::from_tensor(&xs)?];
     let (got, of) = norm.forward_add(&a, &b)?;
@@ -391,6 +396,8 @@ fn elements_are_looked_up_as_candle_does() -> Result<()> {
         !looked_up(&Tensor::new(&[[0i64, -1], [2, 1]], cpu)?),
         "negative"
     );
+    let too_large = Tensor::new(&[[0u32, 3], [3, 1]], cpu)?;
+    assert!(ops::gather(&xs, &too_large, 1).is_err(), "in every row");
     assert!(!looked_up(&Tensor::new(&[0u32], cpu)?), "another rank");
     assert!(!looked_up(&Tensor::new(&[[0f32], [1.]], cpu)?), "no index");
     assert!(ops::gather(&xs, &xs, 2).is_err(), "no such dimension");
@@ -565,6 +572,7 @@ fn rotary_embeddings_are_candle_s_bit_for_bit() -> Result<()> {
         (tensor(&[5, 7], 2)?, sin.clone()),
         (cos.clone(), tensor(&[6, 6], 2)?),
         (cos.clone(), tensor(&[9, 7], 2)?),
+        (tensor(&[6, 6], 2)?, tensor(&[6, 6], 3)?),
         (cos.flatten_all()?, sin.flatten_all()?),
         (cos.unsqueeze(0)?, sin.unsqueeze(0)?),
     ] {
@@ -574,6 +582,9 @@ fn rotary_embeddings_are_candle_s_bit_for_bit() -> Result<()> {
             "{error}"
         );
     }
+    let odd = xs.narrow(3, 0, 13)?;
+    let halves = tensor(&[6, 6], 2)?;
+    assert!(ops::rope_thd(&odd, &halves, &halves).is_err(), "no pairs");
     let none = Tensor::zeros((0, 1 << 20, 1 << 20, 14), DType::F32, &Device::Cpu)?;
     assert!(ops::rope(&none, &cos, &sin).is_err(), "not 2^20 positions");
     Ok(())

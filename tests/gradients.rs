@@ -296,6 +296,43 @@ fn refused(ys: &Tensor) -> Result<String> {
     Ok(gradients.expect_err("no gradient").to_string())
 }
 
+/// Gradients flow to whichever of input and weights they are tracked of.
+#[test]
+fn a_recurrent_layer_is_candle_s_where_anything_is_tracked() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let xs = Var::randn(0f32, 1., (5, 2, 3), &Device::Cpu)?;
+    let of_weights = nn::LSTM::new(3, 4, Default::default(), vb.clone())?;
+    let (ys, _) = of_weights.forward(&xs.as_detached_tensor(), None)?;
+    let gradients = ys.sqr()?.sum_all()?.backward()?;
+    for var in vars.all_vars() {
+        assert!(gradients.get(&var).is_some());
+    }
+    let names = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"];
+    let data = vars.data().lock().expect("variables");
+    let plain = names.map(|name| (name.to_owned(), data[name].as_detached_tensor()));
+    let plain = VarBuilder::from_tensors(plain.into(), DType::F32, &Device::Cpu);
+    let of_input = nn::LSTM::new(3, 4, Default::default(), plain)?;
+    let (ys, _) = of_input.forward(&xs, None)?;
+    assert!(ys.sqr()?.sum_all()?.backward()?.get(&xs).is_some());
+    Ok(())
+}
+
+#[test]
+fn states_have_the_rank_of_the_input() -> Result<()> {
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    let lstm = nn::LSTM::new(3, 4, Default::default(), vb)?;
+    for (shape, of_state) in [(&[5, 3][..], &[1, 4][..]), (&[5, 1, 3], &[1, 1, 4])] {
+        let xs = Var::randn(0f32, 1., shape, &Device::Cpu)?;
+        for xs in [xs.as_tensor().clone(), xs.as_detached_tensor()] {
+            let (ys, state) = lstm.forward(&xs, None)?;
+            assert_eq!(ys.rank(), shape.len());
+            assert_eq!((state.h.dims(), state.c.dims()), (of_state, of_state));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_backward_pass_through_a_quantized_layer_is_an_error() -> Result<()> {
     fn quantized<L: Quantizable>(mut layer: L, spec: &QConfigSpec) -> Result<L> {

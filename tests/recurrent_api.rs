@@ -32,6 +32,32 @@ fn close(a: &Tensor, b: &Tensor) {
 }
 
 #[test]
+fn states_of_every_step_are_those_of_shorter_inputs_with_a_projection() -> Result<()> {
+    let config = RecurrentConfig {
+        proj_size: 4,
+        batch_first: true,
+        ..RecurrentConfig::default()
+    };
+    let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
+    let mut lstm = nn::LSTM::new(7, 9, config, vb)?;
+    quantize_dynamic(&mut lstm, &QConfigSpec::int8().min_params(0))?;
+    let xs = randn(&[2, 5, 7])?;
+    for (step, state) in lstm.seq_init(&xs, &zeros(2)?)?.iter().enumerate() {
+        let (_, shorter) = lstm.forward(&xs.narrow(1, 0, step + 1)?, None)?;
+        assert_eq!(values(&state.h), values(&shorter.h), "{step}");
+        assert_eq!(values(&state.c), values(&shorter.c), "{step}");
+    }
+    return Ok(());
+
+    fn zeros(batch: usize) -> Result<LSTMState> {
+        Ok(LSTMState::new(
+            randn(&[batch, 4])?.zeros_like()?,
+            randn(&[batch, 9])?.zeros_like()?,
+        ))
+    }
+}
+
+#[test]
 fn candle_rnn_equals_candle() -> Result<()> {
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);

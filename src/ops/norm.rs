@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn candles_layer_gets_the_sum() -> Result<()> {
         let xs = Tensor::new(&[[1f32, 2., 4.]], &Device::Cpu)?;
-        let residual = Tensor::new(&[[3f32, 1., 1.]], &Device::Cpu)?;
+        let residual = Tensor::new(&[[3f32, 1., 2.]], &Device::Cpu)?;
         let weight = Tensor::ones(3, DType::F32, &Device::Cpu)?;
         let norm = Norm::layer("add_layer_norm", &weight, None, 1e-5);
         let got = norm.candle(&xs, Some(&residual))?;

@@ -90,7 +90,24 @@ impl Criterion {
 
 #[cfg(test)]
 mod tests {
-    use super::{Criterion, Goal};
+    use std::cmp::Ordering;
+
+    use super::{Criterion, Goal, compare};
+
+    #[test]
+    fn the_better_accuracy_is_the_greater_one() {
+        for (higher_is_better, better, worse) in [
+            (true, 2., 1.),
+            (false, 1., 2.),
+            (true, 1., f64::NAN),
+            (false, 1., f64::NAN),
+        ] {
+            let order = |a, b| compare(higher_is_better, a, b);
+            assert_eq!(order(better, worse), Ordering::Greater);
+            assert_eq!(order(worse, better), Ordering::Less);
+            assert_eq!(order(worse, worse), Ordering::Equal);
+        }
+    }
 
     #[test]
     fn the_goal_is_a_share_or_a_difference() {

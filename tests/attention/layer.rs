@@ -476,6 +476,7 @@ fn a_record_that_means_nothing_is_an_error() -> Result<()> {
 
 #[test]
 fn an_inspection_measures_its_output() -> Result<()> {
+    assert_eq!(nn::Attention::new(0.5).scale(), 0.5);
     let mut float = float()?;
     let mut quantized = float.clone();
     let spec = QConfigSpec::int8().attention().exclude("layers.1");

@@ -66,6 +66,10 @@ impl Layer for Lossy {
         let (dtype, bytes) = match self.is() {
             "float" => (self.float, 4 * self.elements),
             "float16" => (WeightDType::F16, 2 * self.elements),
+            _ if self.to == Some(QConfig::bfloat16()) => (WeightDType::BF16, 2 * self.elements),
+            _ if matches!(self.to, Some(QConfig::Groups(_))) => {
+                (WeightDType::Int4, self.elements / 2)
+            }
             _ => (WeightDType::QInt8, self.elements),
         };
         let info = WeightInfo::new("weight", &[self.elements, 1], dtype, bytes);

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use candle_dynquant::tune::{LayerPrecision, Stopped, Strategy, tune_with};
-use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, WeightDType};
+use candle_dynquant::{GroupConfig, LayerKind, QConfig, QConfigSpec, Result, WeightDType};
 use candle_dynquant_support::random::Random;
 
 use crate::model::{Model, QUANTIZED, accuracy, becomes, initials, model, search};
@@ -153,23 +153,53 @@ fn layers_that_the_spec_leaves_are_left() -> Result<()> {
 
 #[test]
 fn halves_are_those_of_the_spec() -> Result<()> {
-    let mut model = model(&[0.]);
-    search(&mut model, &crate::config().spec(QConfigSpec::bfloat16()))?;
-    assert_eq!(model[0].to, Some(QConfig::bfloat16()));
+    let cases = [
+        (
+            QConfigSpec::bfloat16(),
+            QConfig::bfloat16(),
+            LayerPrecision::BFloat16,
+        ),
+        (
+            QConfigSpec::float16(),
+            QConfig::float16(),
+            LayerPrecision::Float16,
+        ),
+    ];
+    for (spec, qconfig, precision) in cases {
+        let mut kept = model(&[0.]);
+        let (outcome, _) = search(&mut kept, &crate::config().spec(spec.clone()))?;
+        assert_eq!(kept[0].to, Some(qconfig));
+        assert_eq!(outcome.layers[0].precision, precision);
+        // Where it loses too much, nothing but float is tried.
+        let config = crate::config()
+            .strategy(Strategy::Basic)
+            .absolute(0.)
+            .spec(spec);
+        let (outcome, _) = search(&mut model(&[0.1, 0.2]), &config)?;
+        for trial in &outcome.trials {
+            let others = trial.layers.keys();
+            let mut others = others.filter(|own| ![precision, LayerPrecision::Float].contains(own));
+            assert_eq!(others.next(), None, "{trial}");
+        }
+    }
     Ok(())
 }
 
 #[test]
 fn layers_that_were_quantized_before_are_told_as_they_are() -> Result<()> {
-    let mut model = model(&[0.; 3]);
+    let mut model = model(&[0.; 5]);
     model[0].to = Some(QConfig::float16());
     model[1].to = Some(QConfig::int8());
+    model[2].to = Some(QConfig::Groups(GroupConfig::INT4));
+    model[3].to = Some(QConfig::bfloat16());
     let (outcome, seen) = search(&mut model, &crate::config())?;
-    assert_eq!(seen, ["hif", "hii"]);
+    assert_eq!(seen, ["hiiif", "hiiii"]);
     let layers = outcome.layers.iter().map(|layer| layer.precision);
     let expected = [
         LayerPrecision::Float16,
         LayerPrecision::Int8,
+        LayerPrecision::Int4,
+        LayerPrecision::BFloat16,
         LayerPrecision::Int8,
     ];
     assert_eq!(layers.collect::<Vec<_>>(), expected);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use candle_dynquant::tune::Strategy;
-use candle_dynquant::{LayerKind, QConfig, QConfigSpec, Result, TuningConfig};
+use candle_dynquant::{
+    DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, Result, TuningConfig,
+};
 
 fn dynamic(quantization: &str) -> String {
     let approach = "quantization:\n  approach: post_training_dynamic_quant\n";
@@ -68,6 +70,10 @@ fn values_are_read_as_neural_compressor_takes_them() {
 #[test]
 fn layers_are_chosen_by_type_and_by_regex() {
     let int8 = QConfigSpec::int8;
+    let mut by_tensor = QConfig::int8();
+    if let QConfig::Int8 { activation, .. } = &mut by_tensor {
+        *activation = DynamicConfig::new(Granularity::PerTensor, false);
+    }
     let cases = [
         (
             "  optype_wise: {Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}}",
@@ -96,6 +102,10 @@ fn layers_are_chosen_by_type_and_by_regex() {
         (
             "  op_wise: {head: {weight: {dtype: [int8, fp32], scheme: [sym], granularity: per_channel, algorithm: minmax}}}",
             int8().regex("^(?:head)$", QConfig::int8()),
+        ),
+        (
+            "  op_wise: {head: {activation: {granularity: per_tensor}}}",
+            int8().regex("^(?:head)$", by_tensor),
         ),
         (
             "  model_wise: {weight: {granularity: per_channel}}",
@@ -173,6 +183,10 @@ fn mistakes_have_a_place() {
         (
             "tuning:\n  exit_policy:\n    time_out: 3",
             "did you mean `timeout`?",
+        ),
+        (
+            "tuning: {accuracy_criterion: {relative: 1}}",
+            "line 1, column 41, tuning.accuracy_criterion.relative: expected a share between -1 and 1, as 0.01 or 1%, got 1",
         ),
         (
             "tuning: {accuracy_criterion: {relative: 2}}",
