@@ -22,6 +22,17 @@ fn write(path: &Path, architecture: &str, tensors: &[(&str, QTensor)]) -> Result
         ("llama.attention.head_count", Value::U32(4)),
         ("llama.attention.head_count_kv", Value::U32(2)),
         ("llama.rope.freq_base", Value::F32(10_000.)),
+        // A value of every other type is skipped, whatever its name is.
+        ("general.name", Value::String("another".into())),
+        ("a.u8", Value::U8(1)),
+        ("a.i8", Value::I8(1)),
+        ("a.bool", Value::Bool(true)),
+        ("a.u16", Value::U16(1)),
+        ("a.i16", Value::I16(1)),
+        ("a.i32", Value::I32(1)),
+        ("a.u64", Value::U64(1)),
+        ("a.i64", Value::I64(1)),
+        ("a.f64", Value::F64(1.)),
     ];
     let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
     let tensors: Vec<_> = tensors
@@ -67,6 +78,24 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
             .replace("blk", "model.layers")
             .replace("ffn_up", "mlp.up_proj");
         assert!(checkpoint.floats(&own)? == floats(tensor)?, "{dtype:?}");
+        let infos = || {
+            let all = checkpoint.tensors();
+            all.filter(|info| info.name.starts_with(&own))
+        };
+        let bytes: usize = infos().map(|info| info.bytes as usize).sum();
+        assert_eq!(bytes, tensor.storage_size_in_bytes(), "{dtype:?}");
+        let expected = match dtype {
+            Q4_0 | Q4_1 => "I4".to_owned(),
+            Q8_0 => "I8".to_owned(),
+            other => format!("{other:?}"),
+        };
+        let shown: Vec<_> = infos().map(|info| info.dtype).collect();
+        assert!(shown.contains(&expected), "{dtype:?}: {shown:?}");
+        assert!(
+            shown
+                .iter()
+                .all(|shown| *shown == expected || shown == "F16")
+        );
         let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
         let layer = nn::linear_no_bias(512, 5, vb.pp(own.trim_end_matches(".weight")))?;
         let groups = layer.projection().qweight().and_then(QWeight::groups);
@@ -161,7 +190,7 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
         let metadata = [
             ("general.architecture", Value::String("llama".into())),
             ("llama.attention.head_count", Value::U32(4)),
-            ("llama.attention.head_count_kv", Value::U32(2)),
+            ("llama.attention.head_count_kv", Value::U64(2)),
         ];
         let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
         gguf_file::write(&mut File::create(&path)?, &metadata, &tensors)?;
@@ -262,6 +291,108 @@ fn norms_of_gemma_are_those_of_safetensors() -> Result<()> {
         .expect_err("a norm of halves")
         .to_string();
     assert!(error.contains("expected a norm in f32, got F16"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn names_are_those_of_the_architecture() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let of_bert = [
+        ("token_embd.weight", "embeddings.word_embeddings.weight"),
+        ("token_embd_norm.bias", "embeddings.LayerNorm.bias"),
+        (
+            "blk.1.attn_q.weight",
+            "encoder.layer.1.attention.self.query.weight",
+        ),
+        (
+            "blk.1.layer_output_norm.weight",
+            "encoder.layer.1.output.LayerNorm.weight",
+        ),
+        ("blk.1.ssm.weight", "blk.1.ssm.weight"),
+    ];
+    let own = of_bert.map(|(name, _)| (name, name));
+    for (architecture, names) in [("bert", of_bert), ("mamba", own)] {
+        let tensors = of_bert.map(|(name, _)| Ok((name, random(&[2, 4], GgmlDType::F32)?)));
+        let tensors = tensors.into_iter().collect::<Result<Vec<_>>>()?;
+        write(&path, architecture, &tensors)?;
+        let mut expected = names.map(|(_, name)| name);
+        expected.sort_unstable();
+        let checkpoint = Checkpoint::open(&path)?;
+        let got: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name).collect();
+        assert_eq!(got, expected, "{architecture}");
+    }
+    Ok(())
+}
+
+/// A file of one key and no tensors, or of what is behind that.
+fn file(tensors: u64, key: &[u8], behind: &[&[u8]]) -> Vec<u8> {
+    let keys = u64::from(!key.is_empty()).to_le_bytes();
+    let head: [&[u8]; 4] = [b"GGUF", &3u32.to_le_bytes(), &tensors.to_le_bytes(), &keys];
+    [&head.concat(), key, &behind.concat()].concat()
+}
+
+fn text(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+}
+
+#[test]
+fn sizes_have_limits() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    // Arrays that are in each other, the innermost empty, of 8-bit numbers.
+    let nested = |depth: usize| {
+        let array = [9u32.to_le_bytes().to_vec(), 1u64.to_le_bytes().to_vec()].concat();
+        let innermost = [0u32.to_le_bytes().to_vec(), 0u64.to_le_bytes().to_vec()].concat();
+        let kind = 9u32.to_le_bytes().to_vec();
+        [text(b"a.nested"), kind, array.repeat(depth - 1), innermost].concat()
+    };
+    let named = |length| [text(&vec![b'a'; length]), vec![0, 0, 0, 0, 7]].concat();
+    let of_rank = |rank: u32| {
+        let sizes = 1u64.to_le_bytes().repeat(rank as usize);
+        [
+            text(b"a"),
+            rank.to_le_bytes().to_vec(),
+            sizes,
+            vec![0; 4 + 8],
+        ]
+        .concat()
+    };
+    let cases = [
+        (file(1 << 20, &[], &[]), "failed to fill whole buffer"),
+        (
+            file((1 << 20) + 1, &[], &[]),
+            "expected at most 1048576 tensors, got 1048577",
+        ),
+        (file(0, &named(1 << 16), &[]), ""),
+        (
+            file(0, &named((1 << 16) + 1), &[]),
+            "names of at most 65536 bytes, got 65537 bytes",
+        ),
+        (file(0, &nested(4), &[]), ""),
+        (
+            file(0, &nested(5), &[]),
+            "arrays 4 deep, got type 9 at depth 4",
+        ),
+        (file(1, &[], &[&of_rank(4), &[0; 64]]), ""),
+        (
+            file(1, &[], &[&of_rank(5), &[0; 64]]),
+            "expected at most 4 sizes, got 5",
+        ),
+    ];
+    for (bytes, expected) in cases {
+        fs::write(&path, bytes)?;
+        match Checkpoint::open(&path) {
+            Ok(_) => assert_eq!(expected, ""),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(
+                    !expected.is_empty() && error.contains(expected),
+                    "{expected:?}: {error}"
+                );
+            }
+        }
+    }
     Ok(())
 }
 

@@ -438,3 +438,115 @@ impl Blocks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: [usize; 2] = [16, 32];
+    const LEN: usize = SHAPE[0] * SHAPE[1];
+
+    /// A file of one tensor with many bytes, and where they begin.
+    fn shard() -> Result<(Shard, Entry)> {
+        let bytes: Vec<u8> = (0..16_384u32).map(|i| (i * i / 7 % 113) as u8).collect();
+        let header = br#"{"a":{"dtype":"U8","shape":[16384],"data_offsets":[0,16384]}}"#;
+        let file = [&(header.len() as u64).to_le_bytes()[..], header, &bytes].concat();
+        let shard = Shard::from_bytes(Path::new("a"), file)?;
+        let entry = shard.header.tensors["a"].clone();
+        Ok((shard, entry))
+    }
+
+    fn entry(of: &Entry, dtype: Dtype, encoding: Encoding, heads: usize) -> Entry {
+        Entry {
+            dtype,
+            shape: SHAPE.to_vec(),
+            bytes: (LEN * dtype.bitsize() / 8) as u64,
+            encoding,
+            heads,
+            ..of.clone()
+        }
+    }
+
+    /// Every range of elements is that of all of them.
+    fn check<T: PartialEq>(
+        name: &str,
+        read: impl Fn(Range<usize>) -> Result<Vec<T>>,
+    ) -> Result<()> {
+        let all = read(0..LEN)?;
+        assert_eq!(all.len(), LEN, "{name}");
+        for start in (0..=LEN).step_by(5) {
+            for end in (start..=LEN).step_by(7) {
+                assert!(
+                    read(start..end)? == all[start..end],
+                    "{name}: {start}..{end}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn ranges_of_floats_are_those_of_all() -> Result<()> {
+        let (shard, of) = shard()?;
+        let blocks = |dtype| Encoding::Blocks(Blocks::values(dtype));
+        for heads in [0, 2] {
+            for encoding in [
+                Encoding::Plain,
+                blocks(GgmlDType::Q4_0),
+                blocks(GgmlDType::Q5_1),
+            ] {
+                let entry = entry(&of, Dtype::F32, encoding, heads);
+                check(&format!("{encoding:?}"), |range| {
+                    let floats = shard.floats("a", &entry, range)?;
+                    Ok(floats.into_iter().map(f32::to_bits).collect())
+                })?;
+            }
+        }
+        for dtype in [Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::F64] {
+            let entry = entry(&of, dtype, Encoding::Transposed, 0);
+            check(&format!("{dtype:?} transposed"), |range| {
+                let floats = shard.floats("a", &entry, range)?;
+                Ok(floats.into_iter().map(f32::to_bits).collect())
+            })?;
+            // As another reader has them.
+            let (mut copied, size) = (Vec::new(), dtype.bitsize() / 8);
+            shard.copy(&entry, |bytes| {
+                copied.extend_from_slice(bytes);
+                Ok(())
+            })?;
+            let bytes = shard.bytes(&entry)?;
+            let [n, k] = SHAPE;
+            for (i, got) in copied.chunks_exact(size).enumerate() {
+                let there = (i % k * n + i / k) * size;
+                assert!(*got == bytes[there..there + size], "{dtype:?} {i}");
+            }
+            assert_eq!(copied.len(), bytes.len());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn ranges_of_codes_are_those_of_all() -> Result<()> {
+        let (shard, of) = shard()?;
+        let part = Part::Codes;
+        for dtype in [GgmlDType::Q4_0, GgmlDType::Q8_0] {
+            for heads in [0, 4] {
+                let encoding = Encoding::Blocks(Blocks { dtype, part });
+                let entry = entry(&of, Dtype::I8, encoding, heads);
+                check(&format!("{dtype:?}"), |range| shard.codes(&entry, range))?;
+            }
+        }
+        for axis in [Axis::Rows, Axis::Columns] {
+            for (transposed, interleaved) in [(false, false), (false, true), (true, false)] {
+                let packing = Packing {
+                    transposed,
+                    interleaved,
+                    ..Packing::plain(axis)
+                };
+                let entry = entry(&of, Dtype::I8, Encoding::Packed(packing), 0);
+                check(&format!("{packing:?}"), |range| shard.codes(&entry, range))?;
+            }
+        }
+        Ok(())
+    }
+}
