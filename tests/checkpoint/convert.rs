@@ -130,6 +130,19 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
         let entry = &config["quantization_config"];
         assert_eq!(entry["ignore"], ignored, "{spec}");
     }
+    for (spec, format, bits) in [
+        (QConfigSpec::int4(), "pack-quantized", 4),
+        (QConfigSpec::int8_groups(), "int-quantized", 8),
+        (QConfigSpec::int8(), "int-quantized", 8),
+    ] {
+        let (_, config) = written(dir.path(), &spec.min_params(0), format)?;
+        let groups = config["quantization_config"]["config_groups"].as_object();
+        for group in groups.expect("groups").values() {
+            let got = (&group["format"], &group["weights"]["num_bits"]);
+            assert_eq!(got, (&json!(format), &json!(bits)));
+            assert_eq!(group["weights"]["symmetric"], true);
+        }
+    }
     // Written as floats, none is left.
     let (int8, float) = (dir.path().join("saved"), dir.path().join("again"));
     checkpoint::dequantize(&Checkpoint::open(&int8)?, &float, |_| ())?;
@@ -333,6 +346,85 @@ fn many_rows_without_columns_are_written_block_by_block() -> Result<()> {
     Ok(())
 }
 
+/// Of a file with these matrices, the reason why a plan or its writing fails.
+fn fails(tensors: &[(&str, Tensor)], spec: &QConfigSpec) -> Result<String> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    let tensors: HashMap<_, _> = tensors.iter().cloned().collect();
+    candle_core::safetensors::save(&tensors, &float)?;
+    let source = Checkpoint::open(&float)?;
+    let write =
+        || checkpoint::quantize(&source, &Plan::new(&source, spec, &[], &[])?, &out, |_| ());
+    Ok(write().expect_err("a fault").to_string())
+}
+
+#[test]
+fn faults_of_a_weight_are_told_once_and_at_their_place() -> Result<()> {
+    let weight = Tensor::new(&[[1f32, f32::NAN], [0., 1.]], &Device::Cpu)?;
+    let spec = QConfigSpec::int8().min_params(0);
+    let error = fails(&[("a.weight", weight.clone())], &spec)?;
+    assert_eq!(error.matches("a.weight").count(), 1, "{error}");
+    assert_eq!(error.matches("float").count(), 1, "in the source: {error}");
+    // A table is no weight that is multiplied.
+    let table = QConfigSpec::new().kind(LayerKind::Linear, QConfig::table());
+    let error = fails(&[("a.weight", weight.zeros_like()?)], &table)?;
+    assert!(error.contains("a weight that is multiplied"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn groups_of_huge_weights_keep_scales_that_halves_cannot_hold() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    let rows = [vec![1e30f32; 32], vec![1.; 32]].concat();
+    let weight = Tensor::from_vec(rows, (2, 32), &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let plan = Plan::new(&source, &QConfigSpec::int4().min_params(0), &[], &[])?;
+    checkpoint::quantize(&source, &plan, &out, |_| ())?;
+    let (expected, got) = (
+        source.floats("a.weight")?,
+        Checkpoint::open(&out)?.floats("a.weight")?,
+    );
+    for (got, expected) in got.iter().zip(expected) {
+        assert!((got / expected - 1.).abs() < 0.1, "{got}, {expected}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_tensor_of_several_layers_is_no_module_of_other_libraries() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let tensors: &[(&str, &[usize])] = &[("attn.in_proj_weight", &[24, 8]), ("up.weight", &[8, 8])];
+    let source = folder_of(dir.path(), "{}", tensors)?;
+    let names = ["attn.in_proj_weight".to_owned()];
+    for preset in ["int8", "float16"] {
+        let spec = QConfigSpec::preset(preset)?.min_params(0);
+        let plan = Plan::new(&source, &spec, &names, &[])?;
+        let out = dir.path().join(preset);
+        checkpoint::quantize(&source, &plan, &out, |_| ())?;
+        let config = fs::read_to_string(out.join("config.json"))?;
+        assert!(!config.contains("in_proj"), "{config}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bias_of_another_length_tells_nothing_of_a_matrix() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let tensors: &[(&str, &[usize])] =
+        &[("embeddings.weight", &[10, 4]), ("embeddings.bias", &[3])];
+    let source = folder_of(dir.path(), "{}", tensors)?;
+    let plan = Plan::new(
+        &source,
+        &QConfigSpec::int8().min_params(0).embeddings(),
+        &[],
+        &[],
+    )?;
+    assert_eq!(plan.layers()[0].kind, LayerKind::Embedding);
+    Ok(())
+}
+
 #[test]
 fn values_beyond_a_half_are_counted_as_a_model_counts_them() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -344,6 +436,15 @@ fn values_beyond_a_half_are_counted_as_a_model_counts_them() -> Result<()> {
     let (bytes, _) = written(dir.path(), &QConfigSpec::float16(), "float16")?;
     // The record of the format, in the file's metadata.
     assert!(String::from_utf8_lossy(&bytes[..4_000]).contains("saturated"));
+    // The greatest half is none.
+    let wide = (tensors["wide.weight"].zeros_like()? + 65_504.)?;
+    tensors.insert("wide.weight".into(), wide);
+    candle_core::safetensors::save(&tensors, &float)?;
+    for folder in ["saved", "converted"] {
+        fs::remove_dir_all(dir.path().join(folder))?;
+    }
+    let (bytes, _) = written(dir.path(), &QConfigSpec::float16(), "float16")?;
+    assert!(!String::from_utf8_lossy(&bytes[..4_000]).contains("saturated"));
     Ok(())
 }
 

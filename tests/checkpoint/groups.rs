@@ -167,7 +167,12 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
     );
     let mut nan = zeros(F32, &[128, 3]);
     nan.2[..4].copy_from_slice(&f32::NAN.to_le_bytes());
-    let changes: [Change<'_>; 12] = [
+    let changes: [Change<'_>; 13] = [
+        (
+            "up.weight_shape",
+            Some((F32, vec![2], [128f32, 96.].map(f32::to_le_bytes).concat())),
+            "I64 [2]",
+        ),
         ("up.weight_shape", None, "the shape of a packed weight"),
         (
             "up.weight_shape",

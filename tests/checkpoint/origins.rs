@@ -531,6 +531,30 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
             assert!(error.contains("whose rows are inputs"), "{error}");
         }
     }
+    // As everywhere else, and of sizes that only one of the two products tells.
+    for [first, second] in [
+        [[3, 12, 8], [3, 8, 6]],
+        [[3, 7, 12], [3, 6, 8]],
+        [[3, 8, 10], [3, 6, 8]],
+    ] {
+        let names = ["experts.gate_up_proj", "experts.down_proj", "experts.other"];
+        let shapes = [first, second, first];
+        let experts = names.iter().zip(shapes);
+        let experts = experts.map(|(name, shape)| Ok((*name, random(&shape)?)));
+        let experts = experts.collect::<Result<Vec<_>>>()?;
+        candle_core::safetensors::save(&experts.into_iter().collect::<HashMap<_, _>>(), &float)?;
+        let source = Checkpoint::open(&float)?;
+        checkpoint::Plan::new(&source, &spec, &names.map(str::to_owned), &[])?;
+    }
+    // Another tensor beside such experts.
+    let names = ["experts.gate_up_proj", "experts.down_proj", "experts.other"];
+    let experts = [[3, 8, 12], [3, 6, 8], [3, 8, 12]];
+    let experts = names.iter().zip(experts);
+    let experts = experts.map(|(name, shape)| Ok((*name, random(&shape)?)));
+    let experts = experts.collect::<Result<HashMap<_, _>>>()?;
+    candle_core::safetensors::save(&experts, &float)?;
+    let source = Checkpoint::open(&float)?;
+    checkpoint::Plan::new(&source, &spec, &["experts.other".to_owned()], &[])?;
     Ok(())
 }
 

@@ -253,8 +253,7 @@ fn has_inputs_as_rows(source: &Checkpoint, name: &str) -> bool {
     let Some(([_, rows, columns], [_, of_rows, of_columns])) = first.zip(second) else {
         return false;
     };
-    let is_usual = rows == 2 * of_columns && columns == of_rows;
-    EXPERTS.contains(&last) && !is_usual && columns == 2 * of_rows && rows == of_columns
+    EXPERTS.contains(&last) && columns == 2 * of_rows && rows == of_columns
 }
 
 /// The layers of the float matrices.
