@@ -78,6 +78,13 @@ fn a_folder_for_a_folder() -> Result<()> {
             out.join("model.safetensors.index.json").exists(),
             shards > 1
         );
+        if shards > 1 {
+            let index = fs::read(out.join("model.safetensors.index.json"))?;
+            let index: Value = serde_json::from_slice(&index)?;
+            let tensors = Checkpoint::open(&out)?;
+            let bytes: u64 = tensors.tensors().map(|tensor| tensor.bytes).sum();
+            assert_eq!(index["metadata"]["total_size"], bytes);
+        }
         let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
         assert_eq!(config["hidden_size"], 24);
         let quantization = &config["quantization_config"];
@@ -91,6 +98,28 @@ fn a_folder_for_a_folder() -> Result<()> {
         let left: Vec<_> = fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
         assert_eq!(left.len(), 2, "{left:?}");
     }
+    Ok(())
+}
+
+/// A table that was not loaded has the name of its place in the model.
+#[test]
+fn a_table_of_ones_own_is_named_by_its_path() -> Result<()> {
+    #[derive(Quantizable)]
+    struct Named {
+        table: nn::Embedding,
+    }
+    let dir = tempfile::tempdir()?;
+    let source = Checkpoint::open(folder(dir.path(), 1)?)?;
+    let rows = Tensor::randn(0f32, 1., (50, 24), &Device::Cpu)?;
+    let mut model = Named {
+        table: nn::Embedding::new(rows, 24),
+    };
+    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0).embeddings())?;
+    let out = dir.path().join("int8");
+    checkpoint::save(&model, &source, &out)?;
+    let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+    let group = &config["quantization_config"]["config_groups"]["group_0"];
+    assert_eq!(group["targets"], json!(["table"]), "{config}");
     Ok(())
 }
 

@@ -359,6 +359,53 @@ fn bytes_are_those_of_the_file() -> Result<()> {
     Ok(())
 }
 
+/// Of a file that was written here, whose record says what its tensors are.
+#[test]
+fn groups_that_are_not_those_of_the_record_are_refused() -> Result<()> {
+    use safetensors::Dtype::{F32, I32};
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
+    let weight = Tensor::randn(0f32, 1., (8, 64), &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut model = vec![nn::linear_no_bias(64, 8, vb.pp("a"))?];
+    let spec = candle_dynquant::QConfigSpec::all_kinds(QConfig::Groups(GroupConfig::INT8));
+    quantize_dynamic(&mut model, &spec)?;
+    checkpoint::save(&model, &source, &out)?;
+    let whole = raw(&out)?;
+    let bytes = fs::read(&out)?;
+    let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
+    let metadata = metadata.metadata().clone();
+    let zeros = |dtype, shape: &[usize]| {
+        (
+            dtype,
+            shape.to_vec(),
+            vec![0; 4 * shape.iter().product::<usize>()],
+        )
+    };
+    for (name, to, expected) in [
+        ("a.weight_scale", None, "a.weight_scale"),
+        (
+            "a.weight_scale",
+            Some(zeros(F32, &[8, 3])),
+            "a.weight_scale",
+        ),
+        ("a.weight_scale", Some(zeros(I32, &[8, 2])), "a float dtype"),
+        ("a.weight_g_idx", Some(zeros(I32, &[64])), "a.weight_g_idx"),
+    ] {
+        let mut tensors = whole.clone();
+        match to {
+            Some(to) => tensors.insert(name.into(), to),
+            None => tensors.remove(name),
+        };
+        write(&tensors, metadata.clone(), &out)?;
+        let error = Checkpoint::open(&out).expect_err(name).to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    Ok(())
+}
+
 /// Experts in one tensor are packed one by one, beside it: packed weights are matrices.
 #[test]
 fn experts_in_one_tensor_keep_their_bits() -> Result<()> {

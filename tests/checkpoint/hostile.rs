@@ -123,6 +123,24 @@ fn a_file_that_is_cut_short_after_it_was_opened_is_an_error() -> Result<()> {
 }
 
 #[test]
+fn a_header_has_a_limit_also_where_the_file_has_as_many_bytes() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("a.safetensors");
+    for (length, expected) in [
+        (100_000_001u64, "at most 100000000 bytes"),
+        (100_000_000, "JSON"),
+    ] {
+        fs::write(&path, length.to_le_bytes())?;
+        // No bytes on the disk stand for the rest.
+        let file = fs::OpenOptions::new().write(true).open(&path)?;
+        file.set_len(8 + length)?;
+        let error = Checkpoint::open(&path).expect_err("no header").to_string();
+        assert!(error.contains(expected), "{length}: {error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn headers_that_lie_are_refused() {
     let cases = [
         ("empty", vec![], "8 bytes"),

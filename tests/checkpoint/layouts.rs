@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, GroupConfig, GroupScheme, QWeight, checkpoint, nn};
+use candle_dynquant::{Checkpoint, Granularity, GroupConfig, GroupScheme, QWeight, checkpoint, nn};
 use candle_nn::VarBuilder;
 use serde_json::{Value, json};
 
@@ -93,6 +93,9 @@ fn check(folder: &Path, int8: [bool; 2], rounding: f32) -> Result<Model> {
     checkpoint::save(&model, &opened, &saved)?;
     let again = Model::open(&saved)?;
     assert_eq!(again.int8(), int8);
+    let bytes = fs::read(saved.join("model.safetensors"))?;
+    let header = String::from_utf8_lossy(&bytes[..bytes.len().min(8_000)]);
+    assert!(!header.contains("tensor_names"), "torchao's description");
     let bits = |model: &Model| -> Result<Vec<u32>> {
         let ys = model.forward(&expected["input"])?.flatten_all()?;
         Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
@@ -575,6 +578,38 @@ fn hostile_files_of_quanto() {
             "scale",
         ),
     ]);
+}
+
+#[test]
+fn activations_of_torchao_are_per_row_or_per_tensor() -> Result<()> {
+    let scales = f32s(&[1., 2.]);
+    let tensors = [
+        ("a._weight_qdata", "I8", json!([2, 3]), &[1u8; 6][..]),
+        ("a._weight_scale", "F32", json!([2, 1]), &scales[..]),
+    ];
+    for (name, granularity) in [
+        ("PerRow", Granularity::PerRow),
+        ("PerTensor", Granularity::PerTensor),
+    ] {
+        let settings = json!({"_data": {
+            "granularity": {"_type": name, "_data": {"dim": -1}},
+            "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
+        }});
+        let described = json!({
+            "_type": "Int8Tensor", "_data": {"block_size": [1, 3], "act_quant_kwargs": settings},
+            "_tensor_data_names": ["qdata", "scale"],
+        });
+        let metadata = json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()});
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("a.safetensors");
+        fs::write(&path, file(&tensors, metadata))?;
+        let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
+        let layer = nn::linear_no_bias(3, 2, vb.pp("a"))?;
+        let weight = layer.projection().qweight().expect("codes");
+        let activation = weight.activation().map(|config| config.granularity);
+        assert_eq!(activation, Some(granularity), "{name}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -164,6 +164,25 @@ fn versions_are_told_by_zero_points() -> Result<()> {
             "{error}"
         );
     }
+    // GPTQ's tensors show it by their scales, too.
+    let dir = changed("gptq", |tensors, config| {
+        tensors.retain(|name, _| !name.ends_with("g_idx"));
+        *config = Value::Null;
+    })?;
+    let error = Checkpoint::open(dir.path())
+        .expect_err("no version")
+        .to_string();
+    assert!(error.contains("down.g_idx"), "{error}");
+    // The greatest zero point.
+    let dir = changed("awq", |tensors, _| {
+        for (name, (_, _, bytes)) in tensors {
+            if name.ends_with("qzeros") {
+                bytes.fill(0xff);
+            }
+        }
+    })?;
+    let checkpoint = Checkpoint::open(dir.path())?;
+    assert!(checkpoint.floats("up.weight")?.iter().all(|x| *x <= 0.));
     // AWQ has one.
     let dir = changed("awq", |_, config| *config = Value::Null)?;
     same_floats(&Checkpoint::open(dir.path())?, &expected(&fixture("awq"))?)

@@ -248,6 +248,16 @@ fn a_norm_that_the_source_has_otherwise_or_twice_is_an_error() -> Result<()> {
         let error = save(&pair, &source).unwrap_err();
         assert!(error.contains("block."), "{error}");
     }
+    // Both folded, of other gains.
+    let own = candle_core::safetensors::load(&float, &Device::Cpu)?;
+    let mut tensors = own.clone();
+    let gain = (&own["block.norm.weight"] * 1.3)?;
+    tensors.insert("block.norm.weight".to_owned(), gain);
+    candle_core::safetensors::save(&tensors, &other)?;
+    let mut gained = Model::open(&other, DType::F32)?;
+    gained.equalize()?;
+    let error = save(&(model.clone(), gained), &source).unwrap_err();
+    assert!(error.contains("block."), "{error}");
     let mut moved = model.clone();
     moved.equalize()?;
     let bias = (moved.old.bias().expect("a bias") + 1.)?;
