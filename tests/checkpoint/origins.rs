@@ -7,11 +7,12 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::checkpoint::Saved;
+use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     Checkpoint, Layer, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, checkpoint,
     nn,
 };
-use candle_dynquant::{LayerKind, quantize_dynamic};
+use candle_dynquant::{DynamicConfig, LayerKind, QScheme, quantize_dynamic};
 use candle_nn::VarBuilder;
 
 use super::contested::saved;
@@ -555,6 +556,131 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     candle_core::safetensors::save(&experts, &float)?;
     let source = Checkpoint::open(&float)?;
     checkpoint::Plan::new(&source, &spec, &["experts.other".to_owned()], &[])?;
+    Ok(())
+}
+
+/// What is multiplied decides, since a table needs less.
+#[test]
+fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
+    #[derive(Quantizable, Clone)]
+    enum Part {
+        Head(nn::Linear),
+        Table(nn::Embedding),
+    }
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    write(&float, [("words.weight", random(&[12, 16])?)])?;
+    let load = |checkpoint: &Checkpoint, head_first: bool| -> Result<Vec<Part>> {
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let all = vb.get((12, 16), "words.weight")?;
+        let mut parts = Vec::new();
+        for rows in all.chunk(2, 0)? {
+            parts.push(Part::Head(nn::Linear::new(rows.clone(), None)));
+            parts.push(Part::Table(nn::Embedding::new(rows, 16)));
+        }
+        if !head_first {
+            parts.reverse();
+        }
+        Ok(parts)
+    };
+    let heads = |parts: &[Part]| -> Result<Vec<Vec<u32>>> {
+        let heads = parts.iter().filter_map(|part| match part {
+            Part::Head(head) => Some(bits(head, 16)),
+            Part::Table(_) => None,
+        });
+        heads.collect()
+    };
+    let source = Checkpoint::open(&float)?;
+    for head_first in [true, false] {
+        let mut model = load(&source, head_first)?;
+        let spec = QConfigSpec::int4().min_params(0);
+        quantize_dynamic(
+            &mut model,
+            &spec.kind(LayerKind::Embedding, QConfig::int4()),
+        )?;
+        checkpoint::save(&model, &source, &out)?;
+        let again = load(&Checkpoint::open(&out)?, head_first)?;
+        assert_eq!(heads(&again)?, heads(&model)?, "{head_first}");
+    }
+    Ok(())
+}
+
+/// Rows whose zero points are all 0 are stored without any, beside rows that have some.
+#[test]
+fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    // From -128 to 127 steps, so that 0 is the zero point; and from 0 to 3.
+    let even = |i: usize| [-1.28f32, 1.27, 0.5, -0.3][i % 4];
+    let uneven = |i: usize| [0f32, 3., 1., 2.][i % 4];
+    let rows: Vec<f32> = (0..48).map(even).chain((0..48).map(uneven)).collect();
+    let weight = Tensor::from_vec(rows, (6, 16), &Device::Cpu)?;
+    write(&float, [("qkv.weight", weight)])?;
+    let affine = QConfig::Int8 {
+        weight: ObserverConfig::new(
+            ObserverKind::PerChannelMinMax,
+            QDType::QInt8,
+            QScheme::PerChannelAffine,
+        ),
+        activation: DynamicConfig::default(),
+    };
+    let spec = QConfigSpec::all_kinds(affine);
+    let load = |checkpoint: &Checkpoint| -> Result<Vec<nn::Linear>> {
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        let parts = vb.get((6, 16), "qkv.weight")?.chunk(2, 0)?;
+        Ok(parts
+            .into_iter()
+            .map(|part| nn::Linear::new(part, None))
+            .collect())
+    };
+    let source = Checkpoint::open(&float)?;
+    let mut model = load(&source)?;
+    quantize_dynamic(&mut model, &spec)?;
+    checkpoint::save(&model, &source, &out)?;
+    for (a, b) in model.iter().zip(load(&Checkpoint::open(&out)?)?) {
+        assert_eq!(bits(a, 16)?, bits(&b, 16)?);
+    }
+    Ok(())
+}
+
+/// Only the file that has a tensor tells of the layers that are cut from it.
+#[test]
+fn parts_are_recorded_where_their_tensor_is() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&float)?;
+    let tensors = [
+        ("qkv.weight", random(&[9, 16])?),
+        ("head.weight", random(&[4, 16])?),
+    ];
+    let mut map = serde_json::Map::new();
+    for (i, (name, tensor)) in tensors.into_iter().enumerate() {
+        let file = format!("model-{i}.safetensors");
+        write(&float.join(&file), [(name, tensor)])?;
+        map.insert(name.to_owned(), file.into());
+    }
+    let index = serde_json::json!({"metadata": {}, "weight_map": map});
+    std::fs::write(
+        float.join("model.safetensors.index.json"),
+        index.to_string(),
+    )?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    // Some rows of it twice, in no order, which a record of views tells.
+    let qkv = vb.get((9, 16), "qkv.weight")?;
+    let mut model = vec![nn::linear_no_bias(16, 4, vb.pp("head"))?];
+    for (start, len) in [(0, 6), (3, 6)] {
+        model.push(nn::Linear::new(qkv.narrow(0, start, len)?, None));
+    }
+    quantize_dynamic(&mut model, &QConfigSpec::pytorch())?;
+    checkpoint::save(&model, &source, &out)?;
+    let header = |number: usize| -> Result<String> {
+        let bytes = std::fs::read(out.join(format!("model-{number}.safetensors")))?;
+        let length = u64::from_le_bytes(bytes[..8].try_into()?) as usize;
+        Ok(String::from_utf8(bytes[8..8 + length].to_vec())?)
+    };
+    assert!(header(0)?.contains("views"), "{}", header(0)?);
+    assert!(!header(1)?.contains("qkv"), "{}", header(1)?);
     Ok(())
 }
 
