@@ -122,7 +122,7 @@ def check_generation(port, name, texts):
 
     refused("two answers", openai.BadRequestError, "expected 1, got 2", lambda: chat(n=2))
     refused("tools", openai.BadRequestError, "not supported", lambda: chat(tools=[{"type": "function"}]))
-    refused("a long prompt", openai.BadRequestError, "context_length_exceeded", lambda: complete(prompt="word " * 3000))
+    refused("a long prompt", openai.BadRequestError, "context_length_exceeded", lambda: complete(prompt="word " * 20_000))
     refused("another model", openai.NotFoundError, "model_not_found", lambda: chat(model="gpt-5"))
     refused("embeddings", openai.BadRequestError, "generates texts", lambda: client.embeddings.create(model=name, input="a"))
 
