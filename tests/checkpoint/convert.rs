@@ -398,13 +398,20 @@ fn a_tensor_of_several_layers_is_no_module_of_other_libraries() -> Result<()> {
     let tensors: &[(&str, &[usize])] = &[("attn.in_proj_weight", &[24, 8]), ("up.weight", &[8, 8])];
     let source = folder_of(dir.path(), "{}", tensors)?;
     let names = ["attn.in_proj_weight".to_owned()];
-    for preset in ["int8", "float16"] {
-        let spec = QConfigSpec::preset(preset)?.min_params(0);
+    // Other treatments than that of the layer beside it, whose modules are then named.
+    for (i, qconfig) in [QConfig::int8(), QConfig::pytorch(), QConfig::float16()]
+        .into_iter()
+        .enumerate()
+    {
+        let spec = QConfigSpec::int8().min_params(0).name(&*names[0], qconfig);
         let plan = Plan::new(&source, &spec, &names, &[])?;
-        let out = dir.path().join(preset);
+        let out = dir.path().join(i.to_string());
         checkpoint::quantize(&source, &plan, &out, |_| ())?;
         let config = fs::read_to_string(out.join("config.json"))?;
-        assert!(!config.contains("in_proj"), "{config}");
+        assert!(
+            config.contains("config_groups") && !config.contains("in_proj"),
+            "{config}"
+        );
     }
     Ok(())
 }

@@ -257,3 +257,31 @@ fn write_block(
     to.write(name, &bytes)?;
     write_qparams(name, &scales, &zeros, to)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_output_has_no_place_in_the_source() -> Result<()> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a.safetensors");
+        let weight = Tensor::zeros((2, 2), DType::F32, &Device::Cpu)?;
+        candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &path)?;
+        let source = Checkpoint::open(&path)?;
+        let full = Error::from(Fault::Io {
+            action: "write",
+            error: std::io::ErrorKind::StorageFull.into(),
+        });
+        let error = fault(full, &source.opened, "a.weight").to_string();
+        assert!(
+            !error.contains("a.weight") && !error.contains("safetensors"),
+            "{error}"
+        );
+        Ok(())
+    }
+}

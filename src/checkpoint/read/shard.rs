@@ -521,6 +521,12 @@ mod tests {
                 assert!(*got == bytes[there..there + size], "{dtype:?} {i}");
             }
             assert_eq!(copied.len(), bytes.len());
+            let empty = Entry {
+                shape: vec![4, 0],
+                bytes: 0,
+                ..entry
+            };
+            assert!(shard.floats("a", &empty, 0..0)?.is_empty());
         }
         Ok(())
     }
