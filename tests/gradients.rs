@@ -310,6 +310,24 @@ fn a_recurrent_layer_is_candle_s_where_anything_is_tracked() -> Result<()> {
     }
     let names = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"];
     let data = vars.data().lock().expect("variables");
+    for kind in ["weight", "bias"] {
+        let some = names.map(|name| {
+            let of_kind = name.starts_with(kind);
+            let tensor = of_kind.then(|| data[name].as_tensor().clone());
+            (
+                name.to_owned(),
+                tensor.unwrap_or_else(|| data[name].as_detached_tensor()),
+            )
+        });
+        let some = VarBuilder::from_tensors(some.into(), DType::F32, &Device::Cpu);
+        let layer = nn::LSTM::new(3, 4, Default::default(), some)?;
+        let (ys, _) = layer.forward(&xs.as_detached_tensor(), None)?;
+        let gradients = ys.sqr()?.sum_all()?.backward()?;
+        assert!(
+            gradients.get(&data[&format!("{kind}_ih_l0")]).is_some(),
+            "{kind}"
+        );
+    }
     let plain = names.map(|name| (name.to_owned(), data[name].as_detached_tensor()));
     let plain = VarBuilder::from_tensors(plain.into(), DType::F32, &Device::Cpu);
     let of_input = nn::LSTM::new(3, 4, Default::default(), plain)?;

@@ -605,39 +605,37 @@ fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
     Ok(())
 }
 
-/// Rows whose zero points are all 0 are stored without any, beside rows that have some.
+/// A symmetric weight of others may have zero points, and some of its parts none but 0.
 #[test]
 fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
+    use safetensors::Dtype::{F32, I8};
     let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    // From -128 to 127 steps, so that 0 is the zero point; and from 0 to 3.
-    let even = |i: usize| [-1.28f32, 1.27, 0.5, -0.3][i % 4];
-    let uneven = |i: usize| [0f32, 3., 1., 2.][i % 4];
-    let rows: Vec<f32> = (0..48).map(even).chain((0..48).map(uneven)).collect();
-    let weight = Tensor::from_vec(rows, (6, 16), &Device::Cpu)?;
-    write(&float, [("qkv.weight", weight)])?;
-    let affine = QConfig::Int8 {
-        weight: ObserverConfig::new(
-            ObserverKind::PerChannelMinMax,
-            QDType::QInt8,
-            QScheme::PerChannelAffine,
+    let [foreign, out] = ["foreign", "out"].map(|name| dir.path().join(name));
+    let codes = (0..96).map(|i| (i * 7 % 251) as u8).collect();
+    let tensors = [
+        ("qkv.weight", (I8, vec![6, 16], codes)),
+        (
+            "qkv.weight_scale",
+            (F32, vec![6, 1], 0.5f32.to_le_bytes().repeat(6)),
         ),
-        activation: DynamicConfig::default(),
-    };
-    let spec = QConfigSpec::all_kinds(affine);
+        (
+            "qkv.weight_zero_point",
+            (I8, vec![6, 1], vec![0, 0, 0, 5, 5, 5]),
+        ),
+    ];
+    let tensors = tensors.map(|(name, tensor)| (name.to_owned(), tensor));
+    super::groups::write(&tensors.into(), None, &foreign)?;
     let load = |checkpoint: &Checkpoint| -> Result<Vec<nn::Linear>> {
         let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
         let parts = vb.get((6, 16), "qkv.weight")?.chunk(2, 0)?;
-        Ok(parts
-            .into_iter()
-            .map(|part| nn::Linear::new(part, None))
-            .collect())
+        let parts = parts.into_iter().map(|part| nn::Linear::new(part, None));
+        Ok(parts.collect())
     };
-    let source = Checkpoint::open(&float)?;
-    let mut model = load(&source)?;
-    quantize_dynamic(&mut model, &spec)?;
+    let source = Checkpoint::open(&foreign)?;
+    let model = load(&source)?;
     checkpoint::save(&model, &source, &out)?;
     for (a, b) in model.iter().zip(load(&Checkpoint::open(&out)?)?) {
+        assert!(a.projection().qweight().is_some());
         assert_eq!(bits(a, 16)?, bits(&b, 16)?);
     }
     Ok(())

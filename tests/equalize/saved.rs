@@ -256,6 +256,10 @@ fn a_norm_that_the_source_has_otherwise_or_twice_is_an_error() -> Result<()> {
     candle_core::safetensors::save(&tensors, &other)?;
     let mut gained = Model::open(&other, DType::F32)?;
     gained.equalize()?;
+    let mut gained_norm = model.clone();
+    gained_norm.norm = gained.norm.clone();
+    let error = save(&(model.clone(), gained_norm), &source).unwrap_err();
+    assert!(error.contains("block.norm"), "{error}");
     let error = save(&(model.clone(), gained), &source).unwrap_err();
     assert!(error.contains("block."), "{error}");
     let mut moved = model.clone();
