@@ -7,12 +7,11 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::checkpoint::Saved;
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
 use candle_dynquant::{
     Checkpoint, Layer, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, checkpoint,
     nn,
 };
-use candle_dynquant::{DynamicConfig, LayerKind, QScheme, quantize_dynamic};
+use candle_dynquant::{LayerKind, quantize_dynamic};
 use candle_nn::VarBuilder;
 
 use super::contested::saved;
