@@ -300,7 +300,7 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
     Ok(())
 }
 
-/// What the real libraries give: see `assets/reference/gguf_llama.py`.
+/// Results of the real libraries, by `assets/reference/gguf_decoders.py`.
 #[derive(Deserialize)]
 struct GgufFixture {
     texts: Vec<Tokenized>,
@@ -341,7 +341,7 @@ fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
     Ok(())
 }
 
-/// What a file says that its tokens or its model cannot be, and the words of the error.
+/// Each case changes one key of the metadata; the error names the key or what it expected.
 #[test]
 fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
     use Value::{Array, Bool, F32, String as Text, U32};

@@ -45,7 +45,7 @@ words!(GroupScheme, "scheme of groups", prefix "", {
 ///
 /// Activations become 8-bit integers at every call, symmetric, with a scale for each 32 inputs of a
 /// row, or one for the row, so that a row's result does not depend on the rows beside it. Scales of
-/// weights are those of the least squares of errors, in float16.
+/// weights minimize the squares of errors, in float16.
 ///
 /// ```
 /// use candle_dynquant::{GroupConfig, GroupScheme, QConfig};

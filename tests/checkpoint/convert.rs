@@ -398,7 +398,7 @@ fn a_tensor_of_several_layers_is_no_module_of_other_libraries() -> Result<()> {
     let tensors: &[(&str, &[usize])] = &[("attn.in_proj_weight", &[24, 8]), ("up.weight", &[8, 8])];
     let source = folder_of(dir.path(), "{}", tensors)?;
     let names = ["attn.in_proj_weight".to_owned()];
-    // Other treatments than that of the layer beside it, whose modules are then named.
+    // Where layers are treated differently, the config names their modules.
     for (i, qconfig) in [QConfig::int8(), QConfig::pytorch(), QConfig::float16()]
         .into_iter()
         .enumerate()

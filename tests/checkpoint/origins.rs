@@ -558,7 +558,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     Ok(())
 }
 
-/// What is multiplied decides, since a table needs less.
+/// The head decides, since a table has no activations.
 #[test]
 fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
     #[derive(Quantizable, Clone)]

@@ -179,7 +179,7 @@ fn it_is_a_table_and_json() {
         let decibels = deviation.sqnr_db();
         assert!(up.contains(&format!("{decibels:.1}")), "{text}");
     }
-    // What was not called, and what is not quantized.
+    // A layer that was not called, and one that is not quantized, have rows too.
     for name in [" unused ", " table "] {
         assert!(text.lines().any(|line| line.contains(name)), "{text}");
     }

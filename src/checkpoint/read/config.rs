@@ -189,7 +189,7 @@ impl Quantization {
         said.is_some_and(|said| said.granularity == Granularity::PerRow)
     }
 
-    /// What the file says of the activations beside a weight, if it says something.
+    /// The activations beside a weight, if the file says something of them.
     fn said(&self, weight: &str) -> Option<Option<DynamicConfig>> {
         let module = module(weight);
         if let Some(activation) = self.modules.get(module) {

@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Every range of elements is that of all of them.
+    /// Checks that each range of elements equals the same range of all elements.
     fn check<T: PartialEq>(
         name: &str,
         read: impl Fn(Range<usize>) -> Result<Vec<T>>,
