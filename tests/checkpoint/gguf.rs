@@ -112,6 +112,19 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
     Ok(())
 }
 
+/// The file itself, as it is saved, and as floats.
+fn copies(dir: &Path, path: &Path) -> Result<[Checkpoint; 3]> {
+    let [saved, float] = ["a.safetensors", "b.safetensors"].map(|name| dir.join(name));
+    let checkpoint = Checkpoint::open(path)?;
+    checkpoint::save(&(), &checkpoint, &saved)?;
+    checkpoint::dequantize(&checkpoint, &float, |_| {})?;
+    Ok([
+        checkpoint,
+        Checkpoint::open(&saved)?,
+        Checkpoint::open(&float)?,
+    ])
+}
+
 /// GGUF interleaves the halves of a head of llama's queries and keys.
 fn interleaved(weight: &Tensor, heads: usize) -> Result<Tensor> {
     let (n, k) = weight.dims2()?;
@@ -194,18 +207,8 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
         ];
         let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
         gguf_file::write(&mut File::create(&path)?, &metadata, &tensors)?;
-        let (saved, float) = (
-            dir.path().join("a.safetensors"),
-            dir.path().join("b.safetensors"),
-        );
-        let checkpoint = Checkpoint::open(&path)?;
-        checkpoint::save(&(), &checkpoint, &saved)?;
-        checkpoint::dequantize(&checkpoint, &float, |_| {})?;
-        for checkpoint in [
-            &checkpoint,
-            &Checkpoint::open(&saved)?,
-            &Checkpoint::open(&float)?,
-        ] {
+        let [checkpoint, saved, float] = copies(dir.path(), &path)?;
+        for checkpoint in [&checkpoint, &saved, &float] {
             for (name, expected) in &expected {
                 assert!(checkpoint.floats(name)? == *expected, "{dtype:?} {name}");
             }
@@ -218,12 +221,7 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
         let q = load(&checkpoint)?;
         let xs = Tensor::randn(0f32, 1., (3, 64), &Device::Cpu)?;
         let ys = q.forward(&xs)?.to_vec2::<f32>()?;
-        assert_eq!(
-            load(&Checkpoint::open(&saved)?)?
-                .forward(&xs)?
-                .to_vec2::<f32>()?,
-            ys
-        );
+        assert_eq!(load(&saved)?.forward(&xs)?.to_vec2::<f32>()?, ys);
         let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
         let table = nn::embedding(20, 64, vb.pp("model.embed_tokens"))?;
         let rows = table.forward(&Tensor::new(&[3u32], &Device::Cpu)?)?;
@@ -264,18 +262,7 @@ fn norms_of_gemma_are_those_of_safetensors() -> Result<()> {
     }
     tensors.push(("blk.0.attn_q.weight", stored(GgmlDType::F32)?));
     write(&path, "gemma3", &tensors)?;
-    let (saved, float) = (
-        dir.path().join("a.safetensors"),
-        dir.path().join("b.safetensors"),
-    );
-    let checkpoint = Checkpoint::open(&path)?;
-    checkpoint::save(&(), &checkpoint, &saved)?;
-    checkpoint::dequantize(&checkpoint, &float, |_| {})?;
-    for checkpoint in [
-        checkpoint,
-        Checkpoint::open(&saved)?,
-        Checkpoint::open(&float)?,
-    ] {
+    for checkpoint in copies(dir.path(), &path)? {
         for (_, name) in names {
             assert_eq!(checkpoint.floats(&format!("{name}.weight"))?, [0.5, -0.25]);
         }
