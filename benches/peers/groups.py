@@ -2,11 +2,12 @@
 
 import bert
 import decoder
+import int4
 import linear
 import ops
 import recurrent
 
-GROUPS = {"linear": linear, "bert": bert, "recurrent": recurrent, "decoder": decoder, "ops": ops}
+GROUPS = {"linear": linear, "int4": int4, "bert": bert, "recurrent": recurrent, "decoder": decoder, "ops": ops}
 
 
 def select(group, text=None):

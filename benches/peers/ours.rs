@@ -68,6 +68,7 @@ impl Process for Ours {
     fn load(&mut self, case: &Value, tensors: Tensors) -> Result<Case> {
         match text(case, "group")? {
             "linear" | "concurrency" => linear(tensors),
+            "int4" => int4(tensors),
             "bert" => self.bert(text(case, "folder")?, tensors),
             "recurrent" => recurrent(case, tensors),
             "decoder" => self.decoder(case, tensors),
@@ -172,6 +173,33 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     })
 }
 
+/// Weights of 4 bits in groups, and candle's products of the same bits, without their bias.
+fn int4(mut tensors: Tensors) -> Result<Case> {
+    let (xs, weight) = (take(&mut tensors, "xs")?, take(&mut tensors, "weight")?);
+    let bias = take(&mut tensors, "bias")?;
+    let float = nn::Linear::new(weight.clone(), Some(bias.clone()));
+    let mut case = Case::default();
+    for (name, spec) in [
+        ("ours", QConfigSpec::int4()),
+        ("our int8", QConfigSpec::int8()),
+    ] {
+        let layer = quantized(&float, spec)?;
+        case.contenders.push((name, module(layer, &xs)));
+    }
+    for (name, dtype) in [
+        ("candle Q4_0", GgmlDType::Q4_0),
+        ("candle Q4_K", GgmlDType::Q4K),
+    ] {
+        if weight.dim(1)?.is_multiple_of(dtype.block_size()) {
+            let product = QMatMul::from_qtensor(QTensor::quantize(&weight, dtype)?)?;
+            let output = product.forward(&xs)?.broadcast_add(&bias)?;
+            case.outputs.push((name, output));
+            case.contenders.push((name, module(product, &xs)));
+        }
+    }
+    Ok(case)
+}
+
 /// Float operations of a BERT layer, ours against candle's own.
 fn operation(case: &Value, mut tensors: Tensors) -> Result<Case> {
     let xs = take(&mut tensors, "xs")?;
@@ -230,11 +258,13 @@ fn attention_of(xs: &Tensor, heads: usize) -> Result<Vec<(&'static str, Contende
     let (a, b, c) = (q.clone(), k.clone(), v.clone());
     let candle = move || merged(attention(&a, &b, &c, None, scale)?);
     contenders.push(("candle f32", contender(candle)));
-    let ours = move || {
-        let context = ops::scaled_dot_product_attention(&q, &k, &v, None, scale)?;
-        merged(context)
-    };
-    contenders.push(("ours", contender(ours)));
+    let ours = [("ours", ops::Precision::Float32)].into_iter();
+    for (name, precision) in ours.chain(attentions()?) {
+        let (q, k, v) = (q.clone(), k.clone(), v.clone());
+        let attention = ops::scaled_dot_product_attention_with;
+        let call = move || merged(attention(&q, &k, &v, None, scale, precision)?);
+        contenders.push((name, contender(call)));
+    }
     Ok(contenders)
 }
 

@@ -43,6 +43,7 @@ class Text:
 TITLES = {
     "linear": "Linear: `m, k, n`",
     "sweep": "Linear by rows: `m, k, n`",
+    "int4": "Linear of 4 bits in groups of 32: `m, k, n`",
     "bert": "BERT encoders: batch x sequence length",
     "recurrent": "Recurrent layers: `input, hidden, layers, bidirectional, batch, steps`",
     "decoder": "Decoders: a prompt, or a token of each sequence after so many tokens",

@@ -35,6 +35,18 @@ def linear(case, tensors):
     return {name: call(model, [xs]) for name, model in compiled(model, [xs]).items()}
 
 
+def int4(case, tensors):
+    """Activations have 8 bits in the same groups; all forms are tried."""
+    xs, weight, bias = (tensors[name] for name in ("xs", "weight", "bias"))
+    rows = opset.parameter([-1, xs.shape[1]], np.float32)
+    model = ov.Model([opset.add(opset.matmul(rows, opset.constant(weight), False, True), opset.constant(bias))], [rows])
+    # Without `all_layers` the last product keeps 8 bits.
+    options = {"group_size": 32, "all_layers": True}
+    model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT4_SYM, **options)
+    model = CORE.compile_model(model, "CPU", OPTIONS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "32"})
+    return {"openvino int4": call(model, [xs])}
+
+
 def bert(case, tensors):
     ids = tensors["ids"]
     return {name: call(model, encoder_inputs(ids)) for name, model in encoders(case["folder"]).items()}
