@@ -9,6 +9,8 @@ use candle_dynquant::{
     checkpoint, inspect, nn, quantize_dynamic, tune,
 };
 use candle_dynquant::{LeftReason, Outcome};
+use candle_dynquant_support::bert::{Bert, Folder, texts};
+use candle_dynquant_support::repository;
 use candle_nn::{VarBuilder, VarMap};
 
 use crate::common::tensor;
@@ -630,6 +632,39 @@ fn a_search_has_it_in_its_ladder() -> Result<()> {
             model.precisions().contains(&BFloat16),
             "{strategy}: {outcome}"
         );
+    }
+    Ok(())
+}
+
+/// A folder keeps the precision of attention, also where nothing else is quantized.
+#[test]
+fn a_saved_bert_answers_as_before() -> Result<()> {
+    let dir = repository().join("assets/bert");
+    let folder = Folder::read(&dir)?;
+    let texts = ["a game of chess", "a paint program for children, and more"];
+    let tokens = texts::tokenize(&folder.tokenizer, &folder.config, &texts, None)?;
+    let batches = texts::batches(&tokens, 2, folder.config.pad_token_id)?;
+    let answer =
+        |model: &Bert| -> Result<Vec<Vec<f32>>> { Ok(model.forward(&batches[0])?.to_vec2()?) };
+    let out = tempfile::tempdir()?;
+    for (i, spec) in [
+        QConfigSpec::int8().attention(),
+        QConfigSpec::bfloat16().attention(),
+        QConfigSpec::new().attention(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut model = folder.model.clone();
+        let report = quantize_dynamic(&mut model, &spec)?;
+        let layers = report.swapped().filter(|l| l.kind == LayerKind::Attention);
+        assert_eq!(layers.count(), 4, "{report}");
+        let out = out.path().join(i.to_string());
+        checkpoint::save(&model, &Checkpoint::open(&dir)?, &out)?;
+        let again = Folder::read(&out)?;
+        assert!(again.is_quantized, "{spec}");
+        assert_eq!(answer(&again.model)?, answer(&model)?, "{spec}");
+        assert_ne!(answer(&model)?, answer(&folder.model)?, "{spec}");
     }
     Ok(())
 }

@@ -1,7 +1,10 @@
-//! Attention: the functions, the layer that a spec quantizes, and caches of keys and values.
+//! Attention: the functions, the layer that a spec quantizes, caches of keys and values, and what
+//! fewer bits cost models.
 
+mod accuracy;
 mod cache;
 #[path = "../common/mod.rs"]
 mod common;
 mod functions;
 mod layer;
+mod vit;
