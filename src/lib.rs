@@ -142,7 +142,7 @@ pub use candle_dynquant_derive::Quantizable;
 pub use {candle_core, candle_nn};
 
 pub use checkpoint::Checkpoint;
-pub use equalize::{Equalization, EqualizeReport, LeftNorm, NormPair, Unfoldable, equalize};
+pub use equalize::{Equalization, EqualizeReport, EqualizedPair, LeftSource, Unfoldable, equalize};
 pub use error::{Error, ErrorKind, Result};
 pub use gptq::{FedBack, GptqConfig, GptqReport, Rounded, RoundedReason, gptq};
 #[doc(hidden)]

@@ -170,6 +170,30 @@ fn the_built_in_model_answers_in_every_precision() -> Result<()> {
     Ok(())
 }
 
+/// A long prompt, which is read in several steps, has the scores of one step.
+#[test]
+fn a_long_prompt_has_the_bits_of_one_step() -> Result<()> {
+    let folder = Folder::open(&repository().join("assets/decoder"), None)?;
+    let mut model = folder.load()?;
+    quantize_dynamic(&mut model, &QConfigSpec::int8().attention())?;
+    let text = std::fs::read_to_string(repository().join("assets/lstm/heldout.txt"))?;
+    let ids = folder.texts.encode(&text[..6_000])?;
+    for (batch, tokens) in [(1, 512), (1, 1_100), (3, 400), (600, 2)] {
+        let ids: Vec<_> = ids.iter().copied().cycle().take(batch * tokens).collect();
+        let ids = Tensor::from_vec(ids, (batch, tokens), &Device::Cpu)?;
+        let mut cache = model.cache();
+        let next = model.next(&ids, &mut cache)?;
+        assert_eq!(cache.len(), tokens);
+        let one = model.step(&mut [Part {
+            tokens: &ids,
+            cache: &mut model.cache(),
+            scores: Scores::Last,
+        }])?;
+        assert_eq!(bits(&next)?, bits(&one)?, "{batch} x {tokens}");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_config_that_no_decoder_has_is_named() {
     let base = r#""vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,

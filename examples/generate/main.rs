@@ -28,7 +28,8 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{
-    GptqConfig, Layer, LayerKind, QConfigSpec, Report, Visitor, Walk, gptq, quantize_dynamic,
+    Equalization, GptqConfig, Layer, LayerKind, QConfigSpec, Report, Visitor, Walk, equalize, gptq,
+    quantize_dynamic,
 };
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
@@ -112,6 +113,11 @@ struct Args {
     #[arg(long, conflicts_with_all = ["preset", "spec"])]
     float: bool,
 
+    /// Before quantizing, move range from norms and up projections to the weights that read them,
+    /// as this text has it: the first windows of it, 4 at most
+    #[arg(long, value_name = "FILE", conflicts_with = "float")]
+    equalize: Option<PathBuf>,
+
     /// Quantize weights in groups for this text, by GPTQ: the first windows of it, 32 at most
     #[arg(long, value_name = "FILE", conflicts_with = "float")]
     gptq: Option<PathBuf>,
@@ -124,7 +130,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     perplexity: Option<PathBuf>,
 
-    /// Tokens of a window, which begins without any before it, of --perplexity and --gptq
+    /// Tokens of a window, which begins without any before it, of --perplexity, --equalize and --gptq
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     context: usize,
 
@@ -175,10 +181,12 @@ impl Arguments for Args {
             (false, Some(_)) => self.read(&model, &texts)?,
             _ => None,
         };
-        ensure!(
-            self.gptq.is_none() || !was_quantized,
-            "--gptq: expected a float model, got one that is quantized"
-        );
+        for (option, file) in [("--equalize", &self.equalize), ("--gptq", &self.gptq)] {
+            ensure!(
+                file.is_none() || !was_quantized,
+                "{option}: expected a float model, got one that is quantized"
+            );
+        }
         let report = self.quantize(&mut model, &texts, spec.filter(|_| !was_quantized))?;
         let quantized = self.read(&model, &texts)?;
 
@@ -275,18 +283,32 @@ impl Args {
         if attention {
             spec = spec.kind(LayerKind::Attention, self.attention);
         }
+        if let Some(path) = &self.equalize {
+            let tokens = tokens_of("--equalize", path, texts)?;
+            let config = Equalization::default().between_layers();
+            equalize(model, &config, |model| self.scores(model, &tokens, 4))?;
+        }
         let Some(path) = &self.gptq else {
             return Ok(Some(quantize_dynamic(model, &spec)?));
         };
         let tokens = tokens_of("--gptq", path, texts)?;
-        let read = |model: &Decoder| {
-            for window in tokens.chunks(self.context).take(32) {
-                let window = Tensor::new(window, &Device::Cpu)?.unsqueeze(0)?;
-                model.next(&window, &mut model.cache())?;
-            }
-            Ok(())
-        };
+        let read = |model: &Decoder| self.scores(model, &tokens, 32);
         Ok(Some(gptq(model, &GptqConfig::new(spec), read)?.quantized))
+    }
+
+    /// Scores of the token after each of the first windows, of so many at most.
+    fn scores(
+        &self,
+        model: &Decoder,
+        tokens: &[u32],
+        windows: usize,
+    ) -> candle_core::Result<Tensor> {
+        let windows = tokens.chunks(self.context).take(windows);
+        let scores = windows.map(|window| {
+            let window = Tensor::new(window, &Device::Cpu)?.unsqueeze(0)?;
+            model.next(&window, &mut model.cache())
+        });
+        Tensor::cat(&scores.collect::<candle_core::Result<Vec<_>>>()?, 0)
     }
 
     fn name(&self, path: &Path) -> String {

@@ -7,6 +7,7 @@ pub struct Equalization {
     pub(super) alpha: f64,
     pub(super) pairs: Vec<[String; 2]>,
     pub(super) unused: Vec<String>,
+    pub(super) between_layers: bool,
 }
 
 impl Default for Equalization {
@@ -15,6 +16,7 @@ impl Default for Equalization {
             alpha: 0.5,
             pairs: Vec::new(),
             unused: Vec::new(),
+            between_layers: false,
         }
     }
 }
@@ -26,9 +28,9 @@ impl Equalization {
         Self { alpha, ..self }
     }
 
-    /// Equalizes the norms whose paths the regex `norm` matches as a whole, with the layers whose
-    /// paths `layers` matches, in which `$1` is the text of the first group of `norm`; no others
-    /// are looked for then.
+    /// Equalizes the norms, or float `Linear` layers, whose paths the regex `source` matches as a
+    /// whole, with the layers whose paths `layers` matches, in which `$1` is the text of the first
+    /// group of `source`; no other norms are looked for then.
     ///
     /// ```
     /// use candle_dynquant::Equalization;
@@ -36,8 +38,8 @@ impl Equalization {
     /// Equalization::default().pair(r"blocks\.(\d+)\.norm", r"blocks\.$1\.(query|key|value)");
     /// ```
     #[must_use]
-    pub fn pair(mut self, norm: impl Into<String>, layers: impl Into<String>) -> Self {
-        self.pairs.push([norm.into(), layers.into()]);
+    pub fn pair(mut self, source: impl Into<String>, layers: impl Into<String>) -> Self {
+        self.pairs.push([source.into(), layers.into()]);
         self
     }
 
@@ -47,5 +49,17 @@ impl Equalization {
     pub fn unused(mut self, layers: impl Into<String>) -> Self {
         self.unused.push(layers.into());
         self
+    }
+
+    /// Looks for layers, too, that read the output of another one after it was multiplied by
+    /// something: a down projection reads an up projection times a gate, an output projection the
+    /// values of attention. The probe runs once more for each kind of them, and has to show what is
+    /// done to the output: a limit that it does not reach is not noticed.
+    #[must_use]
+    pub fn between_layers(self) -> Self {
+        Self {
+            between_layers: true,
+            ..self
+        }
     }
 }

@@ -1,6 +1,9 @@
-//! The readers of each norm, from one run of the model with taps.
+//! The readers of each norm, and of layers between which something is multiplied, from one run of
+//! the model with taps.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
@@ -8,20 +11,23 @@ use regex::Captures;
 
 use super::config::Equalization;
 use super::factors::column_maxima;
-use super::report::{LeftNorm, NormPair, Unfoldable};
+use super::report::{EqualizedPair, LeftSource, Unfoldable};
 use crate::error::{Error, Fault, Result};
 use crate::inspect::tapped;
 use crate::module::{
     AnyNorm, Layer, LayerKind, MemoryId, Quantizable, Receiver, Visitor, Walk, WeightId,
 };
 use crate::name_regex::NameRegex;
+use crate::nn::Linear;
 
 /// A layer or a norm of the model.
 struct Place {
     path: String,
     is_norm: bool,
-    /// Whether it can be multiplied by the factors.
+    /// Whether its inputs can be multiplied by factors.
     folds: bool,
+    /// Elements of a row of its output, if they can be divided by factors.
+    divides: Option<usize>,
     /// Columns of its weights; the length of a norm.
     sizes: Vec<usize>,
     weights: Vec<WeightId>,
@@ -30,10 +36,12 @@ struct Place {
 
 /// A forward call. The memory of its tensors is not used for others as long as the tensors live.
 struct Call {
+    /// Calls that ended before, of all places.
+    before: usize,
     inputs: Vec<MemoryId>,
     output: MemoryId,
+    input_tensors: Vec<Tensor>,
     output_tensor: Tensor,
-    _inputs: Vec<Tensor>,
 }
 
 /// The places of a model in the order of the walk, with their calls.
@@ -41,10 +49,11 @@ pub(super) struct Probed {
     places: Vec<Place>,
 }
 
-/// The pairs to be folded, and the norms that cannot be.
+/// The pairs to be folded, and the sources that cannot be.
+#[derive(Default)]
 pub(super) struct Found {
-    pub pairs: Vec<NormPair>,
-    pub left: Vec<LeftNorm>,
+    pub pairs: Vec<EqualizedPair>,
+    pub left: Vec<LeftSource>,
 }
 
 impl Visitor for Probed {
@@ -54,10 +63,15 @@ impl Visitor for Probed {
             return Ok(());
         }
         let weights = layer.weight_infos();
+        let is_float = weights.iter().all(|w| !w.quantized);
+        let linear = (layer as &dyn Any).downcast_ref::<Linear>();
+        let linear = linear.filter(|linear| linear.projection().activation().is_none());
+        let divided = linear.filter(|_| is_float).and(weights.first());
         self.places.push(Place {
             path: path.to_owned(),
             is_norm: false,
-            folds: layer.kind() == LayerKind::Linear && weights.iter().all(|w| !w.quantized),
+            folds: layer.kind() == LayerKind::Linear && is_float,
+            divides: divided.and_then(|weight| weight.shape.first().copied()),
             sizes: weights
                 .iter()
                 .filter_map(|w| w.shape.get(1).copied())
@@ -73,6 +87,7 @@ impl Visitor for Probed {
             path: path.to_owned(),
             is_norm: true,
             folds: true,
+            divides: Some(norm.affine().weight.elem_count()),
             sizes: vec![norm.affine().weight.elem_count()],
             weights: Vec::new(),
             calls: Vec::new(),
@@ -91,15 +106,17 @@ impl Probed {
         Walk::over(model, &mut probed)?;
         let calls: Vec<Arc<Mutex<Vec<Call>>>> =
             probed.places.iter().map(|_| Arc::default()).collect();
+        let ended = Arc::new(AtomicUsize::new(0));
         let receivers = calls.iter().map(|calls| {
-            let calls = Arc::clone(calls);
+            let (calls, ended) = (Arc::clone(calls), Arc::clone(&ended));
             let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
                 let memory = |tensor: &Tensor| WeightId::of_tensor(tensor).memory();
                 let call = Call {
+                    before: ended.fetch_add(1, Relaxed),
                     inputs: inputs.iter().map(|input| memory(input)).collect(),
                     output: memory(output),
+                    input_tensors: inputs.iter().copied().cloned().collect(),
                     output_tensor: output.clone(),
-                    _inputs: inputs.iter().copied().cloned().collect(),
                 };
                 calls
                     .lock()
@@ -119,37 +136,38 @@ impl Probed {
         Ok((output, probed))
     }
 
-    /// The maximum of each channel's absolute values in the outputs of a norm.
-    pub fn ranges(&self, norm: &str) -> Result<Vec<f32>> {
-        let calls = self.places.iter().filter(|place| place.path == norm);
-        let outputs = calls.flat_map(|place| &place.calls).map(|call| {
-            let columns = call.output_tensor.dims().last().copied().unwrap_or(1);
-            Ok(call.output_tensor.reshape(((), columns))?)
+    /// The maximum of each channel's absolute values in the outputs of a pair's norm, or in what its
+    /// layers read.
+    pub fn ranges(&self, pair: &EqualizedPair) -> Result<Vec<f32>> {
+        let place = |path: &str| self.places.iter().find(|place| place.path == path);
+        let source = place(&pair.source).filter(|place| place.is_norm);
+        let tensors: Vec<&Tensor> = match source {
+            Some(norm) => norm.calls.iter().map(|call| &call.output_tensor).collect(),
+            None => {
+                let layers = pair.layers.iter().filter_map(|path| place(path));
+                let calls = layers.flat_map(|layer| &layer.calls);
+                calls
+                    .filter_map(|call| call.input_tensors.first())
+                    .collect()
+            }
+        };
+        let matrices = tensors.into_iter().map(|tensor| {
+            let columns = tensor.dims().last().copied().unwrap_or(1);
+            Ok(tensor.reshape(((), columns))?)
         });
-        column_maxima(&outputs.collect::<Result<Vec<_>>>()?)
+        column_maxima(&matrices.collect::<Result<Vec<_>>>()?)
     }
 
     /// The pairs that the config names, or else those that were seen.
     pub fn pairs(&self, config: &Equalization) -> Result<Found> {
-        let unused = config.unused.iter();
-        let unused: Vec<_> = unused.map(NameRegex::whole).collect();
-        let unused = unused.iter().map(NameRegex::compiled);
-        let unused = unused.collect::<Result<Vec<_>>>()?;
-        for (regex, pattern) in unused.iter().zip(&config.unused) {
-            if !self.places.iter().any(|place| regex.is_match(&place.path)) {
-                return Err(unmatched(pattern, "the path of a layer"));
-            }
-        }
+        let unused = self.unused(config)?;
         let named = self.named(config)?;
-        let mut found = Found {
-            pairs: Vec::new(),
-            left: Vec::new(),
-        };
-        for norm in self.places.iter().filter(|place| place.is_norm) {
-            let outputs: BTreeSet<MemoryId> = norm.calls.iter().map(|call| call.output).collect();
-            let layers = match named.get(norm.path.as_str()) {
+        let mut found = Found::default();
+        for source in self.places.iter().filter(|place| place.divides.is_some()) {
+            let outputs: BTreeSet<MemoryId> = source.calls.iter().map(|call| call.output).collect();
+            let layers = match named.get(source.path.as_str()) {
                 Some(layers) => layers.clone(),
-                None if !config.pairs.is_empty() => continue,
+                None if !config.pairs.is_empty() || !source.is_norm => continue,
                 None => self.readers(&outputs, 0),
             };
             if layers.iter().all(|place| place.is_norm) {
@@ -160,23 +178,86 @@ impl Probed {
                 .into_iter()
                 .filter(|place| place.is_norm)
                 .collect();
-            let is_unused = |place: &Place| unused.iter().any(|regex| regex.is_match(&place.path));
-            let fault = (self.missed(norm, is_unused))
+            let fault = (self.missed(source, &unused))
                 .or_else(|| self.fault(&layers, &residuals, &outputs, named.is_empty()));
-            let paths = |places: &[&Place]| places.iter().map(|place| place.path.clone()).collect();
             match fault {
-                Some(reason) => found.left.push(LeftNorm {
-                    path: norm.path.clone(),
+                Some(reason) => found.left.push(LeftSource {
+                    path: source.path.clone(),
                     reason,
                 }),
-                None => found.pairs.push(NormPair {
-                    norm: norm.path.clone(),
-                    layers: paths(&layers),
-                    residuals: paths(&residuals),
-                }),
+                None => found
+                    .pairs
+                    .push(EqualizedPair::new(source, &layers, &residuals)),
             }
         }
         Ok(found)
+    }
+
+    /// Layers that do not read a norm, each with one whose output may be a factor of its input and
+    /// has as many elements: the last one before, or the one that is `rank` before that. Beside each
+    /// pair is why it cannot be folded, as far as that is known. Without `known` readers.
+    pub fn guesses(
+        &self,
+        config: &Equalization,
+        rank: usize,
+        known: &BTreeSet<String>,
+    ) -> Result<Vec<(EqualizedPair, Option<Unfoldable>)>> {
+        let unused = self.unused(config)?;
+        let norms = self.places.iter().filter(|place| place.is_norm);
+        let calls = norms.flat_map(|place| &place.calls);
+        let outputs: BTreeSet<MemoryId> = calls.map(|call| call.output).collect();
+        let source = |reader: &Place, call: &Call| {
+            let mut sources = Vec::new();
+            for (index, place) in self.places.iter().enumerate() {
+                let calls = place.calls.iter().map(|own| own.before);
+                let last = calls.filter(|before| *before < call.before).max();
+                let fits = !place.is_norm && reader.sizes.first() == place.divides.as_ref();
+                let last = last.filter(|_| fits && place.path != reader.path);
+                sources.extend(last.map(|before| (before, index)));
+            }
+            sources.sort_unstable();
+            Some(sources.iter().nth_back(rank)?.1)
+        };
+        let mut readers: BTreeMap<usize, Vec<&Place>> = BTreeMap::new();
+        for reader in &self.places {
+            let is_reader = !reader.is_norm && reader.folds && !known.contains(&reader.path);
+            let reads = |call: &Call| call.inputs.iter().any(|input| outputs.contains(input));
+            if !is_reader || reader.calls.iter().any(reads) {
+                continue;
+            }
+            let sources = reader.calls.iter().map(|call| source(reader, call));
+            let sources: BTreeSet<Option<usize>> = sources.collect();
+            if let (Some(Some(index)), 1) = (sources.first(), sources.len()) {
+                readers.entry(*index).or_default().push(reader);
+            }
+        }
+        let pairs = readers.into_iter().map(|(index, layers)| {
+            let source = &self.places[index];
+            let fault = (self.missed(source, &unused))
+                .or_else(|| self.tied(source))
+                .or_else(|| self.fault(&layers, &[], &outputs, false));
+            (EqualizedPair::new(source, &layers, &[]), fault)
+        });
+        Ok(pairs.collect())
+    }
+
+    /// The layers that no output depends on.
+    fn unused(&self, config: &Equalization) -> Result<Vec<&Place>> {
+        let mut all = Vec::new();
+        for pattern in &config.unused {
+            let regex = NameRegex::whole(pattern);
+            let regex = regex.compiled()?;
+            let before = all.len();
+            all.extend(
+                self.places
+                    .iter()
+                    .filter(|place| regex.is_match(&place.path)),
+            );
+            if all.len() == before {
+                return Err(unmatched(pattern, "the path of a layer"));
+            }
+        }
+        Ok(all)
     }
 
     /// Those with a call whose input of that index is one of these outputs.
@@ -192,9 +273,11 @@ impl Probed {
             .collect()
     }
 
-    /// A place that may read the norm, but was not called.
-    fn missed(&self, norm: &Place, is_unused: impl Fn(&Place) -> bool) -> Option<Unfoldable> {
-        let may_read = |place: &&Place| place.sizes.iter().any(|size| norm.sizes.contains(size));
+    /// A place that may read the source, but was not called.
+    fn missed(&self, source: &Place, unused: &[&Place]) -> Option<Unfoldable> {
+        let may_read =
+            |place: &&Place| place.sizes.iter().any(|size| source.divides == Some(*size));
+        let is_unused = |place: &&Place| unused.iter().any(|other| other.path == place.path);
         let missed = self.places.iter().filter(|place| place.calls.is_empty());
         let mut missed = missed.filter(may_read).filter(|place| !is_unused(place));
         let layer = missed.next()?.path.clone();
@@ -217,35 +300,39 @@ impl Probed {
         let path = |place: &Place| place.path.clone();
         for place in layers {
             let layer = path(place);
-            let holders = self.places.iter().filter(|other| {
-                other
-                    .weights
-                    .iter()
-                    .any(|weight| place.weights.contains(weight))
-            });
             if place.is_norm || !place.folds {
                 return Some(Unfoldable::NotLinear { layer });
             }
             if seen && !only(place, 0) {
                 return Some(Unfoldable::ReadsOthers { layer });
             }
-            if holders.count() > 1 {
-                return Some(Unfoldable::Tied { layer });
+            if let Some(tied) = self.tied(place) {
+                return Some(tied);
             }
         }
         let others = residuals.iter().find(|place| !only(place, 1));
         others.map(|place| Unfoldable::ReadsOthers { layer: path(place) })
     }
 
-    /// The layers that the config names for each norm.
+    /// Whether another layer has the weight.
+    fn tied(&self, place: &Place) -> Option<Unfoldable> {
+        let has = |weight: &WeightId| place.weights.contains(weight);
+        let holders = self.places.iter();
+        let holders = holders.filter(|other| other.weights.iter().any(has));
+        (holders.count() > 1).then(|| Unfoldable::Tied {
+            layer: place.path.clone(),
+        })
+    }
+
+    /// The layers that the config names for each source.
     fn named(&self, config: &Equalization) -> Result<BTreeMap<&str, Vec<&Place>>> {
         let mut named = BTreeMap::new();
-        for [norm, layers] in &config.pairs {
-            let norms = NameRegex::whole(norm);
-            let norms = norms.compiled()?;
+        for [source, layers] in &config.pairs {
+            let sources = NameRegex::whole(source);
+            let sources = sources.compiled()?;
             let before = named.len();
-            for place in self.places.iter().filter(|place| place.is_norm) {
-                let Some(groups) = norms.captures(&place.path) else {
+            for place in self.places.iter().filter(|place| place.divides.is_some()) {
+                let Some(groups) = sources.captures(&place.path) else {
                     continue;
                 };
                 let pattern = expand(layers, &groups);
@@ -262,10 +349,22 @@ impl Probed {
                 named.insert(place.path.as_str(), layers);
             }
             if named.len() == before {
-                return Err(unmatched(norm, "the path of a norm"));
+                let expected = "the path of a norm, or of a float Linear without an activation";
+                return Err(unmatched(source, expected));
             }
         }
         Ok(named)
+    }
+}
+
+impl EqualizedPair {
+    fn new(source: &Place, layers: &[&Place], residuals: &[&Place]) -> Self {
+        let paths = |places: &[&Place]| places.iter().map(|place| place.path.clone()).collect();
+        Self {
+            source: source.path.clone(),
+            layers: paths(layers),
+            residuals: paths(residuals),
+        }
     }
 }
 

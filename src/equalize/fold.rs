@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use candle_core::Tensor;
 
 use super::factors::{column_maxima, factors};
-use super::report::NormPair;
+use super::report::EqualizedPair;
 use crate::error::{Error, Fault, Result};
 use crate::module::{AnyNorm, Layer, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
 
 /// A pair with its factors, `[hidden]`.
 pub(super) struct Fold {
-    pub pair: NormPair,
+    pub pair: EqualizedPair,
     factors: Tensor,
 }
 
 impl Fold {
-    /// Computes the fold from the ranges of the norm's outputs.
+    /// Computes the fold from the ranges of what its layers read.
     pub fn of<M: Quantizable>(
         model: &M,
-        pair: NormPair,
+        pair: EqualizedPair,
         ranges: &[f32],
         alpha: f64,
     ) -> Result<Self> {
         struct Read<'a> {
-            pair: &'a NormPair,
+            pair: &'a EqualizedPair,
             weights: Vec<Tensor>,
         }
 
@@ -42,8 +42,8 @@ impl Fold {
             weights: Vec::new(),
         };
         Walk::over(model, &mut read)?;
-        let columns = column_maxima(&read.weights).map_err(|e| e.at(&pair.norm))?;
-        let factors = factors(ranges, &columns, alpha).map_err(|e| e.at(&pair.norm))?;
+        let columns = column_maxima(&read.weights).map_err(|e| e.at(&pair.source))?;
+        let factors = factors(ranges, &columns, alpha).map_err(|e| e.at(&pair.source))?;
         Ok(Self { pair, factors })
     }
 }
@@ -58,18 +58,24 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
 
     impl VisitorMut for Apply<'_> {
         fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
-            let Some(factors) = self.layers.get(path) else {
-                return Ok(false);
-            };
-            let folded = layer.fold_input_boxed(factors)?;
-            let folded = folded.ok_or_else(|| {
-                Error::from(Fault::UnsupportedQConfig {
-                    expected: "a float layer whose inputs can be divided".into(),
-                    got: layer.kind().to_string(),
-                })
-            })?;
-            layer.install(folded)?;
-            Ok(true)
+            let of_columns = self.layers.get(path).map(|&factors| factors.clone());
+            // Powers of two, whose reciprocals are exact.
+            let of_rows = self.divided.get(path).map(|factors| factors.recip());
+            let scales = [(0, of_rows.transpose()?), (1, of_columns)];
+            let scales = scales.into_iter().filter_map(|(dim, it)| Some((dim, it?)));
+            let mut changed = false;
+            for (dim, factors) in scales {
+                let scaled = layer.scale_boxed(dim, &factors)?;
+                let scaled = scaled.ok_or_else(|| {
+                    Error::from(Fault::UnsupportedQConfig {
+                        expected: "a float layer whose weight can be scaled".into(),
+                        got: layer.kind().to_string(),
+                    })
+                })?;
+                layer.install(scaled)?;
+                changed = true;
+            }
+            Ok(changed)
         }
 
         fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
@@ -96,7 +102,7 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
         }
     }
 
-    let all = |paths: fn(&NormPair) -> &[String]| {
+    let all = |paths: fn(&EqualizedPair) -> &[String]| {
         let each = folds.iter();
         let each = each.flat_map(|fold| {
             paths(&fold.pair)
@@ -106,7 +112,7 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
         each.collect::<BTreeMap<_, _>>()
     };
     let mut apply = Apply {
-        divided: all(|pair| std::slice::from_ref(&pair.norm)),
+        divided: all(|pair| std::slice::from_ref(&pair.source)),
         layers: all(|pair| &pair.layers),
         residuals: all(|pair| &pair.residuals),
     };

@@ -1,5 +1,5 @@
-//! Equalisation: moves range from the output of a layer norm to the weights that multiply it. The
-//! float model computes the same, and the quantized model is more accurate.
+//! Equalisation: moves range from the output of a layer norm, or of a layer, to the weights that
+//! multiply it. The float model computes the same, and the quantized model is more accurate.
 
 mod config;
 mod factors;
@@ -7,10 +7,12 @@ mod find;
 mod fold;
 mod report;
 
+use std::collections::BTreeMap;
+
 use candle_core::Tensor;
 
 pub use config::Equalization;
-pub use report::{EqualizeReport, LeftNorm, NormPair, Unfoldable};
+pub use report::{EqualizeReport, EqualizedPair, LeftSource, Unfoldable};
 
 use crate::error::{Error, Fault, Result};
 use crate::module::Quantizable;
@@ -21,6 +23,9 @@ use fold::{Fold, fold};
 /// Difference of the float model's output up to which a pair is kept, in units of its maximum
 /// element.
 const TOLERANCE: f64 = 1e-5;
+
+/// Layers that are tried as the source of another, from the last one before it.
+const GUESSES: usize = 2;
 
 /// Equalizes pairs of a norm and the layers that read it, in place and before quantizing; the float
 /// model's output is the same.
@@ -51,7 +56,7 @@ const TOLERANCE: f64 = 1e-5;
 /// let xs = Tensor::randn(0f32, 1., (4, 32), &Device::Cpu)?;
 /// let before = model.forward(&xs)?.to_vec2::<f32>()?;
 /// let report = equalize(&mut model, &Equalization::default(), |model| model.forward(&xs))?;
-/// assert_eq!((&report.pairs[0].norm[..], &report.pairs[0].layers[..]), ("norm", &["up".to_owned()][..]));
+/// assert_eq!((&report.pairs[0].source[..], &report.pairs[0].layers[..]), ("norm", &["up".to_owned()][..]));
 /// assert_eq!(model.forward(&xs)?.to_vec2::<f32>()?, before);
 /// quantize_dynamic(&mut model, &QConfigSpec::int8())?;
 /// # Ok::<(), candle_dynquant::Error>(())
@@ -64,6 +69,10 @@ const TOLERANCE: f64 = 1e-5;
 /// have similar ranges and so have the columns of `W`: `s = max|y|^alpha / max|W|^(1 - alpha)`,
 /// SmoothQuant's formula, with `y` as it is on a few typical inputs. (By the norm's weight and bias
 /// instead of `y`, nothing is gained: a trained norm's outliers come from what it normalizes.)
+///
+/// A layer takes the norm's place where its output reaches the next one times something that does
+/// not depend on it ([`between_layers`](Equalization::between_layers)): its rows and its bias are
+/// divided.
 ///
 /// A norm of a post-norm transformer is also read as a residual, by the next "add and norm"
 /// ([`forward_add`](crate::nn::LayerNorm::forward_add)), which multiplies its residual by `s` while
@@ -96,44 +105,102 @@ where
     let (expected, probed) = Probed::run(&mut model.clone(), |model| probe(model))?;
     let expected = finite(&expected)?;
     let found = probed.pairs(config)?;
-    let folds = found.pairs.into_iter();
-    let folds = folds.map(|pair| {
-        let ranges = probed.ranges(&pair.norm)?;
-        Fold::of(model, pair, &ranges, config.alpha)
-    });
-    let folds: Vec<Fold> = folds.collect::<Result<_>>()?;
     let mut report = EqualizeReport {
         pairs: Vec::new(),
         left: found.left,
     };
-
-    let mut change = |model: &M| -> Result<f64> {
-        let got = to_f32_vec(&probe(model)?, "probe")?;
-        Ok(relative(&expected, &got))
+    let mut folding = Folding {
+        probed,
+        expected,
+        alpha: config.alpha,
+        probe,
+        model: model.clone(),
+        report: &mut report,
     };
-    let all = fold(model, &folds)?;
-    if change(&all)? <= TOLERANCE {
-        *model = all;
-        report.pairs = folds.into_iter().map(|fold| fold.pair).collect();
-        return Ok(report);
-    }
-    // One of them is read by more than was seen.
-    let mut kept = model.clone();
-    for fold_of_one in folds {
-        let one = fold(&kept, std::slice::from_ref(&fold_of_one))?;
-        match change(&one)? {
-            by if by <= TOLERANCE => {
-                kept = one;
-                report.pairs.push(fold_of_one.pair);
+    if folding.change(found.pairs.clone())?.is_some() {
+        // One of them is read by more than was seen.
+        for pair in found.pairs {
+            let path = pair.source.clone();
+            if let Some(by) = folding.change(vec![pair])? {
+                let reason = Unfoldable::ChangesOutput { by };
+                folding.report.left.push(LeftSource { path, reason });
             }
-            by => report.left.push(LeftNorm {
-                path: fold_of_one.pair.norm,
-                reason: Unfoldable::ChangesOutput { by },
-            }),
         }
     }
-    *model = kept;
+    if config.between_layers {
+        folding.between_layers(config)?;
+    }
+    *model = folding.model;
     Ok(report)
+}
+
+/// The model with the pairs that were folded so far.
+struct Folding<'a, M, P> {
+    probed: Probed,
+    /// The output of the probe.
+    expected: Vec<f32>,
+    alpha: f64,
+    probe: P,
+    model: M,
+    report: &'a mut EqualizeReport,
+}
+
+impl<M, P> Folding<'_, M, P>
+where
+    M: Quantizable + Clone,
+    P: FnMut(&M) -> candle_core::Result<Tensor>,
+{
+    /// Folds pairs of layers. Of each kind all are or none, since what holds for one block holds for
+    /// the others.
+    fn between_layers(&mut self, config: &Equalization) -> Result<()> {
+        let mut left = Vec::new();
+        for rank in 0..GUESSES {
+            let mut kinds: BTreeMap<_, Vec<EqualizedPair>> = BTreeMap::new();
+            for (pair, fault) in self.probed.guesses(config, rank, &self.report.readers())? {
+                match fault {
+                    Some(fault) => left.push((pair, fault)),
+                    None => kinds.entry(pair.kind()).or_default().push(pair),
+                }
+            }
+            for pairs in kinds.into_values() {
+                if let Some(by) = self.change(pairs.clone())? {
+                    let fault = Unfoldable::ChangesOutput { by };
+                    left.extend(pairs.into_iter().map(|pair| (pair, fault.clone())));
+                }
+            }
+        }
+        let mut readers = self.report.readers();
+        for (pair, reason) in left {
+            if pair
+                .layers
+                .iter()
+                .all(|layer| readers.insert(layer.clone()))
+            {
+                let path = pair.source;
+                self.report.left.push(LeftSource { path, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Folds these pairs; the change of the output if it is too large, when the model stays.
+    fn change(&mut self, pairs: Vec<EqualizedPair>) -> Result<Option<f64>> {
+        let folds = pairs.into_iter().map(|pair| {
+            let ranges = self.probed.ranges(&pair)?;
+            Fold::of(&self.model, pair, &ranges, self.alpha)
+        });
+        let folds: Vec<Fold> = folds.collect::<Result<_>>()?;
+        let folded = fold(&self.model, &folds)?;
+        let got = to_f32_vec(&(self.probe)(&folded)?, "probe")?;
+        let by = relative(&self.expected, &got);
+        if by > TOLERANCE {
+            return Ok(Some(by));
+        }
+        self.model = folded;
+        let pairs = folds.into_iter().map(|fold| fold.pair);
+        self.report.pairs.extend(pairs);
+        Ok(None)
+    }
 }
 
 /// The output of the probe.

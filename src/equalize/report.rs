@@ -1,32 +1,47 @@
 //! The report: pairs that were equalized, and those that were left and why.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
 
-/// A norm and its readers.
+/// A norm or a layer, and the readers of its output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct NormPair {
-    /// The norm, by path.
-    pub norm: String,
-    /// The layers that multiply its output.
+pub struct EqualizedPair {
+    /// The norm, or the layer, by path.
+    pub source: String,
+    /// The layers that multiply its output, or what it is a factor of.
     pub layers: Vec<String>,
     /// The norms that add its output as a residual.
     pub residuals: Vec<String>,
 }
 
-/// Why a norm cannot be folded into its readers.
+impl EqualizedPair {
+    /// Its paths, with a sign for each number: equal for pairs of equal blocks.
+    pub(super) fn kind(&self) -> Vec<String> {
+        let paths = std::iter::once(&self.source).chain(&self.layers);
+        let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        let of = |path: &String| {
+            let parts = path.split('.');
+            let parts = parts.map(|part| if is_number(part) { "*" } else { part });
+            parts.collect::<Vec<_>>().join(".")
+        };
+        paths.map(of).collect()
+    }
+}
+
+/// Why factors cannot be folded into a norm, or a layer, and its readers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Unfoldable {
-    /// This layer was not called on the probe: it may read the norm.
+    /// This layer was not called on the probe: it may be a reader.
     NotCalled {
         /// Its path.
         layer: String,
     },
-    /// This layer reads the norm, and is no float `Linear`.
+    /// This layer is a reader, and no float `Linear`.
     NotLinear {
         /// Its path.
         layer: String,
@@ -60,10 +75,10 @@ impl fmt::Display for Unfoldable {
     }
 }
 
-/// A norm that was left as it is.
+/// A norm, or a layer, that was left as it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct LeftNorm {
+pub struct LeftSource {
     /// Its path.
     pub path: String,
     /// Why.
@@ -75,27 +90,35 @@ pub struct LeftNorm {
 #[non_exhaustive]
 pub struct EqualizeReport {
     /// The pairs that were equalized.
-    pub pairs: Vec<NormPair>,
-    /// The norms that were left.
-    pub left: Vec<LeftNorm>,
+    pub pairs: Vec<EqualizedPair>,
+    /// The sources that were left.
+    pub left: Vec<LeftSource>,
+}
+
+impl EqualizeReport {
+    /// The layers of the pairs that were equalized.
+    pub(super) fn readers(&self) -> BTreeSet<String> {
+        let layers = self.pairs.iter().flat_map(|pair| &pair.layers);
+        layers.cloned().collect()
+    }
 }
 
 impl fmt::Display for EqualizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.pairs.len() + self.left.len();
-        write!(f, "{} of {total} norms equalized", self.pairs.len())?;
-        for NormPair {
-            norm,
+        write!(f, "{} of {total} pairs equalized", self.pairs.len())?;
+        for EqualizedPair {
+            source,
             layers,
             residuals,
         } in &self.pairs
         {
-            write!(f, "\n  {norm} -> {}", layers.join(", "))?;
+            write!(f, "\n  {source} -> {}", layers.join(", "))?;
             if !residuals.is_empty() {
                 write!(f, "; residual of {}", residuals.join(", "))?;
             }
         }
-        for LeftNorm { path, reason } in &self.left {
+        for LeftSource { path, reason } in &self.left {
             write!(f, "\n  {path} left: {reason}")?;
         }
         Ok(())

@@ -156,17 +156,18 @@ pub trait Layer: AnyLayer {
         Ok(Vec::new())
     }
 
-    /// The function of this layer on inputs that were divided by `factors`, `[in_features]`: for
-    /// [`equalize`](crate::equalize()). `None` if the layer has no such form, as by default.
+    /// This layer with the rows (`dim` 0) of its weight and its bias, or the columns (1) of its
+    /// weight, multiplied by `factors`: for [`equalize`](crate::equalize()). `None` if its outputs
+    /// or inputs are not proportional to them, as by default.
     ///
     /// # Errors
     /// When the factors have another shape.
     #[doc(hidden)]
-    fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>>
+    fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>>
     where
         Self: Sized,
     {
-        let _ = factors;
+        let _ = (dim, factors);
         Ok(None)
     }
 
@@ -207,11 +208,11 @@ pub trait AnyLayer: Any {
         qconfig: &QConfig,
         lent: &LentWeight,
     ) -> Option<Box<dyn Layer>>;
-    /// [`Layer::fold_input`], the result in a box.
+    /// [`Layer::scale`], the result in a box.
     ///
     /// # Errors
-    /// As [`Layer::fold_input`].
-    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn Layer>>>;
+    /// As [`Layer::scale`].
+    fn scale_boxed(&self, dim: usize, factors: &Tensor) -> Result<Option<Box<dyn Layer>>>;
     /// Whether `replacement` is of the same type, so that it can be installed.
     fn accepts(&self, replacement: &dyn Layer) -> bool;
     /// Puts `replacement` in the place of `self`, which is returned.
@@ -243,8 +244,8 @@ impl<L: Layer> AnyLayer for L {
         boxed(self.quantize_sharing(qconfig, lent))
     }
 
-    fn fold_input_boxed(&self, factors: &Tensor) -> Result<Option<Box<dyn Layer>>> {
-        Ok(boxed(self.fold_input(factors)?))
+    fn scale_boxed(&self, dim: usize, factors: &Tensor) -> Result<Option<Box<dyn Layer>>> {
+        Ok(boxed(self.scale(dim, factors)?))
     }
 
     fn accepts(&self, replacement: &dyn Layer) -> bool {

@@ -227,9 +227,9 @@ impl Layer for Linear {
         Ok(vec![self.projection.value()?])
     }
 
-    fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>> {
-        let folded = self.projection.fold_input(factors)?;
-        Ok(folded.map(|projection| Self {
+    fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
+        let scaled = self.projection.scale(dim, factors)?;
+        Ok(scaled.map(|projection| Self {
             projection,
             name: self.name.clone(),
         }))

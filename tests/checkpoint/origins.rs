@@ -7,11 +7,13 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::checkpoint::Saved;
-use candle_dynquant::{
-    Checkpoint, Layer, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, checkpoint,
-    nn,
+use candle_dynquant::observer::{
+    CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
 };
-use candle_dynquant::{LayerKind, quantize_dynamic};
+use candle_dynquant::{
+    Checkpoint, DynamicConfig, Layer, LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType,
+    QScheme, Quantizable, checkpoint, nn, quantize_dynamic,
+};
 use candle_nn::VarBuilder;
 
 use super::contested::saved;
@@ -604,38 +606,55 @@ fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
     Ok(())
 }
 
-/// A symmetric weight of others may have zero points, and some of its parts none but 0.
+/// A symmetric observer of a user may give zero points, and give some parts none but 0.
 #[test]
 fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
-    use safetensors::Dtype::{F32, I8};
+    /// The zero point is 5 for weights from 10 on.
+    #[derive(Debug, Default)]
+    struct Shifted(Vec<i32>);
+
+    impl Observer for Shifted {
+        fn observe(&mut self, tensor: &Tensor) -> candle_dynquant::Result<()> {
+            let first = tensor.narrow(1, 0, 1)?.flatten_all()?.to_vec1::<f32>()?;
+            self.0 = first.iter().map(|x| 5 * i32::from(*x >= 10.)).collect();
+            Ok(())
+        }
+
+        fn calculate_qparams(&self) -> candle_dynquant::Result<WeightQParams> {
+            let scales = vec![0.25; self.0.len()];
+            WeightQParams::new(QDType::QInt8, scales, ZeroPoints::Int(self.0.clone()))
+        }
+    }
+
     let dir = tempfile::tempdir()?;
-    let [foreign, out] = ["foreign", "out"].map(|name| dir.path().join(name));
-    let codes = (0..96).map(|i| (i * 7 % 251) as u8).collect();
-    let tensors = [
-        ("qkv.weight", (I8, vec![6, 16], codes)),
-        (
-            "qkv.weight_scale",
-            (F32, vec![6, 1], 0.5f32.to_le_bytes().repeat(6)),
-        ),
-        (
-            "qkv.weight_zero_point",
-            (I8, vec![6, 1], vec![0, 0, 0, 5, 5, 5]),
-        ),
-    ];
-    let tensors = tensors.map(|(name, tensor)| (name.to_owned(), tensor));
-    super::groups::write(&tensors.into(), None, &foreign)?;
+    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
     let load = |checkpoint: &Checkpoint| -> Result<Vec<nn::Linear>> {
         let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
         let parts = vb.get((6, 16), "qkv.weight")?.chunk(2, 0)?;
         let parts = parts.into_iter().map(|part| nn::Linear::new(part, None));
         Ok(parts.collect())
     };
-    let source = Checkpoint::open(&foreign)?;
-    let model = load(&source)?;
-    checkpoint::save(&model, &source, &out)?;
-    for (a, b) in model.iter().zip(load(&Checkpoint::open(&out)?)?) {
-        assert!(a.projection().qweight().is_some());
-        assert_eq!(bits(a, 16)?, bits(&b, 16)?);
+    let custom = CustomObserver::new("Shifted", |_| Ok(Box::<Shifted>::default()));
+    let kind = ObserverKind::Custom(custom);
+    let weight = ObserverConfig::new(kind, QDType::QInt8, QScheme::PerChannelSymmetric);
+    let activation = DynamicConfig::default();
+    let spec = QConfigSpec::all_kinds(QConfig::Int8 { weight, activation });
+    // The part with zero points is the second, or the first.
+    for large in [48..96, 0..48] {
+        let value = |i: usize| (i % 9) as f32 + 10. * f32::from(large.contains(&i));
+        let rows: Vec<f32> = (0..96).map(value).collect();
+        write(
+            &float,
+            [("qkv.weight", Tensor::from_vec(rows, (6, 16), &Device::Cpu)?)],
+        )?;
+        let source = Checkpoint::open(&float)?;
+        let mut model = load(&source)?;
+        quantize_dynamic(&mut model, &spec)?;
+        checkpoint::save(&model, &source, &out)?;
+        for (a, b) in model.iter().zip(load(&Checkpoint::open(&out)?)?) {
+            assert!(b.projection().qweight().is_some());
+            assert_eq!(bits(a, 16)?, bits(&b, 16)?);
+        }
     }
     Ok(())
 }

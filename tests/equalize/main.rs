@@ -1,5 +1,6 @@
 //! Equalisation: exact in float, found by a probe, undone where it is not exact, and more accurate.
 
+mod between;
 mod saved;
 
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use candle_dynquant::inspect::Deviation;
 use candle_dynquant::{
     Equalization, EqualizeReport, QConfigSpec, Quantizable, equalize, nn, quantize_dynamic,
 };
-use candle_dynquant::{LeftNorm, Unfoldable};
+use candle_dynquant::{LeftSource, Unfoldable};
 
 const HIDDEN: usize = 32;
 
@@ -94,7 +95,7 @@ fn paths(report: &EqualizeReport) -> Vec<(&str, Vec<&str>, Vec<&str>)> {
         .map(|pair| {
             let layers = pair.layers.iter().map(String::as_str).collect();
             let residuals = pair.residuals.iter().map(String::as_str).collect();
-            (pair.norm.as_str(), layers, residuals)
+            (pair.source.as_str(), layers, residuals)
         })
         .collect()
 }
@@ -135,7 +136,7 @@ fn a_post_norm_model_is_folded_bit_for_bit() {
     assert!(
         report
             .to_string()
-            .starts_with("4 of 4 norms equalized\n  embed -> blocks.0.query")
+            .starts_with("4 of 4 pairs equalized\n  embed -> blocks.0.query")
     );
     // On inputs that the probe did not see, and the float model is as it was.
     for xs in [&xs, &random(&[7, HIDDEN])] {
@@ -602,7 +603,7 @@ fn a_difference_is_told_in_units_of_the_output() {
         let report = report.unwrap();
         match &report.left[..] {
             [
-                LeftNorm {
+                LeftSource {
                     reason: Unfoldable::ChangesOutput { by },
                     ..
                 },

@@ -1,6 +1,7 @@
 //! Float tensors of a model that are others than its checkpoint's: of equalized layers and norms,
 //! and of those that were changed after they were loaded.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Tensor};
@@ -256,13 +257,11 @@ impl Floats {
 
     /// Layers of one name need equal tensors.
     fn insert(&mut self, name: &str, tensors: Vec<(String, Tensor)>) -> Result<()> {
-        let same = |known: &[(String, Tensor)]| {
-            let pairs = known.iter().zip(&tensors);
-            known.len() == tensors.len()
-                && pairs.clone().all(|(a, b)| a.0 == b.0)
-                && pairs.clone().all(|(a, b)| a.1.data() == b.1.data())
-        };
-        if self.0.get(name).is_some_and(|known| !same(known)) {
+        fn each(tensors: &[(String, Tensor)]) -> impl Iterator<Item = (&String, Cow<'_, [u8]>)> {
+            tensors.iter().map(|(name, tensor)| (name, tensor.data()))
+        }
+        let known = self.0.get(name);
+        if known.is_some_and(|known| !each(known).eq(each(&tensors))) {
             return Err(contested(name));
         }
         self.0.insert(name.to_owned(), tensors);

@@ -53,7 +53,7 @@ pub struct Projection {
     activation: Option<FusedActivation>,
     /// Gates of recurrent units that the output features are, one after the other; 1 for none.
     gates: usize,
-    /// Whether its inputs are divided before, so that its weight differs from its checkpoint's.
+    /// Whether it was scaled, so that its weight differs from its checkpoint's.
     folded: bool,
     /// Where the weight is in the checkpoint that it was loaded from.
     origin: Option<Origin>,
@@ -211,22 +211,33 @@ impl Projection {
         }
     }
 
-    /// This projection for inputs that were divided by `factors`, `[in_features]`; `None` if it is
-    /// quantized.
+    /// This projection with rows (`dim` 0) of its weight and its bias, or columns (1) of its
+    /// weight, multiplied by `factors`; `None` if it is quantized, or rows if a function is applied
+    /// to the output.
     ///
     /// # Errors
     /// When the factors have another shape, or the weight is no matrix.
-    pub(crate) fn fold_input(&self, factors: &Tensor) -> Result<Option<Self>> {
+    pub(crate) fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
         let Weight::Float(weight) = &self.weight else {
             return Ok(None);
         };
-        let (_, k) = self.shape()?;
-        if factors.dims() != [k] {
-            return Err(mismatch("fold_input", format!("[{k}]"), factors));
+        if dim == 0 && self.activation.is_some() {
+            return Ok(None);
         }
-        let factors = factors.to_dtype(weight.dtype())?;
+        let (n, k) = self.shape()?;
+        let len = [n, k][dim];
+        if factors.dims() != [len] {
+            return Err(mismatch("scale", format!("[{len}]"), factors));
+        }
+        let of = |tensor: &Tensor| factors.to_dtype(tensor.dtype());
+        let bias = match (&self.bias, dim) {
+            (Some(bias), 0) => Some(bias.broadcast_mul(&of(bias)?)?),
+            (bias, _) => bias.clone(),
+        };
+        let factors = of(weight)?.reshape([(len, 1), (1, len)][dim])?;
         Ok(Some(Self {
             weight: Weight::Float(weight.broadcast_mul(&factors)?),
+            bias,
             folded: true,
             tap: None,
             ..self.clone()
