@@ -25,7 +25,7 @@ pub struct Config {
     rope_scaling: Option<Rope>,
     /// In newer versions of transformers, in place of the two keys above.
     rope_parameters: Option<serde_json::Value>,
-    /// GGUF's scaling: what each wave is lengthened by, `[head_dim / 2]`.
+    /// GGUF's scaling: factors of wavelengths, `[head_dim / 2]`.
     rope_factors: Option<Vec<f64>>,
     tie_word_embeddings: Option<bool>,
     #[serde(default)]

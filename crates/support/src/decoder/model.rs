@@ -54,6 +54,9 @@ impl Cache {
     }
 }
 
+/// Tokens of a step of [`next`](Decoder::next).
+const STEP: usize = 512;
+
 impl Decoder {
     pub fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let model = Model::load(config, vb.pp("model"))?;
@@ -79,14 +82,27 @@ impl Decoder {
     }
 
     /// Reads `[batch, tokens]` after those in the cache; returns the scores that follow the last of
-    /// them, `[batch, vocabulary]`.
+    /// them, `[batch, vocabulary]`. Many tokens are read in several steps, which gives the same
+    /// bits in less memory.
     pub fn next(&self, tokens: &Tensor, cache: &mut Cache) -> CandleResult<Tensor> {
-        let scores = Scores::Last;
-        self.step(&mut [Part {
-            tokens,
-            cache,
-            scores,
-        }])
+        let (batch, mut left) = tokens.dims2()?;
+        let most = (STEP / batch.max(1)).max(1);
+        loop {
+            let count = left.min(most);
+            let scores = match left - count {
+                0 => Scores::Last,
+                _ => Scores::None,
+            };
+            let found = self.step(&mut [Part {
+                tokens: &tokens.narrow(1, tokens.dim(1)? - left, count)?,
+                cache,
+                scores,
+            }])?;
+            left -= count;
+            if left == 0 {
+                return Ok(found);
+            }
+        }
     }
 
     /// As [`next`](Self::next), after each token: `[batch, tokens, vocabulary]`.

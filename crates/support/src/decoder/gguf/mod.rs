@@ -21,8 +21,7 @@ pub struct Metadata {
     rope_factors: Option<Vec<f32>>,
 }
 
-/// What the wave of each pair of a head's inputs is lengthened by, as llama.cpp stores Llama 3's
-/// scaling.
+/// The tensor of Llama 3's scaling: a factor of the wavelength of each pair of a head's inputs.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 impl Metadata {
@@ -130,7 +129,7 @@ impl Metadata {
             }
         }
         if architecture == "gemma3" {
-            self.gemma(&mut config);
+            complete_gemma(&mut config);
         }
         let ends = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"];
         let ends = ends
@@ -144,22 +143,22 @@ impl Metadata {
         Config::parse(&self.name, &Json::Object(config).to_string())
     }
 
-    /// What a file of Gemma 3 leaves to its reader.
-    fn gemma(&self, config: &mut Map<String, Json>) {
-        config
-            .entry("rope_local_base_freq")
-            .or_insert(json!(10_000.));
-        let size = |key: &str| config.get(key).and_then(Json::as_u64).unwrap_or_default();
-        // Only the 27 billion parameters have heads of another size than attention's scale.
-        if size("num_hidden_layers") == 62 {
-            let of_head = size("hidden_size") / size("num_attention_heads").max(1);
-            config.insert("query_pre_attn_scalar".into(), json!(of_head));
-        }
-    }
-
     pub fn chat_template(&self) -> Option<&str> {
         self.text("tokenizer.chat_template").ok()
     }
 }
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// Adds the numbers of Gemma 3 that its files do not have.
+fn complete_gemma(config: &mut Map<String, Json>) {
+    config
+        .entry("rope_local_base_freq")
+        .or_insert(json!(10_000.));
+    let size = |key: &str| config.get(key).and_then(Json::as_u64).unwrap_or_default();
+    // The model of 27 billion parameters, of 62 layers, has a scale of its own.
+    if size("num_hidden_layers") == 62 {
+        let of_head = size("hidden_size") / size("num_attention_heads").max(1);
+        config.insert("query_pre_attn_scalar".into(), json!(of_head));
+    }
+}

@@ -14,13 +14,14 @@ const CUTS: &str = "tokenizer.ggml.pre";
 const SCORES: &str = "tokenizer.ggml.scores";
 const KINDS: &str = "tokenizer.ggml.token_type";
 
-/// `tokenizer.ggml.token_type` of tokens that are matched as a whole: not shown, and shown.
+/// The type of tokens that are matched as a whole and not shown.
 const CONTROL: i32 = 3;
+/// The type of tokens that are matched as a whole and shown.
 const USER_DEFINED: i32 = 4;
 
 /// The most bytes of a token that unions make, each cut of which is tried; Gemma's have up to 93.
 const MAX_TOKEN: usize = 256;
-/// What SentencePiece has in place of a space.
+/// The character that SentencePiece writes for a space.
 const SPACE: &str = "\u{2581}";
 
 impl Metadata {
@@ -149,7 +150,7 @@ impl Metadata {
             .with_context(|| self.at(KINDS))
     }
 
-    /// The token that a key has the number of.
+    /// The token whose number is the value of a key.
     fn token(&self, key: &str) -> Result<Option<(usize, &str)>> {
         let Some(value) = self.values.get(key) else {
             return Ok(None);
