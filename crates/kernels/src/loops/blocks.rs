@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use super::activation::Activation;
 use super::attention_int8::encode;
-use super::fetch::claim;
+use super::fetch::{claim, fetch_ahead};
 use super::float_vector::Register;
 use super::number::Number;
 use super::product::{Part, Product, Sink};
@@ -362,10 +362,16 @@ unsafe fn tile<
         }
         for i in 0..steps {
             let codes = (weights.codes, i * weights.registers + register);
+            if MR == 1 {
+                fetch_ahead(&weights.codes[codes.1..][..NV]);
+            }
             let rows = (of_rows, i * PER);
             // SAFETY: a block has as many rows of codes, each of all registers; together they have
             // as many groups as the blocks of rows.
             unsafe { step::<LANES, BYTES, PER, NV, MR, X>(&mut sums, codes, rows, vector) };
+        }
+        if MR == 1 {
+            fetch_ahead(&weights.scales[register..][..NV]);
         }
         for v in 0..NV {
             let scale = vector.widen(&weights.scales[register + v]);

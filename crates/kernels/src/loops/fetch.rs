@@ -21,11 +21,11 @@ pub enum Cache {
 
 /// Prefetches the line at `offset`, or does nothing.
 #[inline(always)]
-pub fn prefetch(to: Cache, bytes: &[u8], offset: usize) {
+pub fn prefetch(to: Cache, bytes: *const u8, offset: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-        let line = bytes.as_ptr().wrapping_add(offset).cast();
+        let line = bytes.wrapping_add(offset).cast();
         // SAFETY: every x86-64 CPU has the instruction, which reads nothing, at any address.
         unsafe {
             match to {
@@ -46,7 +46,20 @@ pub fn prefetch(to: Cache, bytes: &[u8], offset: usize) {
 pub fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]], group: usize) {
     let weights = weights.as_flattened().as_flattened();
     for line in (0..NV * BYTES).step_by(LINE) {
-        prefetch(Cache::L1, weights, group * NV * BYTES + DISTANCE + line);
+        prefetch(
+            Cache::L1,
+            weights.as_ptr(),
+            group * NV * BYTES + DISTANCE + line,
+        );
+    }
+}
+
+/// Has what is that far behind some weights brought to L1.
+#[inline(always)]
+pub fn fetch_ahead<T, const N: usize>(weights: &[[T; N]]) {
+    let bytes = size_of_val(weights);
+    for line in (0..bytes).step_by(LINE) {
+        prefetch(Cache::L1, weights.as_ptr().cast(), DISTANCE + line);
     }
 }
 

@@ -377,7 +377,7 @@ unsafe fn tile<
     }
     while group < groups {
         if MR > 1 {
-            prefetch(Cache::L2, ahead, group * LINE);
+            prefetch(Cache::L2, ahead.as_ptr(), group * LINE);
         }
         // SAFETY: it is below `groups`.
         unsafe { step(&mut acc, &rows, weights, group, vector) };
@@ -422,7 +422,7 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
             let block = start..groups.min(start + BLOCK / V::Group::GROUPS);
             if count > 1 {
                 for group in block.clone() {
-                    prefetch(Cache::L2, ahead, group * LINE);
+                    prefetch(Cache::L2, ahead.as_ptr(), group * LINE);
                 }
             }
             let mut row = 0;
