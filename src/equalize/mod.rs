@@ -105,17 +105,16 @@ where
     let (expected, probed) = Probed::run(&mut model.clone(), |model| probe(model))?;
     let expected = finite(&expected)?;
     let found = probed.pairs(config)?;
-    let mut report = EqualizeReport {
-        pairs: Vec::new(),
-        left: found.left,
-    };
     let mut folding = Folding {
         probed,
         expected,
         alpha: config.alpha,
         probe,
         model: model.clone(),
-        report: &mut report,
+        report: EqualizeReport {
+            pairs: Vec::new(),
+            left: found.left,
+        },
     };
     if folding.change(found.pairs.clone())?.is_some() {
         // One of them is read by more than was seen.
@@ -131,21 +130,21 @@ where
         folding.between_layers(config)?;
     }
     *model = folding.model;
-    Ok(report)
+    Ok(folding.report)
 }
 
 /// The model with the pairs that were folded so far.
-struct Folding<'a, M, P> {
+struct Folding<M, P> {
     probed: Probed,
     /// The output of the probe.
     expected: Vec<f32>,
     alpha: f64,
     probe: P,
     model: M,
-    report: &'a mut EqualizeReport,
+    report: EqualizeReport,
 }
 
-impl<M, P> Folding<'_, M, P>
+impl<M, P> Folding<M, P>
 where
     M: Quantizable + Clone,
     P: FnMut(&M) -> candle_core::Result<Tensor>,
@@ -171,11 +170,9 @@ where
         }
         let mut readers = self.report.readers();
         for (pair, reason) in left {
-            if pair
-                .layers
-                .iter()
-                .all(|layer| readers.insert(layer.clone()))
-            {
+            let others = pair.layers.into_iter();
+            let others = others.filter(|layer| readers.insert(layer.clone()));
+            if others.count() > 0 {
                 let path = pair.source;
                 self.report.left.push(LeftSource { path, reason });
             }

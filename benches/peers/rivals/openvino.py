@@ -29,17 +29,22 @@ OPTIONS = {
 
 
 def linear(case, tensors):
-    xs, weight, bias = (tensors[name] for name in ("xs", "weight", "bias"))
-    rows = opset.parameter(xs.shape, np.float32)
-    model = ov.Model([opset.add(opset.matmul(rows, opset.constant(weight), False, True), opset.constant(bias))], [rows])
+    xs = tensors["xs"]
+    model = layer(tensors, xs.shape)
     return {name: call(model, [xs]) for name, model in compiled(model, [xs]).items()}
 
 
+def layer(tensors, shape):
+    """A model of the layer, for inputs of that shape."""
+    rows = opset.parameter(shape, np.float32)
+    product = opset.matmul(rows, opset.constant(tensors["weight"]), False, True)
+    return ov.Model([opset.add(product, opset.constant(tensors["bias"]))], [rows])
+
+
 def int4(case, tensors):
-    """Activations have 8 bits in the same groups; all forms are tried."""
-    xs, weight, bias = (tensors[name] for name in ("xs", "weight", "bias"))
-    rows = opset.parameter([-1, xs.shape[1]], np.float32)
-    model = ov.Model([opset.add(opset.matmul(rows, opset.constant(weight), False, True), opset.constant(bias))], [rows])
+    """Activations have 8 bits in the same groups."""
+    xs = tensors["xs"]
+    model = layer(tensors, [-1, xs.shape[1]])
     # Without `all_layers` the last product keeps 8 bits.
     options = {"group_size": 32, "all_layers": True}
     model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT4_SYM, **options)
