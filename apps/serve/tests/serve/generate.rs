@@ -5,8 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Once;
-use std::thread::{scope, sleep};
-use std::time::Duration;
+use std::thread::scope;
 
 use serde_json::{Value, json};
 
@@ -78,7 +77,7 @@ fn requests() -> Vec<(&'static str, Value)> {
                 }),
             ),
         };
-        body["max_tokens"] = json!(4 + index % 13);
+        body["max_tokens"] = json!(24 + index % 13);
         body.as_object_mut()
             .unwrap()
             .extend(sampling.as_object().unwrap().clone());
@@ -92,26 +91,14 @@ fn content(answer: &Value) -> String {
     json!([answer["choices"], answer["usage"]]).to_string()
 }
 
-/// The answers to all at a time, which join one after the other.
-fn together(server: &Server, requests: &[(&str, Value)]) -> Vec<String> {
+/// The answers to all at a time: each arrives while those before it are written.
+fn together(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
     scope(|scope| {
-        let ask = |(index, (path, body)): (usize, &(&'static str, Value))| {
-            let (path, body) = (*path, body.clone());
-            scope.spawn(move || {
-                sleep(Duration::from_millis(7 * index as u64));
-                content(&server.ok(path, &body))
-            })
-        };
-        let requests: Vec<(&'static str, Value)> = requests
+        let ask = |(path, body)| scope.spawn(move || content(&server.ok(path, body)));
+        let threads: Vec<_> = requests
             .iter()
-            .map(|(path, body)| {
-                (
-                    [COMPLETIONS, CHAT][usize::from(*path == CHAT)],
-                    body.clone(),
-                )
-            })
+            .map(|(path, body)| ask((*path, body)))
             .collect();
-        let threads: Vec<_> = requests.iter().enumerate().map(ask).collect();
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap())
