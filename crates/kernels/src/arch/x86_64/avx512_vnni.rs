@@ -219,48 +219,78 @@ pub unsafe fn multiply_blocks(
     out: &Sink<'_>,
     part: Part,
 ) {
-    // SAFETY: the array is 64 bytes to read; no alignment is asked.
-    let load = |codes: &[u8; 64]| unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) };
+    let less_8 = |less| _mm512_slli_epi32::<3>(_mm512_set1_epi32(less));
+    let dot = |acc, codes, xs: [u8; 4]| {
+        _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(i32::from_le_bytes(xs)))
+    };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if format.bits() == 4 {
-            let vector = of_blocks(|codes| {
-                let (codes, low) = (load(codes), _mm512_set1_epi8(15));
-                let high = _mm512_srli_epi16::<4>(codes);
-                [_mm512_and_si512(codes, low), _mm512_and_si512(high, low)]
-            });
-            blocks::multiply::<16, 64, 2, MAX_ROWS, _>(product, format, out, part, vector)
-        } else {
-            let vector = of_blocks(|codes| [load(codes)]);
-            blocks::multiply::<16, 64, 1, MAX_ROWS, _>(product, format, out, part, vector)
+        match (format.bits(), part.rows.len()) {
+            (4, 1) => {
+                let vector = of_blocks(
+                    |less| [less_8(less), _mm512_setzero_si512()],
+                    |codes| {
+                        let (codes, low) = (load(codes), _mm512_set1_epi8(15));
+                        // The high halves times 16, which takes no shift of theirs.
+                        let high = _mm512_andnot_si512(low, codes);
+                        [(_mm512_and_si512(codes, low), 0), (high, 1)]
+                    },
+                    |mut acc: [__m512i; 2], (codes, half): (__m512i, usize), xs| {
+                        acc[half] = dot(acc[half], codes, xs);
+                        acc
+                    },
+                    |[low, high]: [__m512i; 2]| _mm512_add_epi32(low, _mm512_srai_epi32::<4>(high)),
+                );
+                blocks::multiply::<16, 64, 2, 1, _>(product, format, out, part, vector)
+            }
+            (4, _) => {
+                let halves = |codes: &[u8; 64]| {
+                    let (codes, low) = (load(codes), _mm512_set1_epi8(15));
+                    let high = _mm512_srli_epi16::<4>(codes);
+                    [_mm512_and_si512(codes, low), _mm512_and_si512(high, low)]
+                };
+                let vector = of_blocks(less_8, halves, dot, |acc| acc);
+                blocks::multiply::<16, 64, 2, MAX_ROWS, _>(product, format, out, part, vector)
+            }
+            _ => {
+                let less_128 = |less| _mm512_slli_epi32::<7>(_mm512_set1_epi32(less));
+                let vector = of_blocks(less_128, |codes| [load(codes)], dot, |acc| acc);
+                blocks::multiply::<16, 64, 1, MAX_ROWS, _>(product, format, out, part, vector)
+            }
         }
     }
 }
 
-/// A register of 16 sums of blocks.
+/// 64 bytes of codes.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn load(codes: &[u8; 64]) -> __m512i {
+    // SAFETY: the array is 64 bytes to read; no alignment is asked.
+    unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn of_halves(halves: &[[u8; 2]; 16]) -> __m512 {
+    // SAFETY: the array is 32 bytes to read; no alignment is asked.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
+}
+
+/// Registers of 16 sums of blocks, which instructions on registers of bytes make.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 #[inline]
-fn of_blocks<const PER: usize>(
-    load: impl Fn(&[u8; 64]) -> [__m512i; PER] + Copy,
+fn of_blocks<Int: Copy, Codes: Copy, const PER: usize>(
+    start: impl Fn(i32) -> Int + Copy,
+    load: impl Fn(&[u8; 64]) -> [Codes; PER] + Copy,
+    dot: impl Fn(Int, Codes, [u8; 4]) -> Int + Copy,
+    sum: impl Fn(Int) -> __m512i + Copy,
 ) -> impl blocks::Vector<16, 64, PER> {
     blocks::Closures {
-        start: |less| {
-            let less = _mm512_set1_epi32(less);
-            if const { PER == 2 } {
-                _mm512_slli_epi32::<3>(less)
-            } else {
-                _mm512_slli_epi32::<7>(less)
-            }
-        },
+        start,
         load,
-        dot: |acc, codes, xs: [u8; 4]| {
-            _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(i32::from_le_bytes(xs)))
-        },
-        float: |acc, _| _mm512_cvtepi32_ps(acc),
-        widen: |halves: &[[u8; 2]; 16]| {
-            // SAFETY: the array is 32 bytes to read; no alignment is asked.
-            _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
-        },
+        dot,
+        float: move |acc, _| _mm512_cvtepi32_ps(sum(acc)),
+        widen: |halves: &_| of_halves(halves),
         floats: register(),
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
     }
