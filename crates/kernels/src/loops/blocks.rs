@@ -23,6 +23,7 @@ use super::float_vector::Register;
 use super::number::Number;
 use super::product::{Part, Product, Sink};
 use crate::packed::Panel;
+use crate::packed::blocks::Block;
 use crate::qparams::blocks::{Blocks, INPUTS};
 use crate::qparams::symmetric_row;
 
@@ -35,13 +36,13 @@ pub const GROUPS: usize = INPUTS / 4;
 pub type RowBlock = [[u8; 4]; GROUPS + 2];
 
 #[inline(always)]
-fn scale(block: &RowBlock) -> f32 {
+pub fn scale(block: &RowBlock) -> f32 {
     f32::from_le_bytes(block[GROUPS])
 }
 
 /// The sum of the codes, negated.
 #[inline(always)]
-fn less(block: &RowBlock) -> i32 {
+pub fn less(block: &RowBlock) -> i32 {
     i32::from_le_bytes(block[GROUPS + 1])
 }
 
@@ -373,31 +374,55 @@ unsafe fn tile<
         if MR == 1 {
             fetch_ahead(&weights.scales[register..][..NV]);
         }
-        for v in 0..NV {
-            let scale = vector.widen(&weights.scales[register + v]);
-            for r in 0..MR {
-                let total = vector.float(sums[r][v], less(r));
-                let scale = multiplied(float, scale, self::scale(of_rows[r]));
-                acc[r][v] = float.fma(total, scale, acc[r][v]);
-            }
-            if !OFFSETS {
-                continue;
-            }
-            // Less the addend, for less the sum.
-            let offset = vector.widen(&weights.offsets[register + v]);
-            let addend = match format {
-                Blocks::Int4ZeroPoint => float.fma(scale, offset, float.splat(-0.)),
-                _ => multiplied(float, offset, -1.),
-            };
-            for r in 0..MR {
-                let addend = multiplied(float, addend, self::scale(of_rows[r]));
-                let less = float.splat(self::less(of_rows[r]) as f32);
-                acc[r][v] = float.fma(less, addend, acc[r][v]);
-            }
-        }
+        let of_rows = |r: usize| (scale(of_rows[r]), self::less(of_rows[r]));
+        let totals = |r: usize, v: usize| vector.float(sums[r][v], less(r));
+        let weights = (weights, format, register);
+        let widen = |halves: &_| vector.widen(halves);
+        add::<LANES, BYTES, NV, MR, OFFSETS, _>(&mut acc, totals, of_rows, weights, widen, float);
     }
     // SAFETY: the tile is in the part that this thread alone computes.
     unsafe { store(out, (panel, register), first_row, acc, float) };
+}
+
+/// Adds the sums of a block of inputs, times the scales of rows and channels, to a tile's; given the
+/// scale and the negated sum of codes of each row.
+#[inline(always)]
+pub fn add<
+    const LANES: usize,
+    const BYTES: usize,
+    const NV: usize,
+    const MR: usize,
+    const OFFSETS: bool,
+    R: Register<LANES>,
+>(
+    acc: &mut [[R::V; NV]; MR],
+    totals: impl Fn(usize, usize) -> R::V,
+    of_rows: impl Fn(usize) -> (f32, i32),
+    (weights, format, register): (Block<'_, LANES, BYTES>, Blocks, usize),
+    widen: impl Fn(&[[u8; 2]; LANES]) -> R::V,
+    float: R,
+) {
+    for v in 0..NV {
+        let scale = widen(&weights.scales[register + v]);
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let scale = multiplied(float, scale, of_rows(r).0);
+            acc[v] = float.fma(totals(r, v), scale, acc[v]);
+        }
+        if !OFFSETS {
+            continue;
+        }
+        // Less the addend, for less the sum.
+        let offset = widen(&weights.offsets[register + v]);
+        let addend = match format {
+            Blocks::Int4ZeroPoint => float.fma(scale, offset, float.splat(-0.)),
+            _ => multiplied(float, offset, -1.),
+        };
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let (scale, less) = of_rows(r);
+            let addend = multiplied(float, addend, scale);
+            acc[v] = float.fma(float.splat(less as f32), addend, acc[v]);
+        }
+    }
 }
 
 /// A row of codes, from a register on, times its groups of activations: `NV` loads, `PER * MR`
@@ -448,7 +473,7 @@ fn multiplied<const LANES: usize, R: Register<LANES>>(float: R, a: R::V, b: f32)
 /// # Safety
 /// No other thread writes these rows of this panel.
 #[inline(always)]
-unsafe fn store<const LANES: usize, const NV: usize, const MR: usize, R: Register<LANES>>(
+pub unsafe fn store<const LANES: usize, const NV: usize, const MR: usize, R: Register<LANES>>(
     out: &Sink<'_>,
     (panel, register): (Panel<'_>, usize),
     first_row: usize,

@@ -2,7 +2,7 @@
 
 use std::ptr::null;
 
-use super::tiles::{self, Configured, HEIGHT, K_GROUPS, LINE, Operands, Tiled};
+use super::tiles::{self, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Operands, Tiled};
 use crate::arch::x86_64::{avx512_bf16, avx512_vnni};
 use crate::loops::attention::{self, Attention, Block, Precision};
 use crate::loops::buffer::RowsMut;
@@ -28,7 +28,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
                 avx512_vnni::attend::<CAREFUL>(attention, block, out)
             }
             Precision::BFloat16 => {
-                let _configured = Configured::new(HEIGHT);
+                let _configured = Configured::new(Configuration::of_products(HEIGHT));
                 let factors = OnTiles::new(avx512_bf16::register());
                 attention::attend::<16, 4, f32, _, CAREFUL>(attention, block, out, factors)
             }

@@ -12,6 +12,7 @@ use half::f16;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use super::attention::{self as on_tiles, OnTiles};
+use super::blocks;
 use super::nest::{self, FEW, Finish, fills_a_tile, multiply_on_tiles};
 use super::tiles::{Configuration, Configured, HEIGHT, LINE, Line};
 use crate::arch::op::{Activate, Op};
@@ -110,7 +111,7 @@ unsafe fn attend_by_avx2<const CAREFUL: bool>(
     // SAFETY: the handler carries out tile instructions, and tiles are configured until the task is
     // done; blocks of attention are disjoint, and one thread computes each.
     unsafe {
-        let _configured = Configured::new(HEIGHT);
+        let _configured = Configured::new(Configuration::of_products(HEIGHT));
         let factors = OnTiles::new(register);
         attention::attend::<LANES, 2, f32, _, CAREFUL>(attention, block, out, factors)
     }
@@ -137,14 +138,13 @@ pub unsafe fn multiply_blocks(
     out: &Sink<'_>,
     part: Part,
 ) {
-    // SAFETY: `cpu` found the features; the contract is the same.
-    unsafe {
-        if cpu::avx512_vnni() {
-            avx512_vnni::multiply_blocks(product, format, out, part)
-        } else {
-            portable::multiply_blocks_by::<LINE, 64>(product, format, out, part)
-        }
+    if cpu::avx512_vnni() {
+        assert!(install(), "a handler of SIGILL");
+        // SAFETY: as in `multiply`.
+        return unsafe { blocks::multiply_blocks(product, format, out, part) };
     }
+    // SAFETY: the contract is the same.
+    unsafe { portable::multiply_blocks_by::<LINE, 64>(product, format, out, part) }
 }
 
 /// # Safety
@@ -381,7 +381,11 @@ unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
             }
             (0x5E, 1, true) => {
                 let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
-                tiles.multiply(register, lhs, rhs)?;
+                tiles.multiply(register, lhs, rhs, i32::from)?;
+            }
+            (0x5E, 3, true) => {
+                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
+                tiles.multiply(register, lhs, rhs, |byte| byte.cast_signed().into())?;
             }
             (0x5C, 2, true) => {
                 let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
@@ -482,8 +486,14 @@ impl Tiles {
         Some(())
     }
 
-    /// Adds the products of u8 `lhs` and i8 `rhs` to the i32 `sums`.
-    fn multiply(&mut self, sums: usize, lhs: usize, rhs: usize) -> Option<()> {
+    /// Adds the products of `lhs`, whose bytes have a `value`, and i8 `rhs` to the i32 `sums`.
+    fn multiply(
+        &mut self,
+        sums: usize,
+        lhs: usize,
+        rhs: usize,
+        value: fn(u8) -> i32,
+    ) -> Option<()> {
         let [rows, row, lhs_row] = self.shapes(sums, lhs, rhs)?;
         for i in 0..rows {
             for (j, sum) in (0..row).step_by(4).enumerate() {
@@ -491,7 +501,7 @@ impl Tiles {
                 let mut total = i32::from_le_bytes(*before);
                 for (k, a) in self.bytes[lhs][i][..lhs_row].iter().enumerate() {
                     let b = self.bytes[rhs][k / 4][4 * j + k % 4].cast_signed();
-                    total = total.wrapping_add(i32::from(*a) * i32::from(b));
+                    total = total.wrapping_add(value(*a) * i32::from(b));
                 }
                 self.bytes[sums][i][sum..sum + 4].copy_from_slice(&total.to_le_bytes());
             }

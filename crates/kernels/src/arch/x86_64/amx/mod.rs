@@ -11,13 +11,15 @@
 //! ```
 //!
 //! Packed weights are read as they are: 16 groups of 16 channels are a tile. So are the keys and
-//! values of attention in 8 bits. Everything but the products of several rows, and attention in
-//! bfloat16, is AVX512-VNNI's, on the same weights.
+//! values of attention in 8 bits. Weights in blocks are widened first, and have a nest of their own.
+//! Everything but the products of several rows, and attention in bfloat16, is AVX512-VNNI's, on the
+//! same weights.
 //!
 //! Tiles have no type in Rust: they are named in `asm!` only, so the compiler cannot touch them
 //! between the first load of a block and its last store.
 
 mod attention;
+mod blocks;
 #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
 mod emulation;
 mod nest;
@@ -26,9 +28,11 @@ mod tests;
 mod tiles;
 
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
-pub use super::avx512_vnni::{multiply_blocks, multiply_f16, run, widen};
+pub use super::avx512_vnni::{multiply_f16, run, widen};
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
 pub use attention::attend;
+#[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
+pub use blocks::multiply_blocks;
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
 pub use nest::{multiply, multiply_bf16};
 

@@ -8,7 +8,9 @@ use std::mem::MaybeUninit;
 use std::ops::{Range, RangeInclusive};
 use std::ptr::null;
 
-use super::tiles::{self, AHEAD, Configured, HEIGHT, K_GROUPS, LINE, Line, Operands, Sums, Tiled};
+use super::tiles::{
+    self, AHEAD, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Line, Operands, Sums, Tiled,
+};
 use crate::arch::Group;
 use crate::arch::op::Activate;
 use crate::arch::x86_64::avx512_vnni;
@@ -311,7 +313,8 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
     let groups = product.groups;
     assert!(groups <= product.rhs.groups(), "groups of the weights");
     // SAFETY: an `Isa` of AMX exists only where the CPU, or its emulation, has tiles.
-    let _configured = unsafe { Configured::new(rows.len().min(HEIGHT)) };
+    let _configured =
+        unsafe { Configured::new(Configuration::of_products(rows.len().min(HEIGHT))) };
     #[cfg(test)]
     super::tests::count_part();
     let mut ends = Ends([MaybeUninit::uninit(); MAX_BLOCK]);

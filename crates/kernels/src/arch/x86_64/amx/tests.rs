@@ -3,14 +3,18 @@
 
 use std::cell::Cell;
 
+use half::f16;
+
 use super::tiles::Configuration;
 use crate::calls::attention::attention;
 use crate::calls::linear::linear;
+use crate::calls::pack::blocks::pack_block_codes;
 use crate::isa::{Isa, Kind, cpu};
 use crate::loops::attention::{Attention, Heads, Precision};
 use crate::loops::product::Product;
 use crate::packed::Packed;
-use crate::reference::Int8;
+use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
+use crate::reference::{InBlocks, Int8};
 
 thread_local! {
     static PARTS: Cell<usize> = const { Cell::new(0) };
@@ -35,6 +39,26 @@ fn multiply(rows: usize) {
     let lhs = vec![255.; rows * k];
     let operands = Product::of(&lhs, rows, &packed, None);
     let expected = vec![255. * k as f32; rows * n];
+    assert_eq!(linear(operands), expected);
+}
+
+/// [`multiply`] by weights in blocks of 4 bits.
+fn multiply_blocks(rows: usize) {
+    let (n, k) = (40, 64);
+    let scale = BlockScale {
+        scale: f16::ONE,
+        offset: f16::ZERO,
+    };
+    let rhs = InBlocks {
+        format: Blocks::Int4,
+        codes: &vec![15; n * k],
+        scales: &vec![scale; n * k / INPUTS],
+        factors: &vec![1.; n],
+    };
+    let packed = pack_block_codes(Isa(Kind::AmxInt8), k, 1, rhs, &vec![0.; n]);
+    let lhs = vec![127.; rows * k];
+    let operands = Product::of(&lhs, rows, &packed, None);
+    let expected = vec![7. * 127. * k as f32; rows * n];
     assert_eq!(linear(operands), expected);
 }
 
@@ -92,9 +116,11 @@ fn products_of_several_rows_are_computed_on_tiles() {
     }
     assert_eq!(Isa::available().pop(), Some(Isa(Kind::AmxInt8)));
     for (rows, parts) in [(1, 0), (15, 0), (16, 1), (33, 1)] {
-        PARTS.set(0);
-        multiply(rows);
-        assert_eq!(PARTS.get(), parts, "{rows} rows");
+        for multiply in [multiply, multiply_blocks] {
+            PARTS.set(0);
+            multiply(rows);
+            assert_eq!(PARTS.get(), parts, "{rows} rows");
+        }
     }
 }
 
@@ -127,6 +153,7 @@ fn configurations_of_others_are_left_as_they_were() {
             let others = Configuration::of_products(height);
             others.load();
             multiply(20);
+            multiply_blocks(20);
             attend(Precision::BFloat16, 1);
             attend(Precision::Int8, 20);
             assert_eq!(Configuration::current(), others);

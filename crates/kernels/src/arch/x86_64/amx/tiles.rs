@@ -18,7 +18,7 @@ pub const LINE: usize = 16;
 pub type Line = [i32; LINE];
 
 /// Bytes of a row of a tile.
-const ROW: usize = 64;
+pub const ROW: usize = 64;
 
 /// The shape of each tile, as `ldtilecfg` reads it and `sttilecfg` writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,13 @@ impl Configuration {
             tiles.row[tile] = ROW as u16;
             tiles.rows[tile] = if tile < 5 { rows } else { HEIGHT } as u8;
         }
+        tiles
+    }
+
+    /// For products of blocks of 32 inputs: 32 bytes of a row of activations, 8 groups of weights.
+    pub fn of_blocks() -> Self {
+        let mut tiles = Self::of_products(HEIGHT);
+        (tiles.row[4], tiles.rows[6]) = (ROW as u16 / 2, HEIGHT as u8 / 2);
         tiles
     }
 
@@ -111,16 +118,14 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Configures tiles for products of so many rows a tile, 1 to [`HEIGHT`].
-    ///
     /// # Safety
     /// The CPU has AMX.
     #[inline(always)]
-    pub unsafe fn new(rows: usize) -> Self {
+    pub unsafe fn new(tiles: Configuration) -> Self {
         // SAFETY: the CPU has AMX, and takes a configuration of products.
         unsafe {
             let before = Configuration::current();
-            Configuration::of_products(rows).load();
+            tiles.load();
             Self { before }
         }
     }
@@ -184,6 +189,39 @@ pub unsafe fn clear() {
             out("tmm2") _,
             out("tmm3") _,
             options(nomem, nostack, preserves_flags),
+        );
+    }
+}
+
+/// Stores the products of a block of 16 rows of i8 activations, from `lhs` on and `stride` bytes
+/// apart, and of 16 channels of i8 weights.
+///
+/// # Safety
+/// Tiles are configured for blocks, and there are 16 rows of 32 bytes.
+#[inline(always)]
+pub unsafe fn multiply_block(
+    lhs: *const u8,
+    stride: usize,
+    rhs: &[[u8; ROW]; HEIGHT / 2],
+    sums: &mut [Line; HEIGHT],
+) {
+    // SAFETY: there is a tile of activations and one of weights to read, and room for sums.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tileloadd tmm4, [{lhs} + {stride}]",
+            "tileloadd tmm6, [{rhs} + {line}]",
+            "tdpbssd tmm0, tmm4, tmm6",
+            "tilestored [{sums} + {line}], tmm0",
+            lhs = in(reg) lhs,
+            stride = in(reg) stride,
+            rhs = in(reg) rhs,
+            sums = in(reg) sums,
+            line = in(reg) ROW,
+            out("tmm0") _,
+            out("tmm4") _,
+            out("tmm6") _,
+            options(nostack, preserves_flags),
         );
     }
 }
