@@ -321,6 +321,10 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
     let refuses = Template::new("{{ raise_exception('no') }}", String::new(), String::new())?;
     let error = refuses.render(&[], true).unwrap_err();
     assert!(format!("{error:#}").contains("no"), "{error:#}");
+    let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+    let endless = Template::new(endless, String::new(), String::new())?;
+    let error = endless.render(&messages, true).unwrap_err();
+    assert!(format!("{error:#}").contains("out of fuel"), "{error:#}");
     Ok(())
 }
 

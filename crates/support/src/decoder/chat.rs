@@ -28,6 +28,9 @@ pub struct Template {
 
 const NAME: &str = "chat_template";
 
+/// Instructions of a template, which takes a few hundred for each message.
+const FUEL: u64 = 5_000_000;
+
 impl Template {
     /// The text of a folder's template, if it has one: a file of its own, or a key of
     /// `tokenizer_config.json`.
@@ -60,6 +63,7 @@ impl Template {
         // As transformers sets it up.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
+        environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, text))
@@ -79,7 +83,7 @@ impl Template {
     /// The conversation as a text, with the beginning of the assistant's answer if that is asked for.
     ///
     /// # Errors
-    /// When the template refuses the messages.
+    /// When the template refuses the messages, or does not come to an end.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let values = minijinja::context! {
             messages => messages,
