@@ -77,7 +77,7 @@ fn requests() -> Vec<(&'static str, Value)> {
                 }),
             ),
         };
-        body["max_tokens"] = json!(24 + index % 13);
+        body["max_tokens"] = json!(40 + index % 13);
         body.as_object_mut()
             .unwrap()
             .extend(sampling.as_object().unwrap().clone());
