@@ -48,8 +48,8 @@ impl Grouped {
         let (groups, [_, k]) = (self.groups, shape);
         let offset = offset(groups.dtype);
         let (count, blocks) = (groups.count(k), k.div_ceil(BLOCK));
-        let of_channels = self.scales.chunks(count.max(1));
-        let factors: Vec<_> = of_channels.map(factor).collect();
+        let of_channel = |channel: usize| &self.scales[channel * count..][..count];
+        let factors: Vec<_> = (0..shape[0]).map(|i| factor(of_channel(i))).collect();
         let scale = |i: usize| {
             let (channel, block) = (i / blocks, i % blocks);
             let at = channel * count + block * BLOCK / groups.inputs(k);

@@ -125,6 +125,22 @@ fn copies(dir: &Path, path: &Path) -> Result<[Checkpoint; 3]> {
     ])
 }
 
+#[test]
+fn weights_in_groups_without_inputs_are_refused() -> Result<()> {
+    use GgmlDType::{Q4_0, Q4_1, Q8_0};
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    for dtype in [Q4_0, Q4_1, Q8_0] {
+        let empty = Tensor::zeros((3, 0), DType::F32, &Device::Cpu)?;
+        let empty = QTensor::quantize(&empty, dtype)?;
+        write(&path, "qwen2", &[("a.weight", empty)])?;
+        let error = Checkpoint::open(&path).err().expect("refused");
+        let expected = "expected [3, groups of 0 inputs], got [3, 0]";
+        assert!(error.to_string().contains(expected), "{dtype:?}: {error}");
+    }
+    Ok(())
+}
+
 /// GGUF interleaves the halves of a head of llama's queries and keys.
 fn interleaved(weight: &Tensor, heads: usize) -> Result<Tensor> {
     let (n, k) = weight.dims2()?;

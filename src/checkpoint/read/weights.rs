@@ -240,6 +240,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     if let Encoding::Blocks(blocks) = entry.encoding
         && !entry.encoding.is_int4()
     {
+        count_groups(matrix(name, entry)?, &scale, scales)?;
         let mut groups = GroupConfig::INT8;
         groups.group_size = Some(blocks.dtype.block_size());
         let multiplied = true;
@@ -272,6 +273,17 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     }))
 }
 
+/// The number of groups of a channel, by the scales of a weight.
+fn count_groups([n, k]: [usize; 2], scale: &str, scales: &Entry) -> Result<usize> {
+    match scales.shape[..] {
+        [rows, count] if rows == n && count > 0 => Ok(count),
+        ref got => {
+            let expected = format!("[{n}, groups of {k} inputs]");
+            Err(invalid(scale, expected, format!("{got:?}")))
+        }
+    }
+}
+
 /// A weight of 4 bits that others wrote.
 fn int4(
     files: &Files,
@@ -280,13 +292,7 @@ fn int4(
     (is_affine, like): (bool, GroupConfig),
 ) -> Result<Kind> {
     let [n, k] = matrix(name, entry)?;
-    let count = match scales.shape[..] {
-        [rows, count] if rows == n && count > 0 => count,
-        ref got => {
-            let expected = format!("[{n}, groups of {k} inputs]");
-            return Err(invalid(scale, expected, format!("{got:?}")));
-        }
-    };
+    let count = count_groups([n, k], scale, scales)?;
     let has_minimums = files.find(&format!("{name}{MINIMUM}")).is_some();
     let scheme = match (is_affine, has_minimums) {
         (false, false) => GroupScheme::Symmetric,
