@@ -35,15 +35,19 @@ def main():
     written = console(log)
     text = re.sub(r"<style.*?</style>|<[^>]*>", " ", document, flags=re.S)
     layers = document.count("<summary>")
+    bars = re.findall(r'<table class="bars">.*?</table>', document, flags=re.S)
     checks = {
         "a title": re.search(r"<h1>[^<]+</h1>", document),
         "end to end": re.search(r"end to end: [\d.]+ dB", text),
         "headings": all(name in text for name in
                         ("Error of each layer", "Size of each layer", "All figures", "Distributions")),
         "a table with a row for each layer": document.count("<tr>") > layers > 0,
-        "a picture of errors, of sizes, and of each layer": document.count("<svg") >= 2 + layers + arguments.search,
-        "the curve of a search": not arguments.search or ("Search" in text and "best so far" in text),
-        "bars or lines in the pictures": len(re.findall(r"<(?:rect|path)", document)) > 10 * (2 + layers),
+        "two bars for each layer, of errors and of sizes":
+            [len(re.findall(r'--share:\s*(?!0\.000)', table)) >= 2 * (1 + layers) for table in bars] == [True] * 2,
+        "a histogram of each layer": len(re.findall(r'<path class="area" d="M\S+ \S+?L', document)) >= layers,
+        "the curve of a search": not arguments.search or ("best so far" in text and
+            all(re.search(f'<path class="{name}" d="M\\d', document) for name in ("line", "dots"))),
+        "ticks of each axis": document.count('class="tick"') >= 4 * document.count("<svg"),
         "labels in the pictures": all(word in text for word in ("by itself", "along the run", "before", "after")),
         "no NaN": "NaN" not in text,
         "an empty console": not written,

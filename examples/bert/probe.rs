@@ -71,6 +71,6 @@ pub fn write_page(
     batch: &Batch,
 ) -> Result<()> {
     let inspection = inspect::inspect(float, quantized, |model| model.forward(batch))?;
-    let page = inspection.page(title, &[])?;
-    output::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+    output::write(path, inspection.page(title, &[]))
+        .with_context(|| format!("cannot write {}", path.display()))
 }

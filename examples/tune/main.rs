@@ -184,7 +184,7 @@ impl Arguments for Args {
             let title = format!("{}, tuned", self.model_dir.display());
             let inspection =
                 inspect::inspect(&mut float, &mut folder.model, |model| model.forward(sample))?;
-            output::write(&page, inspection.page(&title, &outcome.curve())?)
+            output::write(&page, inspection.page(&title, &outcome.curve()))
                 .with_context(|| format!("cannot write {}", page.display()))?;
         }
         self.save(&folder, &out, &evaluation, best)?;

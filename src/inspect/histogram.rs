@@ -50,21 +50,21 @@ impl Histogram {
         self.bound *= 2.;
     }
 
+    /// The width of a bin.
+    pub(super) fn width(&self) -> f32 {
+        self.bound / (BINS / 2) as f32
+    }
+
     /// The middle of each bin that lies between the first and the last that are not empty, and its
     /// count.
     pub fn bins(&self) -> Vec<(f32, u64)> {
-        let width = 2. * self.bound / BINS as f32;
         let first = self.counts.iter().position(|count| *count > 0).unwrap_or(0);
         let last = self.counts.iter().rposition(|count| *count > 0);
-        let end = last.map_or(0, |last| last + 1);
-        let bins = self.counts[first.min(end)..end].iter().enumerate();
-        bins.map(|(bin, count)| {
-            (
-                (first + bin) as f32 * width - self.bound + width / 2.,
-                *count,
-            )
-        })
-        .collect()
+        let bins = self.counts.iter().enumerate().skip(first);
+        let bins = bins.take(last.map_or(0, |last| last + 1 - first));
+        let half = (BINS / 2) as f32;
+        bins.map(|(bin, count)| ((bin as f32 - half + 0.5) * self.width(), *count))
+            .collect()
     }
 }
 
@@ -101,6 +101,12 @@ mod tests {
         assert_eq!(histogram.counts.iter().sum::<u64>(), 5);
         assert_eq!(histogram.bound, 2f32.powi(127));
         assert_eq!((histogram.counts[0], histogram.counts[BINS - 1]), (1, 1));
+        assert!(
+            histogram
+                .bins()
+                .iter()
+                .all(|(middle, _)| middle.is_finite())
+        );
         assert!(Histogram::default().bins().is_empty());
     }
 }

@@ -6,7 +6,6 @@
 mod codes;
 mod histogram;
 mod observe;
-#[cfg(feature = "page")]
 mod page;
 mod run;
 mod table;
@@ -16,7 +15,6 @@ pub use codes::{ActivationInspection, WeightInspection};
 pub use histogram::Histogram;
 pub(crate) use observe::tapped;
 pub use observe::{Observed, observe, replays};
-#[cfg(feature = "page")]
 #[doc(hidden)]
 pub use page::PagePoint;
 pub use run::{Inspection, LayerInspection, inspect};

@@ -77,12 +77,8 @@ pub(super) fn cells(layer: &LayerInspection) -> [String; 13] {
     let mut error = Deviation::default();
     weights.iter().for_each(|weight| error.merge(&weight.error));
     let (input, output) = (layer.input.as_ref(), layer.output.as_ref());
-    let name = match layer.path.as_str() {
-        "" => "(the model itself)",
-        path => path,
-    };
     [
-        name.to_owned(),
+        name(layer).to_owned(),
         layer.kind.to_string(),
         or_dash(layer.bits.map(|bits| format!("{bits:.1}"))),
         or_dash((!weights.is_empty()).then(|| decibels(&error))),
@@ -98,7 +94,14 @@ pub(super) fn cells(layer: &LayerInspection) -> [String; 13] {
     ]
 }
 
-fn decibels(deviation: &Deviation) -> String {
+pub(super) fn name(layer: &LayerInspection) -> &str {
+    match layer.path.as_str() {
+        "" => "(the model itself)",
+        path => path,
+    }
+}
+
+pub(super) fn decibels(deviation: &Deviation) -> String {
     match deviation.sqnr_db() {
         f64::INFINITY => "exact".to_owned(),
         f64::NEG_INFINITY => "not finite".to_owned(),

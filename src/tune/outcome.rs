@@ -12,7 +12,6 @@ use super::stop::Stopped;
 use super::trial::Trial;
 use super::units::LayerPrecision;
 use crate::error::Result;
-#[cfg(feature = "page")]
 use crate::inspect::PagePoint;
 use crate::kernels::Precision;
 use crate::module::{LayerKind, Quantizable, WeightDType};
@@ -126,7 +125,6 @@ impl TuningOutcome {
 
     /// The curve of the search, for [`Inspection::page`](crate::inspect::Inspection::page): the
     /// accuracy of each trial, and of the best one until then.
-    #[cfg(feature = "page")]
     pub fn curve(&self) -> Vec<PagePoint> {
         let mut best: Option<&Trial> = None;
         let mut points = Vec::with_capacity(self.trials.len());

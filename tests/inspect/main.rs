@@ -1,6 +1,5 @@
 //! Measuring quantized models: taps, figures, pages.
 
 mod figures;
-#[cfg(feature = "page")]
 mod page;
 mod taps;
