@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::{Checkpoint, QScheme, nn};
 use serde_json::{Value, json};
 
-use super::hostile::{f32s, tensors};
+use super::text::{f32s, tensors};
 
 fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     Ok((a - b)?.abs()?.max_all()?.to_scalar()?)
@@ -149,7 +149,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
         if !zeros.is_empty() {
             all.push(("a.weight_zero_point", "I8", shape, &zeros[..]));
         }
-        std::fs::write(&path, tensors(&all, None))?;
+        std::fs::write(&path, tensors(&all, serde_json::Value::Null))?;
         let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
         let ours = nn::linear_no_bias(4, rows, vb.pp("a"))?;
         let got = ours
@@ -169,7 +169,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
             ("a.weight", "I8", json!([2, 4]), &[1; 8][..]),
             ("a.weight_scale", "F32", json!([2, 2]), &scales[..]),
         ];
-        std::fs::write(&path, tensors(&all, None))?;
+        std::fs::write(&path, tensors(&all, serde_json::Value::Null))?;
         let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
         let error = candle_nn::linear_no_bias(4, 2, vb.pp("a"))
             .unwrap_err()
@@ -197,7 +197,10 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
         all.push((&**weight, "I8", json!([4, 3]), &[1u8; 12][..]));
         all.push((&**scale, "F32", json!([4, 1]), &scales[..]));
     }
-    std::fs::write(dir.path().join("model.safetensors"), tensors(&all, None))?;
+    std::fs::write(
+        dir.path().join("model.safetensors"),
+        tensors(&all, serde_json::Value::Null),
+    )?;
     let group = |targets: Value, strategy: &str| {
         let activations =
             json!({"num_bits": 8, "type": "int", "dynamic": true, "strategy": strategy});

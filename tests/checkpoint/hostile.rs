@@ -10,16 +10,7 @@ use candle_dynquant::{Checkpoint, Error, LayerKind, QConfig, QConfigSpec, checkp
 use serde_json::{Value, json};
 
 use super::model::{Model, saved};
-
-/// A file of this header and body.
-fn file(header: &str, body: &[u8]) -> Vec<u8> {
-    [
-        &(header.len() as u64).to_le_bytes()[..],
-        header.as_bytes(),
-        body,
-    ]
-    .concat()
-}
+use super::text::{file, first_line, rows, tensors, written};
 
 /// Opens it and reads every tensor as float and as bits.
 fn read(path: &Path) -> Result<(), Error> {
@@ -38,15 +29,16 @@ fn refused(name: &str, bytes: &[u8]) -> String {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("a.safetensors");
     fs::write(&path, bytes).expect("writes");
-    match read(&path) {
-        Ok(()) => panic!("{name}: read"),
-        // Behind the first line candle has a backtrace.
-        Err(error) => error
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
+    first_line(read(&path).expect_err(name))
+}
+
+/// Each file is refused by an error that says so, names the file and is short.
+fn each_is_refused<'a>(cases: impl IntoIterator<Item = (&'a str, Vec<u8>, &'a str)>) {
+    for (name, bytes, expected) in cases {
+        let error = refused(name, &bytes);
+        assert!(error.contains(expected), "{name}: {error}");
+        let named = error.contains("a.safetensors") && error.len() < 1_000;
+        assert!(named, "{name}: {error}");
     }
 }
 
@@ -140,444 +132,111 @@ fn a_header_has_a_limit_also_where_the_file_has_as_many_bytes() -> Result<()> {
     Ok(())
 }
 
+/// A name, the header, bytes behind it, and a part of the error.
+const HEADERS: &str = r#"
+a list | [] | 0 | an object of tensors
+text behind | {} x | 0 | trailing
+offsets that lie | {"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}} | 4 | 8 bytes
+offsets turned round | {"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}} | 4 | 4 bytes
+offsets beyond the file | {"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}} | 4 | within 4 bytes
+negative offsets | {"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}} | 4 | integer
+offsets that wrap | {"a":{"dtype":"U8","shape":[8],"data_offsets":[18446744073709551615,7]}} | 4 | 8 bytes
+a shape that wraps | {"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,0]}} | 0 | memory
+a shape that wraps beside 0 | {"a":{"dtype":"F32","shape":[4294967296,0,4294967296],"data_offsets":[0,0]}} | 0 | memory
+a huge tensor | {"a":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}} | 1 | within 1 bytes
+an unknown dtype | {"a":{"dtype":"Q3","shape":[1],"data_offsets":[0,1]}} | 1 | Q3
+half a byte | {"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}} | 1 | whole bytes
+an unknown key | {"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"b":1}} | 1 | unknown field
+a missing key | {"a":{"dtype":"U8","shape":[1]}} | 1 | data_offsets
+one name twice | {"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}} | 2 | twice
+overlapping | {"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}} | 3 | offset 2
+a gap | {"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}} | 3 | offset 1
+a gap at the end | {"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} | 3 | 3 bytes
+metadata of numbers | {"__metadata__":{"a":1}} | 0 | string
+"#;
+
 #[test]
 fn headers_that_lie_are_refused() {
-    let cases = [
+    let length = |length: u64, rest: &[u8]| [&length.to_le_bytes()[..], rest].concat();
+    let text = |header: &str| file(header.as_bytes(), b"x");
+    let ones = "1,".repeat(40);
+    let dimensions = format!(r#"{{"a":{{"dtype":"U8","shape":[{ones}1],"data_offsets":[0,1]}}}}"#);
+    let deep = format!(r#"{{"a":{}"#, "[".repeat(200_000));
+    let deep_metadata = format!(r#"{{"__metadata__":{}"#, r#"{"a":"#.repeat(200_000));
+    let many = "length 33, expected at most 32 sizes";
+    let small = "at most 20 bytes, in a file of 28";
+    each_is_refused([
         ("empty", vec![], "8 bytes"),
         ("length alone", vec![0; 8], "JSON"),
-        (
-            "length beyond the file",
-            [&[255; 8][..], b"{}"].concat(),
-            "at most",
-        ),
-        (
-            "length beyond all",
-            100_000_001u64.to_le_bytes().to_vec(),
-            "at most",
-        ),
-        (
-            "length beyond a small file",
-            [&21u64.to_le_bytes()[..], &[b' '; 20]].concat(),
-            "at most 20 bytes, in a file of 28",
-        ),
-        ("no UTF-8", file_bytes(&[0xff, 0xfe]), "JSON"),
-        ("a list", file("[]", b""), "an object of tensors"),
-        ("text behind", file("{} x", b""), "trailing"),
-        (
-            "offsets that lie",
-            file(
-                r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#,
-                &[0; 4],
-            ),
-            "8 bytes",
-        ),
-        (
-            "offsets turned round",
-            file(
-                r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#,
-                &[0; 4],
-            ),
-            "4 bytes",
-        ),
-        (
-            "offsets beyond the file",
-            file(
-                r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#,
-                &[0; 4],
-            ),
-            "within 4 bytes",
-        ),
-        (
-            "negative offsets",
-            file(
-                r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}}"#,
-                &[0; 4],
-            ),
-            "integer",
-        ),
-        (
-            "offsets that wrap",
-            file(
-                &format!(
-                    r#"{{"a":{{"dtype":"U8","shape":[8],"data_offsets":[{},7]}}}}"#,
-                    u64::MAX
-                ),
-                &[0; 4],
-            ),
-            "8 bytes",
-        ),
-        (
-            "a shape that wraps",
-            file(
-                r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,0]}}"#,
-                b"",
-            ),
-            "memory",
-        ),
-        (
-            "a shape that wraps beside 0",
-            file(
-                r#"{"a":{"dtype":"F32","shape":[4294967296,0,4294967296],"data_offsets":[0,0]}}"#,
-                b"",
-            ),
-            "memory",
-        ),
-        (
-            "a huge tensor",
-            file(
-                r#"{"a":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}}"#,
-                b"x",
-            ),
-            "within 1 bytes",
-        ),
-        (
-            "many dimensions",
-            file(
-                &format!(
-                    r#"{{"a":{{"dtype":"U8","shape":[{}1],"data_offsets":[0,1]}}}}"#,
-                    "1,".repeat(40)
-                ),
-                b"x",
-            ),
-            "length 33, expected at most 32 sizes",
-        ),
-        (
-            "an unknown dtype",
-            file(
-                r#"{"a":{"dtype":"Q3","shape":[1],"data_offsets":[0,1]}}"#,
-                b"x",
-            ),
-            "Q3",
-        ),
-        (
-            "half a byte",
-            file(
-                r#"{"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}}"#,
-                b"x",
-            ),
-            "whole bytes",
-        ),
-        (
-            "an unknown key",
-            file(
-                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"b":1}}"#,
-                b"x",
-            ),
-            "unknown field",
-        ),
-        (
-            "a missing key",
-            file(r#"{"a":{"dtype":"U8","shape":[1]}}"#, b"x"),
-            "data_offsets",
-        ),
-        (
-            "one name twice",
-            file(
-                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#,
-                b"xy",
-            ),
-            "twice",
-        ),
-        (
-            "overlapping",
-            file(
-                r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}"#,
-                b"xyz",
-            ),
-            "offset 2",
-        ),
-        (
-            "a gap",
-            file(
-                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}"#,
-                b"xyz",
-            ),
-            "offset 1",
-        ),
-        (
-            "a gap at the end",
-            file(
-                r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#,
-                b"xyz",
-            ),
-            "3 bytes",
-        ),
-        (
-            "metadata of numbers",
-            file(r#"{"__metadata__":{"a":1}}"#, b""),
-            "string",
-        ),
-        (
-            "deep JSON",
-            file(&format!(r#"{{"a":{}"#, "[".repeat(200_000)), b""),
-            "JSON",
-        ),
-        (
-            "deep metadata",
-            file(
-                &format!(r#"{{"__metadata__":{}"#, r#"{"a":"#.repeat(200_000)),
-                b"",
-            ),
-            "JSON",
-        ),
-    ];
-    for (name, bytes, expected) in cases {
-        let error = refused(name, &bytes);
-        assert!(error.contains(expected), "{name}: {error}");
-        assert!(
-            error.contains("a.safetensors") && error.len() < 1_000,
-            "{name}: {error}"
-        );
-    }
+        ("length beyond the file", length(u64::MAX, b"{}"), "at most"),
+        ("length beyond all", length(100_000_001, b""), "at most"),
+        ("length beyond a small file", length(21, &[b' '; 20]), small),
+        ("no UTF-8", file(&[0xff, 0xfe], b""), "JSON"),
+        ("many dimensions", text(&dimensions), many),
+        ("deep JSON", text(&deep), "JSON"),
+        ("deep metadata", text(&deep_metadata), "JSON"),
+    ]);
+    each_is_refused(rows(HEADERS).map(|[name, header, body, expected]| {
+        let body = vec![0; body.parse().expect("a number")];
+        (name, file(header.as_bytes(), &body), expected)
+    }));
 }
 
-fn file_bytes(header: &[u8]) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes()[..], header].concat()
-}
+/// A name, tensors, and a part of the error.
+const TENSORS: &str = "
+codes without scale | CODES | a.weight_scale
+scale without codes | SCALES | no such tensor
+scale beside floats | a.weight F32 [1,1] 0; SCALES | expected I8
+scale of integers | CODES; a.weight_scale I32 [2,1] 1 2 | float dtype
+too many scales | CODES; a.weight_scale F32 [3,1] 3*1 | [2, 1]
+no scales | CODES; a.weight_scale F32 [0,1] | [2, 1]
+scale 0 | CODES; a.weight_scale F32 [2,1] 1 0 | finite positive
+scale -1 | CODES; a.weight_scale F32 [2,1] -1 1 | finite positive
+scale NaN | CODES; a.weight_scale F32 [2,1] 1 NaN | finite positive
+scale infinite | CODES; a.weight_scale F32 [2,1] 1 inf | finite positive
+group scale NaN | CODES; a.weight_scale F32 [2,3] 5*1 NaN | finite positive
+groups of nothing | CODES; a.weight_scale F32 [2,2] 4*1 | groups
+codes of rank 3 | a.weight I8 [1,2,3] 6*0; SCALES | [out_features, in_features]
+codes of rank 1 | a.weight I8 [6] 6*0; a.weight_scale F32 [1] 1 | [.., out_features, in_features]
+too many scales with zero points | CODES; a.weight_scale F32 [3,1] 3*1; a.weight_zero_point I8 [3,1] 3*0 | [2, 1]
+too few zero points | CODES; SCALES; a.weight_zero_point I8 [1,1] 0 | [2, 1], as the scales
+float zero points | CODES; SCALES; a.weight_zero_point F32 [2,1] 1 2 | I8
+";
 
-/// A file of tensors that follow one another.
-pub fn tensors(tensors: &[(&str, &str, Value, &[u8])], metadata: Option<Value>) -> Vec<u8> {
-    let (mut header, mut body) = (serde_json::Map::new(), Vec::new());
-    for (name, dtype, shape, bytes) in tensors {
-        let offsets = [body.len(), body.len() + bytes.len()];
-        body.extend_from_slice(bytes);
-        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
-        header.insert((*name).to_owned(), entry);
-    }
-    if let Some(metadata) = metadata {
-        header.insert(
-            "__metadata__".into(),
-            json!({"candle_dynquant": metadata.to_string()}),
-        );
-    }
-    file(&Value::Object(header).to_string(), &body)
-}
+/// A name, the record of formats, and a part of the error.
+const RECORDS: &str = r#"
+version 2 | {"version": 2, "new": "things"} | version
+no version | {"formats": [], "weights": {}} | version
+version of text | {"version": "1"} | candle_dynquant
+an unknown key | {"version": 1, "formats": [], "weights": {}, "x": 1} | unknown field
+an unknown format | {"version": 1, "formats": [], "weights": {"a.weight": 0}} | format 0 of 0
+an unknown weight | {"version": 1, "formats": [{"codes": {"dtype": "qint8", "qscheme": "per_channel_symmetric"}, "activation": ROW}], "weights": {"b.weight": 0}} | b.weight
+an unknown qscheme | {"version": 1, "formats": [{"codes": {"dtype": "qint8", "qscheme": "x"}}], "weights": {}} | qscheme
+float activations | {"version": 1, "formats": [{"codes": {"dtype": "qint8", "qscheme": "per_channel_symmetric"}, "activation": "float"}], "weights": {"a.weight": 0}} | dynamic activations
+missing zero points | {"version": 1, "formats": [{"codes": {"dtype": "quint8", "qscheme": "per_channel_affine"}, "activation": ROW}], "weights": {"a.weight": 0}} | a.weight_zero_point
+one scale for all | {"version": 1, "formats": [{"codes": {"dtype": "qint8", "qscheme": "per_tensor_symmetric"}, "activation": ROW}], "weights": {"a.weight": 0}} | 1 elements
+halves that are codes | {"version": 1, "formats": [{"activation": "float"}], "weights": {"a.weight": 0}} | F16
+"#;
 
-pub fn f32s(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+/// Codes with their scales.
+const CODES: &str = "a.weight I8 [2,3] 6*0";
+const SCALES: &str = "a.weight_scale F32 [2,1] 1 2";
+
+fn codes_with(metadata: Value) -> Vec<u8> {
+    written(&format!("{CODES}; {SCALES}"), metadata)
 }
 
 #[test]
 fn tensors_that_do_not_fit_together_are_refused() {
-    let codes = ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]);
-    let good = f32s(&[1., 2.]);
-    let scale = |shape: Value, bytes: Vec<u8>| {
-        let all = [codes.clone(), ("a.weight_scale", "F32", shape, &bytes[..])];
-        tensors(&all, None)
-    };
-    let record = |record: Value| {
-        let all = [
-            codes.clone(),
-            ("a.weight_scale", "F32", json!([2, 1]), &good[..]),
-        ];
-        tensors(&all, Some(record))
-    };
-    let int8 = json!({"dtype": "qint8", "qscheme": "per_channel_symmetric"});
-    let row = json!({"granularity": "per_row"});
-    let formats =
-        |codes: &Value, activation: Value| json!([{"codes": codes, "activation": activation}]);
-    let zero_point = |dtype: &str, shape: Value, bytes: &[u8]| {
-        tensors(
-            &[
-                codes.clone(),
-                ("a.weight_scale", "F32", json!([2, 1]), &good[..]),
-                ("a.weight_zero_point", dtype, shape, bytes),
-            ],
-            None,
-        )
-    };
-    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
-        (
-            "codes without scale",
-            tensors(std::slice::from_ref(&codes), None),
-            "a.weight_scale",
-        ),
-        (
-            "scale without codes",
-            tensors(&[("a.weight_scale", "F32", json!([2, 1]), &good)], None),
-            "no such tensor",
-        ),
-        (
-            "scale beside floats",
-            tensors(
-                &[
-                    ("a.weight", "F32", json!([1, 1]), &[0; 4]),
-                    ("a.weight_scale", "F32", json!([2, 1]), &good),
-                ],
-                None,
-            ),
-            "expected I8",
-        ),
-        (
-            "scale of integers",
-            tensors(
-                &[
-                    codes.clone(),
-                    ("a.weight_scale", "I32", json!([2, 1]), &good),
-                ],
-                None,
-            ),
-            "float dtype",
-        ),
-        (
-            "too many scales",
-            scale(json!([3, 1]), f32s(&[1.; 3])),
-            "[2, 1]",
-        ),
-        ("no scales", scale(json!([0, 1]), vec![]), "[2, 1]"),
-        (
-            "scale 0",
-            scale(json!([2, 1]), f32s(&[1., 0.])),
-            "finite positive",
-        ),
-        (
-            "scale -1",
-            scale(json!([2, 1]), f32s(&[-1., 1.])),
-            "finite positive",
-        ),
-        (
-            "scale NaN",
-            scale(json!([2, 1]), f32s(&[1., f32::NAN])),
-            "finite positive",
-        ),
-        (
-            "scale infinite",
-            scale(json!([2, 1]), f32s(&[1., f32::INFINITY])),
-            "finite positive",
-        ),
-        (
-            "group scale NaN",
-            scale(json!([2, 3]), f32s(&[1., 1., 1., 1., 1., f32::NAN])),
-            "finite positive",
-        ),
-        (
-            "groups of nothing",
-            scale(json!([2, 2]), f32s(&[1.; 4])),
-            "groups",
-        ),
-        (
-            "codes of rank 3",
-            tensors(
-                &[
-                    ("a.weight", "I8", json!([1, 2, 3]), &[0; 6]),
-                    ("a.weight_scale", "F32", json!([2, 1]), &good),
-                ],
-                None,
-            ),
-            "[out_features, in_features]",
-        ),
-        (
-            "codes of rank 1",
-            tensors(
-                &[
-                    ("a.weight", "I8", json!([6]), &[0; 6]),
-                    ("a.weight_scale", "F32", json!([1]), &good[..4]),
-                ],
-                None,
-            ),
-            "[.., out_features, in_features]",
-        ),
-        (
-            "too many scales with zero points",
-            tensors(
-                &[
-                    codes.clone(),
-                    ("a.weight_scale", "F32", json!([3, 1]), &f32s(&[1.; 3])),
-                    ("a.weight_zero_point", "I8", json!([3, 1]), &[0; 3]),
-                ],
-                None,
-            ),
-            "[2, 1]",
-        ),
-        (
-            "too few zero points",
-            zero_point("I8", json!([1, 1]), &[0]),
-            "[2, 1], as the scales",
-        ),
-        (
-            "float zero points",
-            zero_point("F32", json!([2, 1]), &good),
-            "I8",
-        ),
-        (
-            "version 2",
-            record(json!({"version": 2, "new": "things"})),
-            "version",
-        ),
-        (
-            "no version",
-            record(json!({"formats": [], "weights": {}})),
-            "version",
-        ),
-        (
-            "version of text",
-            record(json!({"version": "1"})),
-            "candle_dynquant",
-        ),
-        (
-            "an unknown key",
-            record(json!({"version": 1, "formats": [], "weights": {}, "x": 1})),
-            "unknown field",
-        ),
-        (
-            "an unknown format",
-            record(json!({"version": 1, "formats": [], "weights": {"a.weight": 0}})),
-            "format 0 of 0",
-        ),
-        (
-            "an unknown weight",
-            record(
-                json!({"version": 1, "formats": formats(&int8, row.clone()), "weights": {"b.weight": 0}}),
-            ),
-            "b.weight",
-        ),
-        (
-            "an unknown qscheme",
-            record(
-                json!({"version": 1, "formats": [{"codes": {"dtype": "qint8", "qscheme": "x"}}], "weights": {}}),
-            ),
-            "qscheme",
-        ),
-        (
-            "float activations",
-            record(
-                json!({"version": 1, "formats": formats(&int8, json!("float")), "weights": {"a.weight": 0}}),
-            ),
-            "dynamic activations",
-        ),
-        (
-            "missing zero points",
-            record(
-                json!({"version": 1, "formats": formats(&json!({"dtype": "quint8", "qscheme": "per_channel_affine"}), row.clone()), "weights": {"a.weight": 0}}),
-            ),
-            "a.weight_zero_point",
-        ),
-        (
-            "one scale for all",
-            record(
-                json!({"version": 1, "formats": formats(&json!({"dtype": "qint8", "qscheme": "per_tensor_symmetric"}), row.clone()), "weights": {"a.weight": 0}}),
-            ),
-            "1 elements",
-        ),
-        (
-            "halves that are codes",
-            record(
-                json!({"version": 1, "formats": [{"activation": "float"}], "weights": {"a.weight": 0}}),
-            ),
-            "F16",
-        ),
-    ];
-    for (name, bytes, expected) in cases {
-        let error = refused(name, &bytes);
-        assert!(error.contains(expected), "{name}: {error}");
-        assert!(
-            error.contains("a.safetensors") && error.len() < 1_000,
-            "{name}: {error}"
-        );
-    }
+    each_is_refused(rows(TENSORS).map(|[name, tensors, expected]| {
+        let tensors = tensors.replace("CODES", CODES).replace("SCALES", SCALES);
+        (name, written(&tensors, Value::Null), expected)
+    }));
+    each_is_refused(rows(RECORDS).map(|[name, record, expected]| {
+        let record = record.replace("ROW", r#"{"granularity": "per_row"}"#);
+        let metadata = json!({"candle_dynquant": record});
+        (name, codes_with(metadata), expected)
+    }));
 }
 
 #[test]
@@ -591,7 +250,7 @@ fn rows_that_no_byte_stands_for_are_refused() -> Result<()> {
         ([0, 1 << 62], Some("elements")),
     ];
     for (shape, expected) in cases {
-        let lies = tensors(&[("a.weight", "F32", json!(shape), &[])], None);
+        let lies = tensors(&[("a.weight", "F32", json!(shape), &[])], Value::Null);
         fs::write(&path, lies)?;
         let source = Checkpoint::open(&path)?;
         for (preset, kind) in QConfig::PRESETS
@@ -628,12 +287,7 @@ fn rows_that_no_byte_stands_for_are_refused() -> Result<()> {
 fn a_var_builder_of_another_dtype_than_floats_is_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("a.safetensors");
-    let scales = f32s(&[1., 2.]);
-    let all = [
-        ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]),
-        ("a.weight_scale", "F32", json!([2, 1]), &scales[..]),
-    ];
-    fs::write(&path, tensors(&all, None))?;
+    fs::write(&path, codes_with(Value::Null))?;
     let checkpoint = Checkpoint::open(&path)?;
     for dtype in [DType::U8, DType::I64, DType::F8E4M3, DType::F6E2M3] {
         let vb = checkpoint.var_builder(dtype, &Device::Cpu);
@@ -657,12 +311,8 @@ fn a_var_builder_of_another_dtype_than_floats_is_refused() -> Result<()> {
 fn a_layer_names_the_weight_at_fault() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("a.safetensors");
-    let scales = f32s(&[1., f32::NAN]);
-    let all = [
-        ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]),
-        ("a.weight_scale", "F32", json!([2, 1]), &scales[..]),
-    ];
-    fs::write(&path, tensors(&all, None))?;
+    let scales = "a.weight_scale F32 [2,1] 1 NaN";
+    fs::write(&path, written(&format!("{CODES}; {scales}"), Value::Null))?;
     let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
     let error = candle_dynquant::nn::linear_no_bias(3, 2, vb.pp("a"))
         .unwrap_err()
@@ -688,7 +338,7 @@ fn folders_that_lie_are_refused() -> Result<()> {
     };
     assert!(error(path).contains("got none"));
     assert!(error(&path.join("nothing")).contains("cannot open"));
-    let one = tensors(&[("a", "U8", json!([1]), &[0])], None);
+    let one = written("a U8 [1] 0", Value::Null);
     fs::write(path.join("a.safetensors"), &one)?;
     read(path)?;
     fs::write(path.join("b.safetensors"), &one)?;
@@ -801,28 +451,22 @@ fn folders_that_lie_are_refused() -> Result<()> {
 #[test]
 fn files_that_disagree_on_a_weight_are_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let scale = f32s(&[1., 2.]);
-    let own = [
-        ("a.weight", "I8", json!([2, 3]), &[0u8; 6][..]),
-        ("a.weight_scale", "F32", json!([2, 1]), &scale[..]),
-    ];
-    let other = [("b", "F32", json!([1]), &scale[..4])];
     let record = |granularity: &str| {
         let codes = json!({"dtype": "qint8", "qscheme": "per_channel_symmetric"});
         let format = json!({"codes": codes, "activation": {"granularity": granularity}});
-        Some(json!({"version": 1, "formats": [format], "weights": {"a.weight": 0}}))
+        let record = json!({"version": 1, "formats": [format], "weights": {"a.weight": 0}});
+        json!({"candle_dynquant": record.to_string()})
     };
+    let other = |granularity| written("b F32 [1] 1", record(granularity));
     let map = json!({"a.weight": "1.safetensors", "a.weight_scale": "1.safetensors", "b": "2.safetensors"});
     let index = json!({"weight_map": map}).to_string();
     fs::write(dir.path().join("model.safetensors.index.json"), index)?;
-    fs::write(
-        dir.path().join("1.safetensors"),
-        tensors(&own, record("per_row")),
-    )?;
+    let first = dir.path().join("1.safetensors");
+    fs::write(first, codes_with(record("per_row")))?;
     let second = dir.path().join("2.safetensors");
-    fs::write(&second, tensors(&other, record("per_row")))?;
+    fs::write(&second, other("per_row"))?;
     read(dir.path())?;
-    fs::write(&second, tensors(&other, record("per_tensor")))?;
+    fs::write(&second, other("per_tensor"))?;
     let error = read(dir.path()).expect_err("they disagree").to_string();
     let expected = "2.safetensors: tensor \"a.weight\": expected one format in the metadata of all files, got two";
     assert!(error.ends_with(expected), "{error}");

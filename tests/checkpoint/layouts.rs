@@ -10,6 +10,8 @@ use candle_dynquant::{Checkpoint, Granularity, GroupConfig, GroupScheme, QWeight
 use candle_nn::VarBuilder;
 use serde_json::{Value, json};
 
+use super::text::{self, f32s, first_line, rows, written};
+
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/reference/layout_{name}"))
 }
@@ -265,24 +267,6 @@ fn pytorch() -> Result<()> {
     Ok(())
 }
 
-/// A file of these tensors: name, dtype, shape, bytes.
-fn file(tensors: &[(&str, &str, Value, &[u8])], metadata: Value) -> Vec<u8> {
-    let mut header = json!({"__metadata__": metadata});
-    let mut body = Vec::new();
-    for (name, dtype, shape, bytes) in tensors {
-        let offsets = [body.len(), body.len() + bytes.len()];
-        header[name] = json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
-        body.extend_from_slice(bytes);
-    }
-    let header = header.to_string();
-    let length = (header.len() as u64).to_le_bytes();
-    [&length[..], header.as_bytes(), &body].concat()
-}
-
-fn f32s(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
 /// The first line of the error of loading the layer `a` of a folder.
 fn refused(name: &str, bytes: &[u8], config: &Value) -> String {
     let dir = tempfile::tempdir().expect("a folder");
@@ -293,20 +277,10 @@ fn refused(name: &str, bytes: &[u8], config: &Value) -> String {
         let vb = Checkpoint::open(dir.path())?.var_builder(DType::F32, &Device::Cpu);
         nn::linear_no_bias(3, 2, vb.pp("a")).map_err(candle_dynquant::Error::from)
     };
-    match load() {
-        Ok(_) => panic!("{name}: read"),
-        Err(error) => error
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
-    }
+    first_line(load().expect_err(name))
 }
 
-type Case<'a> = (&'a str, Vec<u8>, Value, &'a str);
-
-fn each_is_refused(cases: Vec<Case<'_>>) {
+fn each_is_refused<'a>(cases: impl IntoIterator<Item = (&'a str, Vec<u8>, Value, &'a str)>) {
     for (name, bytes, config, expected) in cases {
         let error = refused(name, &bytes, &config);
         let named = error.contains(expected) && error.len() < 1_000;
@@ -314,279 +288,89 @@ fn each_is_refused(cases: Vec<Case<'_>>) {
     }
 }
 
+/// Refuses each row of a table: a name, tensors with words for some of them, a part of the error.
+fn each_row_is_refused(table: &str, words: &[(&str, &str)]) {
+    each_is_refused(rows(table).map(|[name, tensors, expected]| {
+        let replaced = |text: String, (word, tensor): &(&str, &str)| text.replace(word, tensor);
+        let tensors = words.iter().fold(tensors.to_owned(), replaced);
+        (name, written(&tensors, json!({})), Value::Null, expected)
+    }));
+}
+
 #[test]
 fn hostile_files_of_bitsandbytes() {
-    let codes = ("a.weight", "I8", json!([2, 3]), &[1u8; 6][..]);
-    let good = f32s(&[127., 254.]);
-    let with = |values: &[f32]| {
-        let bytes = f32s(values);
-        file(
-            &[codes.clone(), ("a.SCB", "F32", json!([2]), &bytes)],
-            json!({}),
-        )
-    };
-    let right = with(&[127., 254.]);
-    let scb = ("a.SCB", "F32", json!([2]), &good[..]);
-    let beside = |dtype: &str, shape: Value, bytes: &[u8]| {
-        let order = ("a.weight_format", dtype, shape, bytes);
-        file(&[codes.clone(), scb.clone(), order], json!({}))
-    };
+    let (codes, factors) = ("a.weight I8 [2,3] 6*1", "a.SCB F32 [2] 127 254");
+    let right = written(&format!("{codes}; {factors}"), json!({}));
     let config = |key: &str, value: Value| {
         let mut config = json!({"quant_method": "bitsandbytes", "load_in_8bit": true});
         config[key] = value;
         config
     };
-    let none = Value::Null;
-    each_is_refused(vec![
-        (
-            "4 bits",
-            right.clone(),
-            config("load_in_4bit", json!(true)),
-            "load_in_4bit",
-        ),
-        (
-            "a threshold of text",
-            right,
-            config("llm_int8_threshold", json!("6")),
-            "bitsandbytes",
-        ),
-        (
-            "codes of 4 bits",
-            file(
-                &[
-                    ("a.weight", "U8", json!([3, 1]), &[0; 3]),
-                    (
-                        "a.weight.quant_state.bitsandbytes__nf4",
-                        "U8",
-                        json!([2]),
-                        &[0; 2],
-                    ),
-                ],
-                json!({}),
-            ),
-            none.clone(),
-            "4-bit codes",
-        ),
-        (
-            "an order of GPUs",
-            beside("U8", json!([]), &[2]),
-            none.clone(),
-            "a.weight_format",
-        ),
-        (
-            "two orders",
-            beside("U8", json!([2]), &[0, 0]),
-            none.clone(),
-            "a.weight_format",
-        ),
-        (
-            "an order of no bytes",
-            beside("U8", json!([0]), &[]),
-            none.clone(),
-            "a.weight_format",
-        ),
-        (
-            "SCB without codes",
-            file(std::slice::from_ref(&scb), json!({})),
-            none.clone(),
-            "a.weight",
-        ),
-        (
-            "float codes",
-            file(
-                &[("a.weight", "F32", json!([2, 3]), &[0; 24]), scb.clone()],
-                json!({}),
-            ),
-            none.clone(),
-            "I8, beside",
-        ),
-        (
-            "half SCB",
-            file(
-                &[codes.clone(), ("a.SCB", "F16", json!([2]), &[0; 4])],
-                json!({}),
-            ),
-            none.clone(),
-            "F32 [2]",
-        ),
-        (
-            "one SCB for all",
-            file(
-                &[codes.clone(), ("a.SCB", "F32", json!([1]), &good[..4])],
-                json!({}),
-            ),
-            none.clone(),
-            "F32 [2]",
-        ),
-        (
-            "scales twice",
-            file(
-                &[
-                    codes.clone(),
-                    scb.clone(),
-                    ("a.weight_scale", "F32", json!([2]), &good),
-                ],
-                json!({}),
-            ),
-            none.clone(),
-            "one tensor of that name",
-        ),
-        ("SCB of 0", with(&[127., 0.]), none.clone(), "scale"),
-        ("negative SCB", with(&[-1., 1.]), none.clone(), "scale"),
-        ("SCB of NaN", with(&[1., f32::NAN]), none, "scale"),
+    let (four, text) = (
+        config("load_in_4bit", json!(true)),
+        config("llm_int8_threshold", json!("6")),
+    );
+    each_is_refused([
+        ("4 bits", right.clone(), four, "load_in_4bit"),
+        ("a threshold of text", right, text, "bitsandbytes"),
     ]);
+    let table = "
+codes of 4 bits | a.weight U8 [3,1] 3*0; a.weight.quant_state.bitsandbytes__nf4 U8 [2] 2*0 | 4-bit codes
+an order of GPUs | CODES; FACTORS; a.weight_format U8 [] 2 | a.weight_format
+two orders | CODES; FACTORS; a.weight_format U8 [2] 0 0 | a.weight_format
+an order of no bytes | CODES; FACTORS; a.weight_format U8 [0] | a.weight_format
+SCB without codes | FACTORS | a.weight
+float codes | a.weight F32 [2,3] 6*0; FACTORS | I8, beside
+half SCB | CODES; a.SCB F16 [2] 4*0 | F32 [2]
+one SCB for all | CODES; a.SCB F32 [1] 127 | F32 [2]
+scales twice | CODES; FACTORS; a.weight_scale F32 [2] 127 254 | one tensor of that name
+SCB of 0 | CODES; a.SCB F32 [2] 127 0 | scale
+negative SCB | CODES; a.SCB F32 [2] -1 1 | scale
+SCB of NaN | CODES; a.SCB F32 [2] 1 NaN | scale
+";
+    each_row_is_refused(table, &[("CODES", codes), ("FACTORS", factors)]);
 }
 
 #[test]
 fn hostile_files_of_quanto() {
-    let good = f32s(&[1., 2.]);
-    let codes = ("a.weight._data", "I8", json!([2, 3]), &[1u8; 6][..]);
-    let scales = ("a.weight._scale", "F32", json!([2, 1]), &good[..]);
-    let with = |more: (&str, &str, Value, &[u8])| {
-        let more = (more.0, more.1, more.2, more.3);
-        file(&[codes.clone(), scales.clone(), more], json!({}))
-    };
-    let one = f32s(&[1.]);
-    let right = with(("a.input_scale", "F32", json!([]), &one));
+    let (codes, scales) = (
+        "a.weight._data I8 [2,3] 6*1",
+        "a.weight._scale F32 [2,1] 1 2",
+    );
+    let right = format!("{codes}; {scales}; a.input_scale F32 [] 1");
+    let right = written(&right, json!({}));
     let config = |key: &str, value: &str| json!({"quant_method": "quanto", key: value});
-    let none = Value::Null;
-    each_is_refused(vec![
-        (
-            "int4",
-            right.clone(),
-            config("weights", "int4"),
-            "expected int8, got \"int4\"",
-        ),
+    let (int4, int8) = (config("weights", "int4"), config("activations", "int8"));
+    each_is_refused([
+        ("int4", right.clone(), int4, "expected int8, got \"int4\""),
         (
             "int8 activations",
             right,
-            config("activations", "int8"),
+            int8,
             "expected none, got \"int8\"",
         ),
-        (
-            "a static scale",
-            with(("a.input_scale", "F32", json!([]), &f32s(&[0.5]))),
-            none.clone(),
-            "a.input_scale",
-        ),
-        (
-            "static scales",
-            with(("a.output_scale", "F32", json!([2]), &good)),
-            none.clone(),
-            "a.output_scale",
-        ),
-        (
-            "a static scale of no bytes",
-            with(("a.output_scale", "F32", json!([0]), &[])),
-            none.clone(),
-            "a.output_scale",
-        ),
-        (
-            "a shift",
-            with(("a.weight._shift", "F32", json!([2, 1]), &good)),
-            none.clone(),
-            "a shift",
-        ),
-        (
-            "packed",
-            file(
-                &[
-                    ("a.weight._data._data", "U8", json!([2, 3]), &[0; 6]),
-                    scales.clone(),
-                ],
-                json!({}),
-            ),
-            none.clone(),
-            "fewer bits",
-        ),
-        (
-            "float8",
-            file(
-                &[
-                    ("a.weight._data", "F8_E4M3", json!([2, 3]), &[0; 6]),
-                    scales.clone(),
-                ],
-                json!({}),
-            ),
-            none.clone(),
-            "F8_E4M3",
-        ),
-        (
-            "codes without scales",
-            file(std::slice::from_ref(&codes), json!({})),
-            none.clone(),
-            "a.weight._scale",
-        ),
-        (
-            "scales without codes",
-            file(std::slice::from_ref(&scales), json!({})),
-            none.clone(),
-            "codes, beside",
-        ),
-        (
-            "scales of columns",
-            file(
-                &[
-                    codes.clone(),
-                    ("a.weight._scale", "F32", json!([1, 3]), &[0; 12]),
-                ],
-                json!({}),
-            ),
-            none.clone(),
-            "a.weight._scale",
-        ),
-        (
-            "scales of integers",
-            file(
-                &[
-                    codes.clone(),
-                    ("a.weight._scale", "I32", json!([2, 1]), &[0; 8]),
-                ],
-                json!({}),
-            ),
-            none.clone(),
-            "a float dtype",
-        ),
-        (
-            "three dimensions",
-            file(
-                &[
-                    ("a.weight._data", "I8", json!([2, 3, 1]), &[0; 6]),
-                    scales.clone(),
-                ],
-                json!({}),
-            ),
-            none.clone(),
-            "[out_features, in_features]",
-        ),
-        (
-            "a weight twice",
-            with(("a.weight", "F32", json!([2, 3]), &[0; 24])),
-            none.clone(),
-            "one tensor of that name",
-        ),
-        (
-            "a scale of 0",
-            file(
-                &[
-                    codes.clone(),
-                    ("a.weight._scale", "F32", json!([2, 1]), &[0; 8]),
-                ],
-                json!({}),
-            ),
-            none,
-            "scale",
-        ),
     ]);
+    let table = "
+a static scale | CODES; SCALES; a.input_scale F32 [] 0.5 | a.input_scale
+static scales | CODES; SCALES; a.output_scale F32 [2] 1 2 | a.output_scale
+a static scale of no bytes | CODES; SCALES; a.output_scale F32 [0] | a.output_scale
+a shift | CODES; SCALES; a.weight._shift F32 [2,1] 1 2 | a shift
+packed | a.weight._data._data U8 [2,3] 6*0; SCALES | fewer bits
+float8 | a.weight._data F8_E4M3 [2,3] 6*0; SCALES | F8_E4M3
+codes without scales | CODES | a.weight._scale
+scales without codes | SCALES | codes, beside
+scales of columns | CODES; a.weight._scale F32 [1,3] 3*0 | a.weight._scale
+scales of integers | CODES; a.weight._scale I32 [2,1] 2*0 | a float dtype
+three dimensions | a.weight._data I8 [2,3,1] 6*0; SCALES | [out_features, in_features]
+a weight twice | CODES; SCALES; a.weight F32 [2,3] 6*0 | one tensor of that name
+a scale of 0 | CODES; a.weight._scale F32 [2,1] 2*0 | scale
+";
+    each_row_is_refused(table, &[("CODES", codes), ("SCALES", scales)]);
 }
 
 #[test]
 fn activations_of_torchao_are_per_row_or_per_tensor() -> Result<()> {
-    let scales = f32s(&[1., 2.]);
-    let tensors = [
-        ("a._weight_qdata", "I8", json!([2, 3]), &[1u8; 6][..]),
-        ("a._weight_scale", "F32", json!([2, 1]), &scales[..]),
-    ];
+    let tensors = "a._weight_qdata I8 [2,3] 6*1; a._weight_scale F32 [2,1] 1 2";
     for (name, granularity) in [
         ("PerRow", Granularity::PerRow),
         ("PerTensor", Granularity::PerTensor),
@@ -595,14 +379,10 @@ fn activations_of_torchao_are_per_row_or_per_tensor() -> Result<()> {
             "granularity": {"_type": name, "_data": {"dim": -1}},
             "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
         }});
-        let described = json!({
-            "_type": "Int8Tensor", "_data": {"block_size": [1, 3], "act_quant_kwargs": settings},
-            "_tensor_data_names": ["qdata", "scale"],
-        });
-        let metadata = json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()});
+        let metadata = described(json!({"_data": {"act_quant_kwargs": settings}}));
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("a.safetensors");
-        fs::write(&path, file(&tensors, metadata))?;
+        fs::write(&path, written(tensors, metadata))?;
         let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
         let layer = nn::linear_no_bias(3, 2, vb.pp("a"))?;
         let weight = layer.projection().qweight().expect("codes");
@@ -612,207 +392,76 @@ fn activations_of_torchao_are_per_row_or_per_tensor() -> Result<()> {
     Ok(())
 }
 
+/// The metadata of an Int8Tensor with these changes, the keys of objects one by one.
+fn described(changes: Value) -> Value {
+    let mut described = json!({
+        "_type": "Int8Tensor", "_data": {"block_size": [1, 3], "act_quant_kwargs": null},
+        "_tensor_data_names": ["qdata", "scale"],
+    });
+    for (key, value) in changes.as_object().expect("changes") {
+        match value {
+            Value::Object(inner) => inner
+                .iter()
+                .for_each(|(name, value)| described[key][name] = value.clone()),
+            value => described[key] = value.clone(),
+        }
+    }
+    json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()})
+}
+
 #[test]
 fn hostile_files_of_torchao() {
-    let good = f32s(&[1., 2.]);
-    let codes = ("a._weight_qdata", "I8", json!([2, 3]), &[1u8; 6][..]);
-    let scales = ("a._weight_scale", "F32", json!([2, 1]), &good[..]);
-    let described = |change: &dyn Fn(&mut Value)| {
-        let mut described = json!({
-            "_type": "Int8Tensor", "_data": {"block_size": [1, 3], "act_quant_kwargs": null},
-            "_tensor_data_names": ["qdata", "scale"],
-        });
-        change(&mut described);
-        json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()})
-    };
-    let metadata =
-        |change: &dyn Fn(&mut Value)| file(&[codes.clone(), scales.clone()], described(change));
-    let plain = || described(&|_| {});
-    let none = Value::Null;
-    each_is_refused(vec![
-        (
-            "blocks of nothing",
-            file(
-                &[
-                    ("a._weight_qdata", "I8", json!([0, 3]), &[]),
-                    ("a._weight_scale", "F32", json!([0, 1]), &[]),
-                ],
-                described(&|d| d["_data"]["block_size"] = json!([0, 3])),
-            ),
-            none.clone(),
-            "blocks [0, 3] of [0, 3]",
-        ),
-        (
-            "codes of 8 bits where 4 are said",
-            file(
-                &[
-                    ("a._weight_qdata", "I8", json!([2, 3]), &[1, 2, 3, 4, 5, 8]),
-                    scales.clone(),
-                ],
-                described(&|d| {
-                    d["_type"] = json!("IntxUnpackedToInt8Tensor");
-                    d["_data"]["target_dtype"] = json!({"_type": "torch.dtype", "_data": "int4"});
-                }),
-            ),
-            none.clone(),
-            "code of 4 bits: expected -8 to 7, got 8",
-        ),
-        (
-            "another type",
-            metadata(&|d| d["_type"] = json!("Int4Tensor")),
-            none.clone(),
-            "Int4Tensor",
-        ),
-        (
-            "static activations of unpacked codes",
-            metadata(&|d| {
-                d["_type"] = json!("IntxUnpackedToInt8Tensor");
-                d["_data"]["activation_quantization"] = json!("int8_sym_static");
-            }),
-            none.clone(),
-            "int8_sym_static",
-        ),
-        (
-            "static activations",
-            metadata(&|d| {
-                d["_tensor_data_names"] = json!(["qdata", "scale", "act_quant_scale"]);
-            }),
-            none.clone(),
-            "act_quant_scale",
-        ),
-        (
-            "activations of groups",
-            metadata(&|d| {
-                d["_data"]["act_quant_kwargs"] =
-                    json!({"_data": {"granularity": {"_type": "PerGroup"}}});
-            }),
-            none.clone(),
-            "PerGroup",
-        ),
-        (
-            "activations of nothing",
-            metadata(&|d| d["_data"]["act_quant_kwargs"] = json!({"_data": {}})),
-            none.clone(),
-            "PerRow or PerTensor",
-        ),
-        (
-            "blocks of 0",
-            metadata(&|d| d["_data"]["block_size"] = json!([0, 3])),
-            none.clone(),
-            "a._weight_scale",
-        ),
-        (
-            "other blocks",
-            metadata(&|d| d["_data"]["block_size"] = json!([2, 3])),
-            none.clone(),
-            "a._weight_scale",
-        ),
-        (
-            "blocks of three dimensions",
-            metadata(&|d| d["_data"]["block_size"] = json!([1, 3, 1])),
-            none.clone(),
-            "a._weight_scale",
-        ),
-        (
-            "blocks of text",
-            metadata(&|d| d["_data"]["block_size"] = json!("1")),
-            none.clone(),
-            "metadata of torchao",
-        ),
-        (
-            "no description",
-            file(
-                &[codes.clone(), scales.clone()],
-                json!({"tensor_names": "[\"a.weight\"]", "a.weight": "{".repeat(100_000)}),
-            ),
-            none.clone(),
-            "metadata of torchao",
-        ),
-        (
-            "no metadata",
-            file(&[codes.clone(), scales.clone()], json!({})),
-            none.clone(),
-            "beside codes",
-        ),
-        (
-            "names of no list",
-            file(
-                &[codes.clone(), scales.clone()],
+    let (codes, scales) = (
+        "a._weight_qdata I8 [2,3] 6*1",
+        "a._weight_scale F32 [2,1] 1 2",
+    );
+    let both = format!("{codes}; {scales}");
+    let deep = json!({"tensor_names": "[\"a.weight\"]", "a.weight": "{".repeat(100_000)});
+    each_is_refused(
+        [
+            ("no description", deep, "metadata of torchao"),
+            ("no metadata", json!({}), "beside codes"),
+            (
+                "names of no list",
                 json!({"tensor_names": "7"}),
+                "beside codes",
             ),
-            none.clone(),
-            "beside codes",
-        ),
-        (
-            "codes without scales",
-            file(std::slice::from_ref(&codes), plain()),
-            none.clone(),
-            "a._weight_scale",
-        ),
-        (
-            "scales without codes",
-            file(std::slice::from_ref(&scales), plain()),
-            none.clone(),
-            "a._weight_qdata",
-        ),
-        (
-            "a missing zero point",
-            metadata(&|d| {
-                d["_tensor_data_names"] = json!(["qdata", "scale", "zero_point"]);
-            }),
-            none.clone(),
-            "a._weight_zero_point",
-        ),
-        (
-            "float codes",
-            file(
-                &[
-                    ("a._weight_qdata", "F8_E4M3", json!([2, 3]), &[0; 6]),
-                    scales.clone(),
-                ],
-                plain(),
-            ),
-            none.clone(),
-            "a._weight_qdata",
-        ),
-        (
-            "scales of NaN",
-            file(
-                &[
-                    codes.clone(),
-                    (
-                        "a._weight_scale",
-                        "F32",
-                        json!([2, 1]),
-                        &f32s(&[f32::NAN, 1.]),
-                    ),
-                ],
-                plain(),
-            ),
-            none,
-            "scale",
-        ),
-    ]);
+        ]
+        .map(|(name, metadata, expected)| (name, written(&both, metadata), Value::Null, expected)),
+    );
+    let table = r#"
+blocks of nothing | a._weight_qdata I8 [0,3]; a._weight_scale F32 [0,1] | {"_data": {"block_size": [0, 3]}} | blocks [0, 3] of [0, 3]
+codes of 8 bits where 4 are said | a._weight_qdata I8 [2,3] 1 2 3 4 5 8; SCALES | {"_type": "IntxUnpackedToInt8Tensor", "_data": {"target_dtype": {"_type": "torch.dtype", "_data": "int4"}}} | code of 4 bits: expected -8 to 7, got 8
+another type | CODES; SCALES | {"_type": "Int4Tensor"} | Int4Tensor
+static activations of unpacked codes | CODES; SCALES | {"_type": "IntxUnpackedToInt8Tensor", "_data": {"activation_quantization": "int8_sym_static"}} | int8_sym_static
+static activations | CODES; SCALES | {"_tensor_data_names": ["qdata", "scale", "act_quant_scale"]} | act_quant_scale
+activations of groups | CODES; SCALES | {"_data": {"act_quant_kwargs": {"_data": {"granularity": {"_type": "PerGroup"}}}}} | PerGroup
+activations of nothing | CODES; SCALES | {"_data": {"act_quant_kwargs": {"_data": {}}}} | PerRow or PerTensor
+blocks of 0 | CODES; SCALES | {"_data": {"block_size": [0, 3]}} | a._weight_scale
+other blocks | CODES; SCALES | {"_data": {"block_size": [2, 3]}} | a._weight_scale
+blocks of three dimensions | CODES; SCALES | {"_data": {"block_size": [1, 3, 1]}} | a._weight_scale
+blocks of text | CODES; SCALES | {"_data": {"block_size": "1"}} | metadata of torchao
+codes without scales | CODES | {} | a._weight_scale
+scales without codes | SCALES | {} | a._weight_qdata
+a missing zero point | CODES; SCALES | {"_tensor_data_names": ["qdata", "scale", "zero_point"]} | a._weight_zero_point
+float codes | a._weight_qdata F8_E4M3 [2,3] 6*0; SCALES | {} | a._weight_qdata
+scales of NaN | CODES; a._weight_scale F32 [2,1] NaN 1 | {} | scale
+"#;
+    each_is_refused(rows(table).map(|[name, tensors, changes, expected]| {
+        let tensors = tensors.replace("CODES", codes).replace("SCALES", scales);
+        let metadata = described(serde_json::from_str(changes).expect(changes));
+        (name, written(&tensors, metadata), Value::Null, expected)
+    }));
 }
 
 /// A group's scale belongs to some of the inputs: layers get floats.
 #[test]
 fn groups_of_torchao_are_dequantized() -> Result<()> {
-    let scales = f32s(&[1., 2., 3., 4.]);
-    let described = json!({
-        "_type": "Int8Tensor", "_data": {"block_size": [1, 2], "act_quant_kwargs": null},
-        "_tensor_data_names": ["qdata", "scale"],
-    });
-    let bytes = file(
-        &[
-            ("a._weight_qdata", "I8", json!([2, 4]), &[1; 8]),
-            ("a._weight_scale", "F32", json!([2, 2]), &scales),
-        ],
-        json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()}),
-    );
+    let tensors = "a._weight_qdata I8 [2,4] 8*1; a._weight_scale F32 [2,2] 1 2 3 4";
+    let metadata = described(json!({"_data": {"block_size": [1, 2]}}));
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("a.safetensors");
-    fs::write(&path, bytes)?;
+    fs::write(&path, written(tensors, metadata))?;
     let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
     let layer = nn::linear_no_bias(4, 2, vb.pp("a"))?;
     let weight = layer.weight().to_vec2::<f32>()?;
@@ -839,20 +488,14 @@ fn zero_points_of_torchao_are_kept_where_there_are_some() -> Result<()> {
         ([0i8; 4], GroupScheme::Symmetric),
         ([0, -8, 7, 3], GroupScheme::Affine),
     ] {
-        let bytes = file(
-            &[
-                ("a._weight_qdata", "I8", json!([2, 64]), &codes),
-                ("a._weight_scale", "F32", json!([2, 2]), &scales),
-                (
-                    "a._weight_zero_point",
-                    "I8",
-                    json!([2, 2]),
-                    &zeros.map(i8::cast_unsigned),
-                ),
-            ],
-            json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()}),
-        );
-        fs::write(&path, bytes)?;
+        let zero_points = zeros.map(i8::cast_unsigned);
+        let tensors = [
+            ("a._weight_qdata", "I8", json!([2, 64]), &codes[..]),
+            ("a._weight_scale", "F32", json!([2, 2]), &scales),
+            ("a._weight_zero_point", "I8", json!([2, 2]), &zero_points),
+        ];
+        let metadata = json!({"tensor_names": "[\"a.weight\"]", "a.weight": described.to_string()});
+        fs::write(&path, text::tensors(&tensors, metadata))?;
         checkpoint::save(&(), &Checkpoint::open(&path)?, &copy)?;
         for path in [&path, &copy] {
             let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);

@@ -20,4 +20,5 @@ mod real_files;
 mod round_trip;
 #[cfg(unix)]
 mod special;
+mod text;
 mod transformers;

@@ -831,10 +831,13 @@ fn columns_of_a_quantized_tensor_are_its_values() -> Result<()> {
             "w.weight_scale",
             "F32",
             serde_json::json!([8, 4]),
-            &super::hostile::f32s(&scales)[..],
+            &super::text::f32s(&scales)[..],
         ),
     ];
-    std::fs::write(&groups, super::hostile::tensors(&groups_of_four, None))?;
+    std::fs::write(
+        &groups,
+        super::text::tensors(&groups_of_four, serde_json::Value::Null),
+    )?;
     // Quantized once more, they find their place by their values.
     for source in [&int8, &groups] {
         for (axis, at) in [(1, 4), (0, 5)] {
