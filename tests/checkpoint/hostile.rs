@@ -7,10 +7,11 @@ use anyhow::Result;
 use candle_core::{DType, Device};
 use candle_dynquant::checkpoint::Plan;
 use candle_dynquant::{Checkpoint, Error, LayerKind, QConfig, QConfigSpec, checkpoint};
+use candle_dynquant_support::rows;
 use serde_json::{Value, json};
 
 use super::model::{Model, saved};
-use super::text::{file, first_line, rows, tensors, written};
+use super::text::{file, first_line, tensors, written};
 
 /// Opens it and reads every tensor as float and as bits.
 fn read(path: &Path) -> Result<(), Error> {

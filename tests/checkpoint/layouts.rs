@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::{Checkpoint, Granularity, GroupConfig, GroupScheme, QWeight, checkpoint, nn};
+use candle_dynquant_support::rows;
 use candle_nn::VarBuilder;
 use serde_json::{Value, json};
 
-use super::text::{self, f32s, first_line, rows, written};
+use super::text::{self, f32s, first_line, written};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/reference/layout_{name}"))

@@ -54,17 +54,6 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
         .collect()
 }
 
-/// The rows of a table whose columns ` | ` separates.
-pub fn rows<const N: usize>(table: &str) -> impl Iterator<Item = [&str; N]> {
-    let cells = |row| {
-        str::split(row, " | ")
-            .collect::<Vec<_>>()
-            .try_into()
-            .expect(row)
-    };
-    table.trim().lines().map(cells)
-}
-
 /// The first line of an error; behind it candle has a backtrace.
 pub fn first_line(error: impl Display) -> String {
     let text = error.to_string();

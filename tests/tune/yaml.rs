@@ -6,6 +6,7 @@ use candle_dynquant::tune::Strategy;
 use candle_dynquant::{
     DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, Result, TuningConfig,
 };
+use candle_dynquant_support::rows;
 
 fn dynamic(quantization: &str) -> String {
     let approach = "quantization:\n  approach: post_training_dynamic_quant\n";
@@ -171,108 +172,44 @@ evaluation: {accuracy: {metric: {topk: 1}}}
 
 #[test]
 fn mistakes_have_a_place() {
-    let cases: &[(&str, &str)] = &[
-        (
-            "tunning: {}",
-            "line 1, column 1, tunning: unknown key `tunning`: expected one of version, model, device, quantization, tuning, evaluation; did you mean `tuning`?",
-        ),
-        (
+    let table = r#"
+tunning: {} | line 1, column 1, tunning: unknown key `tunning`: expected one of version, model, device, quantization, tuning, evaluation; did you mean `tuning`?
+tuning: {accuracy_criterion: {relative: 1}} | line 1, column 41, tuning.accuracy_criterion.relative: expected a share between -1 and 1, as 0.01 or 1%, got 1
+tuning: {accuracy_criterion: {relative: 2}} | line 1, column 41, tuning.accuracy_criterion.relative: expected a share between -1 and 1, as 0.01 or 1%, got 2
+tuning: {accuracy_criterion: {relative: '0.01'}} | expected a share between -1 and 1, as 0.01 or 1%, got "0.01"
+tuning: {accuracy_criterion: {relative: 0.1, absolute: 1}} | expected one of the keys relative, absolute, got both
+tuning: {accuracy_criterion: {absolute: .inf}} | is not a finite number
+tuning: {exit_policy: {timeout: -1}} | expected a number of seconds, 0 or more, got -1
+tuning: {exit_policy: {timeout: 1e300}} | expected a number of seconds
+tuning: {exit_policy: {max_trials: 0}} | expected a whole number, 1 or more, got 0
+tuning: {strategy: {name: bayesian}} | unknown strategy: expected one of basic, sensitivity, by_kind
+tuning: {strategy: {name: sensitivty}} | did you mean `sensitivity`?
+tuning: {strategy: {}} | missing key `name`
+quantization: {approach: post_training_static_quant} | line 1, column 26, quantization.approach: approach `post_training_static_quant` is not offered: expected `post_training_dynamic_quant`
+quantization: {approach: quant_aware_training} | approach `quant_aware_training` is not offered
+quantization: {approach: post_training_auto_quant} | approach `post_training_auto_quant` is not offered
+quantization: {approach: post_training_dinamic_quant} | did you mean `post_training_dynamic_quant`?
+quantization: {calibration: {sampling_size: 8}} | missing key `approach`: expected `post_training_dynamic_quant`
+model: {name: bert, framework: onnxrt_integerop} | did you mean `onnxrt_integerops`?
+device: gpu | expected cpu
+quantization: {approach: post_training_dynamic_quant, calibration: {sampling_size: 8 or 9}} | expected one or several whole numbers, 1 or more, got "8 or 9"
+quantization: {approach: post_training_dynamic_quant, op_wise: {'(': {weight: {dtype: fp32}}}} | line 1, column 65, quantization.op_wise.(: malformed regex
+quantization: {approach: post_training_dynamic_quant, optype_wise: {Liner: {}}} | did you mean `Linear`?
+quantization: {approach: post_training_dynamic_quant, optype_wise: {Linear: {weight: {dtype: int4}}}} | unknown dtype
+quantization: {approach: post_training_dynamic_quant, optype_wise: {Linear: {weight: {dtype: []}}}} | expected one or several words, got none
+a: [ | line 1, column
+"#;
+    let of_lines = [
+        [
             "tuning:\n  exit_polcy: {}",
             "line 2, column 3, tuning.exit_polcy: unknown key",
-        ),
-        (
+        ],
+        [
             "tuning:\n  exit_policy:\n    time_out: 3",
             "did you mean `timeout`?",
-        ),
-        (
-            "tuning: {accuracy_criterion: {relative: 1}}",
-            "line 1, column 41, tuning.accuracy_criterion.relative: expected a share between -1 and 1, as 0.01 or 1%, got 1",
-        ),
-        (
-            "tuning: {accuracy_criterion: {relative: 2}}",
-            "line 1, column 41, tuning.accuracy_criterion.relative: expected a share between -1 and 1, as 0.01 or 1%, got 2",
-        ),
-        (
-            "tuning: {accuracy_criterion: {relative: '0.01'}}",
-            "expected a share between -1 and 1, as 0.01 or 1%, got \"0.01\"",
-        ),
-        (
-            "tuning: {accuracy_criterion: {relative: 0.1, absolute: 1}}",
-            "expected one of the keys relative, absolute, got both",
-        ),
-        (
-            "tuning: {accuracy_criterion: {absolute: .inf}}",
-            "is not a finite number",
-        ),
-        (
-            "tuning: {exit_policy: {timeout: -1}}",
-            "expected a number of seconds, 0 or more, got -1",
-        ),
-        (
-            "tuning: {exit_policy: {timeout: 1e300}}",
-            "expected a number of seconds",
-        ),
-        (
-            "tuning: {exit_policy: {max_trials: 0}}",
-            "expected a whole number, 1 or more, got 0",
-        ),
-        (
-            "tuning: {strategy: {name: bayesian}}",
-            "unknown strategy: expected one of basic, sensitivity, by_kind",
-        ),
-        (
-            "tuning: {strategy: {name: sensitivty}}",
-            "did you mean `sensitivity`?",
-        ),
-        ("tuning: {strategy: {}}", "missing key `name`"),
-        (
-            "quantization: {approach: post_training_static_quant}",
-            "line 1, column 26, quantization.approach: approach `post_training_static_quant` is not offered: expected `post_training_dynamic_quant`",
-        ),
-        (
-            "quantization: {approach: quant_aware_training}",
-            "approach `quant_aware_training` is not offered",
-        ),
-        (
-            "quantization: {approach: post_training_auto_quant}",
-            "approach `post_training_auto_quant` is not offered",
-        ),
-        (
-            "quantization: {approach: post_training_dinamic_quant}",
-            "did you mean `post_training_dynamic_quant`?",
-        ),
-        (
-            "quantization: {calibration: {sampling_size: 8}}",
-            "missing key `approach`: expected `post_training_dynamic_quant`",
-        ),
-        (
-            "model: {name: bert, framework: onnxrt_integerop}",
-            "did you mean `onnxrt_integerops`?",
-        ),
-        ("device: gpu", "expected cpu"),
-        (
-            "quantization: {approach: post_training_dynamic_quant, calibration: {sampling_size: 8 or 9}}",
-            "expected one or several whole numbers, 1 or more, got \"8 or 9\"",
-        ),
-        (
-            "quantization: {approach: post_training_dynamic_quant, op_wise: {'(': {weight: {dtype: fp32}}}}",
-            "line 1, column 65, quantization.op_wise.(: malformed regex",
-        ),
-        (
-            "quantization: {approach: post_training_dynamic_quant, optype_wise: {Liner: {}}}",
-            "did you mean `Linear`?",
-        ),
-        (
-            "quantization: {approach: post_training_dynamic_quant, optype_wise: {Linear: {weight: {dtype: int4}}}}",
-            "unknown dtype",
-        ),
-        (
-            "quantization: {approach: post_training_dynamic_quant, optype_wise: {Linear: {weight: {dtype: []}}}}",
-            "expected one or several words, got none",
-        ),
-        ("a: [", "line 1, column"),
+        ],
     ];
-    for (text, message) in cases {
+    for [text, message] in rows(table).chain(of_lines) {
         let error = TuningConfig::from_yaml(text)
             .map(drop)
             .unwrap_err()

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
+use candle_dynquant_support::rows;
 use dynquant_embed::{Classifier, Embedder, Int8Vector, Options, Preset, Reranker};
 
 const TEXTS: [&str; 5] = [
@@ -186,49 +187,19 @@ fn mistakes_of_options_are_named() -> Result<()> {
 
 #[test]
 fn what_no_model_here_computes_is_refused() -> Result<()> {
-    let faults = [
-        (
-            "xlm-roberta",
-            "\"is_decoder\": false",
-            "\"is_decoder\": true",
-            "expected false",
-        ),
-        ("modernbert", "\"gelu\"", "\"mish\"", "expected gelu"),
-        (
-            "gemma3",
-            "\"use_bidirectional_attention\": true",
-            "\"a\": 1",
-            "expected true",
-        ),
-        ("nomic", "\"swiglu\"", "\"gelu\"", "activation_function"),
-        (
-            "nomic",
-            "\"prenorm\": false",
-            "\"prenorm\": true",
-            "expected false, got true",
-        ),
-        ("gte", "\"ntk\"", "\"yarn\"", "rope_scaling"),
-        ("jina", "\"geglu\"", "\"original\"", "feed_forward_type"),
-        (
-            "qwen3",
-            "\"num_key_value_heads\": 2",
-            "\"num_key_value_heads\": 3",
-            "a divisor",
-        ),
-        (
-            "qwen3",
-            "\"head_dim\": 16",
-            "\"head_dim\": 15",
-            "heads of an even size, got 15",
-        ),
-        (
-            "mpnet",
-            "\"max_position_embeddings\": 154",
-            "\"max_position_embeddings\": 2",
-            "rows",
-        ),
-    ];
-    for (name, from, to, expected) in faults {
+    let table = r#"
+xlm-roberta | "is_decoder": false | "is_decoder": true | expected false
+modernbert | "gelu" | "mish" | expected gelu
+gemma3 | "use_bidirectional_attention": true | "a": 1 | expected true
+nomic | "swiglu" | "gelu" | activation_function
+nomic | "prenorm": false | "prenorm": true | expected false, got true
+gte | "ntk" | "yarn" | rope_scaling
+jina | "geglu" | "original" | feed_forward_type
+qwen3 | "num_key_value_heads": 2 | "num_key_value_heads": 3 | a divisor
+qwen3 | "head_dim": 16 | "head_dim": 15 | heads of an even size, got 15
+mpnet | "max_position_embeddings": 154 | "max_position_embeddings": 2 | rows
+"#;
+    for [name, from, to, expected] in rows(table) {
         let dir = copy(name, "refused")?;
         let path = dir.join("config.json");
         let config = fs::read_to_string(&path)?;
@@ -276,63 +247,18 @@ fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
 
 #[test]
 fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
-    let faults = [
-        (
-            "1_LogitScore/config.json",
-            "74",
-            "\"a\"",
-            "the tokens of a score",
-        ),
-        (
-            "1_LogitScore/config.json",
-            "75",
-            "112",
-            "below vocab_size 112, got 112",
-        ),
-        (
-            "1_LogitScore/config.json",
-            "causal_logits",
-            "scores",
-            "expected causal_logits, got \"scores\"",
-        ),
-        (
-            "config.json",
-            "ForCausalLM",
-            "Model",
-            "a model that writes texts",
-        ),
-        (
-            "config.json",
-            "\"tie_word_embeddings\": true",
-            "\"a\": 1",
-            "lm_head.weight",
-        ),
-        (
-            "modules.json",
-            "LogitScore\"",
-            "Ranks\"",
-            "Pooling or LogitScore, got \"Ranks\"",
-        ),
-        (
-            "chat_template.jinja",
-            "{%- if",
-            "{%- iff",
-            "expected a Jinja template",
-        ),
-        (
-            "sentence_bert_config.json",
-            "flat",
-            "structured",
-            "got \"structured\"",
-        ),
-        (
-            "sentence_bert_config.json",
-            "add_generation_prompt",
-            "tools",
-            "got \"tools\": true",
-        ),
-    ];
-    for (file, from, to, expected) in faults {
+    let table = r#"
+1_LogitScore/config.json | 74 | "a" | the tokens of a score
+1_LogitScore/config.json | 75 | 112 | below vocab_size 112, got 112
+1_LogitScore/config.json | causal_logits | scores | expected causal_logits, got "scores"
+config.json | ForCausalLM | Model | a model that writes texts
+config.json | "tie_word_embeddings": true | "a": 1 | lm_head.weight
+modules.json | LogitScore" | Ranks" | Pooling or LogitScore, got "Ranks"
+chat_template.jinja | {%- if | {%- iff | expected a Jinja template
+sentence_bert_config.json | flat | structured | got "structured"
+sentence_bert_config.json | add_generation_prompt | tools | got "tools": true
+"#;
+    for [file, from, to, expected] in rows(table) {
         let dir = changed_reranker(file, from, to)?;
         let error = Reranker::open(&dir).err().with_context(|| to.to_owned())?;
         let error = format!("{error:#}");

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
+use candle_dynquant_support::rows;
 use dynquant_embed::{
     Direction, Encoder, Head, Input, ModelOptions, Preset, Task, Tokenizer, Tokens, TokensError,
 };
@@ -256,52 +257,19 @@ fn the_second_text_of_a_pair_has_another_type() -> Result<()> {
 
 #[test]
 fn faults_of_a_folder_are_named() -> Result<()> {
-    let faults: [(&str, &str, &str); 8] = [
-        (
-            "\"model_type\": \"bert\"",
-            "\"model_type\": \"t5\"",
-            "key \"model_type\": expected one of bert, roberta, xlm-roberta, camembert, distilbert, mpnet, \
-             modernbert, nomic_bert, new, gte, qwen3, gemma3_text, got \"t5\"",
-        ),
-        (
-            "\"hidden_size\": 128",
-            "\"hidden_size\": -1",
-            "key \"hidden_size\": expected a positive integer below 2^31, got -1",
-        ),
-        (
-            "\"num_attention_heads\": 4",
-            "\"num_attention_heads\": 3",
-            "expected a divisor of hidden_size 128, got 3",
-        ),
-        (
-            "\"hidden_act\": \"gelu\"",
-            "\"hidden_act\": \"mish\"",
-            "expected gelu, gelu_new, gelu_pytorch_tanh, relu or silu, got \"mish\"",
-        ),
-        (
-            "\"34\": \"x11\"",
-            "\"36\": \"x11\"",
-            "key \"id2label\": expected each of the numbers 0 to 34 once, got \"36\"",
-        ),
-        (
-            "\"vocab_size\": 4800",
-            "\"vocab_size\": 4000",
-            "expected token ids below vocab_size 4000 of config.json, got 4799",
-        ),
-        (
-            "\"intermediate_size\": 512",
-            "\"intermediate_size\": 511",
-            "intermediate.dense",
-        ),
-        (
-            "\"num_hidden_layers\": 4",
-            "\"num_hidden_layers\": 5",
-            "layer.4",
-        ),
-    ];
+    let table = r#"
+"model_type": "bert" | "model_type": "t5" | key "model_type": expected one of bert, roberta, xlm-roberta, camembert, distilbert, mpnet, modernbert, nomic_bert, new, gte, qwen3, gemma3_text, got "t5"
+"hidden_size": 128 | "hidden_size": -1 | key "hidden_size": expected a positive integer below 2^31, got -1
+"num_attention_heads": 4 | "num_attention_heads": 3 | expected a divisor of hidden_size 128, got 3
+"hidden_act": "gelu" | "hidden_act": "mish" | expected gelu, gelu_new, gelu_pytorch_tanh, relu or silu, got "mish"
+"34": "x11" | "36": "x11" | key "id2label": expected each of the numbers 0 to 34 once, got "36"
+"vocab_size": 4800 | "vocab_size": 4000 | expected token ids below vocab_size 4000 of config.json, got 4799
+"intermediate_size": 512 | "intermediate_size": 511 | intermediate.dense
+"num_hidden_layers": 4 | "num_hidden_layers": 5 | layer.4
+"#;
     let dir = copy("faults")?;
     let config = fs::read_to_string(dir.join("config.json"))?;
-    for (from, to, expected) in faults {
+    for [from, to, expected] in rows(table) {
         ensure!(config.contains(from), "{from}");
         fs::write(dir.join("config.json"), config.replace(from, to))?;
         let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));

@@ -39,3 +39,10 @@ pub fn repository() -> PathBuf {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     own.ancestors().nth(2).map_or(own.clone(), PathBuf::from)
 }
+
+/// The rows of a table of text, whose columns ` | ` separates.
+pub fn rows<const N: usize>(table: &str) -> impl Iterator<Item = [&str; N]> {
+    let cells = |row| str::split(row, " | ").collect::<Vec<_>>().try_into();
+    let rows = table.trim().lines();
+    rows.map(move |row| cells(row).unwrap_or_else(|_| panic!("expected {N} columns: {row}")))
+}
