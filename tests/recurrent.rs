@@ -97,6 +97,19 @@ impl Case {
         }
     }
 
+    /// How the results of a layer differ from torch's.
+    fn faults(&self, layer: &Layer, fixture: &Fixture) -> Result<Vec<String>> {
+        let (xs, h) = (self.tensor("x").expect("x"), self.tensor("h_0"));
+        let (lengths, state) = (self.lengths(), self.state());
+        let mut faults = Vec::new();
+        for (key, got) in layer.run(xs, lengths.as_deref(), state.as_ref(), h)? {
+            let expected = fixture.f32(&format!("{}.{key}", self.name()));
+            let fault = beyond(&got, &expected, STATE)?;
+            faults.extend(fault.map(|fault| format!("{key} {fault}")));
+        }
+        Ok(faults)
+    }
+
     fn state(&self) -> Option<nn::LSTMState> {
         let (h, c) = (self.tensor("h_0")?, self.tensor("c_0")?);
         Some(nn::LSTMState::new(h.clone(), c.clone()))
@@ -198,14 +211,11 @@ fn float_layers_equal_torch() -> Result<()> {
     for json in &cases {
         let case = Case::new(json)?;
         let layer = Layer::load(&case)?;
-        let xs = case.tensor("x").expect("x");
-        let (lengths, state) = (case.lengths(), case.state());
-        for (key, got) in layer.run(xs, lengths.as_deref(), state.as_ref(), case.tensor("h_0"))? {
-            let expected = fixture.f32(&format!("{}.{key}", case.name()));
-            if let Some(fault) = beyond(&got, &expected, STATE)? {
-                failures.push(format!("{key} {fault}: {json}"));
-            }
-        }
+        failures.extend(
+            case.faults(&layer, &fixture)?
+                .into_iter()
+                .map(|fault| format!("{fault}: {json}")),
+        );
     }
     report(&failures, cases.len());
     Ok(())
@@ -223,14 +233,11 @@ fn quantized_layers_equal_torch() -> Result<()> {
         let case = Case::new(json)?;
         let mut layer = Layer::load(&case)?;
         quantize_dynamic(&mut layer, &QConfigSpec::default_kinds(case.qconfig()))?;
-        let xs = case.tensor("x").expect("x");
-        let (lengths, state) = (case.lengths(), case.state());
-        for (key, got) in layer.run(xs, lengths.as_deref(), state.as_ref(), case.tensor("h_0"))? {
-            let expected = fixture.f32(&format!("{}.{key}", case.name()));
-            if let Some(fault) = beyond(&got, &expected, STATE)? {
-                failures.push(format!("{key} {fault}: {json}"));
-            }
-        }
+        failures.extend(
+            case.faults(&layer, &fixture)?
+                .into_iter()
+                .map(|fault| format!("{fault}: {json}")),
+        );
     }
     assert!(count >= 80, "{count}");
     report(&failures, count);

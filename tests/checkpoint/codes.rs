@@ -60,160 +60,109 @@ fn wrong_arguments_are_refused() -> Result<()> {
     use QDType::{QInt8, QUInt8};
     use QScheme::{PerChannelAffineFloatQParams, PerChannelSymmetric, PerTensorAffine};
     let bias = Tensor::new(&[1f32, f32::NAN], &Device::Cpu)?;
-    let make = |shape, codes: &[i32], scales: &[f32], zeros: &[i32], bias, dtype, qscheme| {
-        let made = QWeight::from_codes(shape, codes, scales, zeros, bias, dtype, qscheme);
-        made.err().map_or(String::new(), |error| error.to_string())
-    };
-    let (one, two, zeros) = (&[1i32; 2][..], &[1f32, 2.][..], &[0i32; 2][..]);
-    let cases = [
-        (
-            make(
-                [2, 1],
-                &[1; 3],
-                two,
-                zeros,
-                None,
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "number of codes: expected 2, got 3",
-        ),
-        (
-            make([2, 1], one, &[1.], zeros, None, QInt8, PerChannelSymmetric),
-            "number of scales: expected 2, got 1",
-        ),
-        (
-            make([2, 1], one, two, zeros, None, QInt8, PerTensorAffine),
-            "number of scales: expected 1, got 2",
-        ),
-        (
-            make([2, 1], one, two, &[0], None, QInt8, PerChannelSymmetric),
-            "number of zero points: expected 2, got 1",
-        ),
-        (
-            make(
-                [2, 1],
-                &[1, 128],
-                two,
-                zeros,
-                None,
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "code: expected -128 to 127, got 128 at index 1",
-        ),
-        (
-            make(
-                [2, 1],
-                &[1, -1],
-                two,
-                zeros,
-                None,
-                QUInt8,
-                PerChannelSymmetric,
-            ),
-            "code: expected 0 to 255, got -1 at index 1",
-        ),
-        (
-            make(
-                [2, 1],
-                one,
-                two,
-                &[0, 200],
-                None,
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "zero point: expected -128 to 127, got 200",
-        ),
-        (
-            make(
-                [2, 1],
-                one,
-                &[1., -2.],
-                zeros,
-                None,
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "scale: expected a finite positive number, got -2 at index 1",
-        ),
-        (
-            make(
-                [2, 1],
-                one,
-                &[1., 0.],
-                zeros,
-                None,
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "got 0 at index 1",
-        ),
-        (
-            make(
-                [2, 1],
-                one,
-                two,
-                zeros,
-                Some(&bias),
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "non-finite bias",
-        ),
-        (
-            make(
-                [2, 1],
-                one,
-                two,
-                zeros,
-                Some(&bias.narrow(0, 0, 1)?),
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "expected [2], got [1]",
-        ),
-        (
-            make(
-                [2, 1],
-                one,
-                two,
-                zeros,
-                None,
-                QUInt8,
-                PerChannelAffineFloatQParams,
-            ),
-            "integer zero points",
-        ),
-        (
-            make(
-                [usize::MAX, 2],
-                one,
-                two,
-                zeros,
-                None,
-                QInt8,
-                PerChannelSymmetric,
-            ),
-            "elements",
-        ),
-        (
-            make(
-                [1, 70_000],
-                &[127; 70_000],
-                &[1.],
-                &[0],
-                None,
-                QInt8,
-                PerTensorAffine,
-            ),
-            "can overflow",
-        ),
-    ];
-    for (got, expected) in cases {
-        assert!(got.contains(expected), "{expected}: {got}");
+    #[derive(Clone, Copy)]
+    struct Parts<'a> {
+        shape: [usize; 2],
+        codes: &'a [i32],
+        scales: &'a [f32],
+        zeros: &'a [i32],
+        bias: Option<&'a Tensor>,
+        dtype: QDType,
+        qscheme: QScheme,
     }
+    let fit = Parts {
+        shape: [2, 1],
+        codes: &[1; 2],
+        scales: &[1., 2.],
+        zeros: &[0; 2],
+        bias: None,
+        dtype: QInt8,
+        qscheme: PerChannelSymmetric,
+    };
+    let refused = |parts: Parts<'_>, expected: &str| {
+        let Parts {
+            shape,
+            codes,
+            scales,
+            zeros,
+            bias,
+            dtype,
+            qscheme,
+        } = parts;
+        let made = QWeight::from_codes(shape, codes, scales, zeros, bias, dtype, qscheme);
+        let error = made.expect_err(expected).to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    };
+    let with_codes = |codes, dtype| Parts {
+        codes,
+        dtype,
+        ..fit
+    };
+    let with_scales = |scales| Parts { scales, ..fit };
+    let with_scheme = |dtype, qscheme| Parts {
+        dtype,
+        qscheme,
+        ..fit
+    };
+    let with_bias = |bias| Parts {
+        bias: Some(bias),
+        ..fit
+    };
+    refused(
+        with_codes(&[1; 3], QInt8),
+        "number of codes: expected 2, got 3",
+    );
+    refused(
+        with_codes(&[1, 128], QInt8),
+        "code: expected -128 to 127, got 128 at index 1",
+    );
+    refused(
+        with_codes(&[1, -1], QUInt8),
+        "code: expected 0 to 255, got -1 at index 1",
+    );
+    refused(with_scales(&[1.]), "number of scales: expected 2, got 1");
+    refused(
+        with_scales(&[1., -2.]),
+        "scale: expected a finite positive number, got -2 at index 1",
+    );
+    refused(with_scales(&[1., 0.]), "got 0 at index 1");
+    refused(
+        with_scheme(QInt8, PerTensorAffine),
+        "number of scales: expected 1, got 2",
+    );
+    refused(
+        with_scheme(QUInt8, PerChannelAffineFloatQParams),
+        "integer zero points",
+    );
+    refused(
+        Parts { zeros: &[0], ..fit },
+        "number of zero points: expected 2, got 1",
+    );
+    refused(
+        Parts {
+            zeros: &[0, 200],
+            ..fit
+        },
+        "zero point: expected -128 to 127, got 200",
+    );
+    refused(with_bias(&bias), "non-finite bias");
+    refused(with_bias(&bias.narrow(0, 0, 1)?), "expected [2], got [1]");
+    refused(
+        Parts {
+            shape: [usize::MAX, 2],
+            ..fit
+        },
+        "elements",
+    );
+    let (codes, scales, zeros) = (&[127; 70_000][..], &[1.][..], &[0][..]);
+    let long = Parts {
+        shape: [1, 70_000],
+        codes,
+        scales,
+        zeros,
+        ..with_scheme(QInt8, PerTensorAffine)
+    };
+    refused(long, "can overflow");
     let table = |zeros, dtype, qscheme| {
         let made = QTable::from_codes([2, 1], &[1, 1], &[1., 2.], zeros, dtype, qscheme);
         made.err().map_or(String::new(), |error| error.to_string())

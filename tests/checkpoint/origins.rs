@@ -64,6 +64,11 @@ pub fn round_trip<M: Quantizable>(
     Ok(saved)
 }
 
+#[allow(clippy::ptr_arg, reason = "the model that `round_trip` loads")]
+fn each(layers: &Vec<nn::Linear>) -> Vec<&nn::Linear> {
+    layers.iter().collect()
+}
+
 fn specs() -> [QConfigSpec; 6] {
     let affine = QConfig::onnxruntime(OnnxRuntimeOptions {
         weight_type: QDType::QUInt8,
@@ -176,7 +181,7 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
     for dtype in [DType::F32, DType::BF16] {
         for spec in specs() {
             let load = |vb: VarBuilder<'static>| in_proj(&vb);
-            let saved = round_trip(&float, &out, &spec, dtype, load, |m| m.iter().collect())?;
+            let saved = round_trip(&float, &out, &spec, dtype, load, each)?;
             let names = quantized(&out)?;
             // One scale for each slice has no place beside one for each row.
             let per_slice = [QConfigSpec::pytorch(), QConfigSpec::onnxruntime()].contains(&spec);
@@ -200,9 +205,7 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
     // Some of them.
     let spec = QConfigSpec::int8().min_params(0).exclude("1");
     let load = |vb: VarBuilder<'static>| in_proj(&vb);
-    let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| {
-        m.iter().collect()
-    })?;
+    let saved = round_trip(&float, &out, &spec, DType::F32, load, each)?;
     assert_eq!(saved.beside.len(), 2);
     assert_eq!(saved.beside[1].layer, "2");
     let size = |path: &Path| std::fs::metadata(path).map(|meta| meta.len());
@@ -280,9 +283,7 @@ fn transposed_weights_and_columns_are_saved() -> Result<()> {
         ])
     };
     for spec in specs() {
-        round_trip(&float, &out, &spec, DType::F32, load, |m| {
-            m.iter().collect()
-        })?;
+        round_trip(&float, &out, &spec, DType::F32, load, each)?;
     }
     Ok(())
 }
@@ -401,14 +402,7 @@ fn rows_of_two_numbers_from_the_first_on_are_saved() -> Result<()> {
         [8, 16].into_iter().map(rows).collect()
     };
     for spec in specs() {
-        round_trip(
-            &float,
-            &out,
-            &spec,
-            DType::F32,
-            load,
-            |m: &Vec<nn::Linear>| m.iter().collect(),
-        )?;
+        round_trip(&float, &out, &spec, DType::F32, load, each)?;
     }
     Ok(())
 }
@@ -868,9 +862,7 @@ fn weights_of_one_row_or_one_column_are_found() -> Result<()> {
         ])
     };
     for spec in specs() {
-        let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| {
-            m.iter().collect()
-        })?;
+        let saved = round_trip(&float, &out, &spec, DType::F32, load, each)?;
         assert_eq!(saved.beside.len(), 0, "{spec}");
     }
     Ok(())
@@ -918,14 +910,7 @@ fn the_bias_beside_a_tensor_is_not_that_of_its_parts() -> Result<()> {
         [0, 3].into_iter().map(part).collect()
     };
     let spec = QConfigSpec::int8().min_params(0);
-    round_trip(
-        &float,
-        &out,
-        &spec,
-        DType::F32,
-        load,
-        |m: &Vec<nn::Linear>| m.iter().collect(),
-    )?;
+    round_trip(&float, &out, &spec, DType::F32, load, each)?;
     let [before, after] = [&float, &out].map(|path| Checkpoint::open(path)?.floats("qkv.bias"));
     assert_eq!(before?, after?);
     Ok(())

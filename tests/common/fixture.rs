@@ -44,45 +44,31 @@ impl Fixture {
         Some(view.data().to_vec())
     }
 
-    pub fn f32(&self, name: &str) -> Vec<f32> {
-        let bytes = self
-            .bytes_of(name, Dtype::F32)
-            .unwrap_or_else(|| panic!("{name}"));
+    /// Numbers of N bytes.
+    fn numbers<const N: usize, T>(&self, name: &str, dtype: Dtype, of: fn([u8; N]) -> T) -> Vec<T> {
+        let bytes = self.bytes_of(name, dtype).expect(name);
         bytes
             .as_chunks()
             .0
             .iter()
-            .map(|b| f32::from_le_bytes(*b))
+            .map(|number| of(*number))
             .collect()
+    }
+
+    pub fn f32(&self, name: &str) -> Vec<f32> {
+        self.numbers(name, Dtype::F32, f32::from_le_bytes)
     }
 
     pub fn f64(&self, name: &str) -> Vec<f64> {
-        let bytes = self
-            .bytes_of(name, Dtype::F64)
-            .unwrap_or_else(|| panic!("{name}"));
-        bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f64::from_le_bytes(*b))
-            .collect()
+        self.numbers(name, Dtype::F64, f64::from_le_bytes)
     }
 
     pub fn i32(&self, name: &str) -> Vec<i32> {
-        let bytes = self
-            .bytes_of(name, Dtype::I32)
-            .unwrap_or_else(|| panic!("{name}"));
-        bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| i32::from_le_bytes(*b))
-            .collect()
+        self.numbers(name, Dtype::I32, i32::from_le_bytes)
     }
 
     pub fn u8(&self, name: &str) -> Vec<u8> {
-        self.bytes_of(name, Dtype::U8)
-            .unwrap_or_else(|| panic!("{name}"))
+        self.bytes_of(name, Dtype::U8).expect(name)
     }
 
     /// Codes, where the fixture stores them.

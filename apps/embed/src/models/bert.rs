@@ -209,31 +209,31 @@ fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
 
 /// The pooler of the model, and a product; also of models of other layers.
 pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    if !source.is_classifier("classifier") {
-        return Ok(None);
-    }
-    let pooler = source.square(source.model.pp("pooler.dense"), true)?;
-    let classifier = source.classes("classifier", true)?;
-    let head = ClassHead::of_first(classifier).behind(pooler, FusedActivation::Tanh);
-    Ok(Some(head))
+    let pooler = source.model.pp("pooler.dense");
+    two_products(source, pooler, FusedActivation::Tanh, "classifier")
 }
 
 pub(super) fn roberta_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    if !source.is_classifier("classifier.out_proj") {
-        return Ok(None);
-    }
-    let dense = source.square(source.vb.pp("classifier.dense"), true)?;
-    let classifier = source.classes("classifier.out_proj", true)?;
-    let head = ClassHead::of_first(classifier).behind(dense, FusedActivation::Tanh);
-    Ok(Some(head))
+    let dense = source.vb.pp("classifier.dense");
+    two_products(source, dense, FusedActivation::Tanh, "classifier.out_proj")
 }
 
 pub(super) fn distilbert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    if !source.is_classifier("classifier") {
+    let dense = source.vb.pp("pre_classifier");
+    two_products(source, dense, FusedActivation::Relu, "classifier")
+}
+
+/// A square product with its activation, and that of the classes, if the model has these.
+fn two_products(
+    source: &Source<'_>,
+    dense: VarBuilder<'_>,
+    activation: FusedActivation,
+    classifier: &str,
+) -> Result<Option<ClassHead>> {
+    if !source.is_classifier(classifier) {
         return Ok(None);
     }
-    let dense = source.square(source.vb.pp("pre_classifier"), true)?;
-    let classifier = source.classes("classifier", true)?;
-    let head = ClassHead::of_first(classifier).behind(dense, FusedActivation::Relu);
-    Ok(Some(head))
+    let dense = source.square(dense, true)?;
+    let head = ClassHead::of_first(source.classes(classifier, true)?);
+    Ok(Some(head.behind(dense, activation)))
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Once;
 use std::thread::scope;
 
+use candle_dynquant_support::rows;
 use serde_json::{Value, json};
 
 use crate::process::{PATIENCE, Server, rest};
@@ -529,127 +530,52 @@ fn what_is_not_supported_is_named() {
         let (path, body) = chat(name, value);
         server.ok(path, &body);
     }
-    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]);
-    let cases = [
-        (prompt("n", json!(2)), "n: expected 1, got 2"),
-        (
-            prompt("logit_bias", json!({"5": 1})),
-            "logit_bias: not supported: expected {}, got",
-        ),
-        (
-            prompt("echo", json!(true)),
-            "echo: not supported: expected false, got true",
-        ),
-        (prompt("best_of", json!(3)), "best_of: not supported"),
-        (
-            prompt("never_heard_of", json!(1)),
-            "never_heard_of: not supported: expected no such field",
-        ),
-        (
-            prompt("logprobs", json!(6)),
-            "logprobs: expected at most 5, got 6",
-        ),
-        (
-            prompt("temperature", json!(2.1)),
-            "temperature: expected a number from 0 to 2, got 2.1",
-        ),
-        (
-            prompt("top_p", json!(-0.1)),
-            "top_p: expected a number from 0 to 1",
-        ),
-        (
-            prompt("top_k", json!(-2)),
-            "top_k: expected -1, 0 or more, got -2",
-        ),
-        (
-            prompt("frequency_penalty", json!(3)),
-            "frequency_penalty: expected a number from -2",
-        ),
-        (
-            prompt("repetition_penalty", json!(0)),
-            "repetition_penalty: expected a number from 0.01",
-        ),
-        (
-            prompt("max_tokens", json!(0)),
-            "max_tokens: expected 1 or more, got 0",
-        ),
-        (
-            prompt("max_completion_tokens", json!(2)),
-            "expected the same as max_tokens, 1, got 2",
-        ),
-        (
-            prompt("stop", json!(["a", ""])),
-            "stop: expected at most 4 strings, none of them empty",
-        ),
-        (
-            prompt("stop", json!(["a", "b", "c", "d", "e"])),
-            "stop: expected at most 4",
-        ),
-        (
-            prompt("stream_options", json!({})),
-            "stream_options: expected \"stream\": true",
-        ),
-        (
-            prompt("prompt", json!([])),
-            "prompt: expected at least one text, got none",
-        ),
-        (
-            prompt("prompt", json!("")),
-            "prompt: expected at least one text, got none",
-        ),
-        (
-            prompt("prompt", json!([1024])),
-            "prompt: expected token ids below 1024, got 1024",
-        ),
-        (
-            prompt("prompt", json!([1, "a"])),
-            "expected a string, a list of strings, a list of token",
-        ),
-        (
-            prompt("prompt", json!(vec![5; 1024])),
-            "the prompt: expected at most 1023 tokens, got 1024",
-        ),
-        (
-            chat("messages", json!([])),
-            "messages: expected at least one text",
-        ),
-        (
-            chat("messages", image),
-            "expected a string, or a list of parts of type \"text\"",
-        ),
-        (
-            chat("messages", json!([{"role": "tool", "content": "a"}])),
-            "messages: expected role system, developer, user or assistant, got \"tool\"",
-        ),
-        (
-            chat(
-                "messages",
-                json!([{"role": "user", "content": "a", "name": "b"}]),
-            ),
-            "messages: expected \"role\" and \"content\", got \"name\"",
-        ),
-        (
-            chat("top_logprobs", json!(2)),
-            "top_logprobs: expected \"logprobs\": true",
-        ),
-        (
-            chat("tools", json!([{}])),
-            "tools: not supported: expected []",
-        ),
-        (
-            chat("response_format", json!({"type": "json_object"})),
-            "response_format: not supported",
-        ),
-    ];
-    for ((path, body), expected) in cases {
+    let refused = |(path, body): (&str, Value), expected: &str| {
         let reply = server.post(path, &body);
+        let message = reply.message();
         assert_eq!(reply.status, 400, "{expected}: {}", reply.body);
-        assert!(
-            reply.message().contains(expected),
-            "{expected}: {}",
-            reply.message()
-        );
+        assert!(message.contains(expected), "{expected}: {message}");
         assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
+    };
+    let value = |json| serde_json::from_str(json).expect(json);
+    let of_prompts = r#"
+n | 2 | n: expected 1, got 2
+logit_bias | {"5": 1} | logit_bias: not supported: expected {}, got
+echo | true | echo: not supported: expected false, got true
+best_of | 3 | best_of: not supported
+never_heard_of | 1 | never_heard_of: not supported: expected no such field
+logprobs | 6 | logprobs: expected at most 5, got 6
+temperature | 2.1 | temperature: expected a number from 0 to 2, got 2.1
+top_p | -0.1 | top_p: expected a number from 0 to 1
+top_k | -2 | top_k: expected -1, 0 or more, got -2
+frequency_penalty | 3 | frequency_penalty: expected a number from -2
+repetition_penalty | 0 | repetition_penalty: expected a number from 0.01
+max_tokens | 0 | max_tokens: expected 1 or more, got 0
+max_completion_tokens | 2 | expected the same as max_tokens, 1, got 2
+stop | ["a", ""] | stop: expected at most 4 strings, none of them empty
+stop | ["a", "b", "c", "d", "e"] | stop: expected at most 4
+stream_options | {} | stream_options: expected "stream": true
+prompt | [] | prompt: expected at least one text, got none
+prompt | "" | prompt: expected at least one text, got none
+prompt | [1024] | prompt: expected token ids below 1024, got 1024
+prompt | [1, "a"] | expected a string, a list of strings, a list of token
+"#;
+    for [name, json, expected] in rows(of_prompts) {
+        refused(prompt(name, value(json)), expected);
+    }
+    let long = prompt("prompt", json!(vec![5; 1024]));
+    refused(long, "the prompt: expected at most 1023 tokens, got 1024");
+    let of_chats = r#"
+messages | [] | messages: expected at least one text
+messages | [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}] | expected a string, or a list of parts of type "text"
+messages | [{"role": "tool", "content": "a"}] | messages: expected role system, developer, user or assistant, got "tool"
+messages | [{"role": "user", "content": "a", "name": "b"}] | messages: expected "role" and "content", got "name"
+top_logprobs | 2 | top_logprobs: expected "logprobs": true
+tools | [{}] | tools: not supported: expected []
+response_format | {"type": "json_object"} | response_format: not supported
+"#;
+    for [name, json, expected] in rows(of_chats) {
+        refused(chat(name, value(json)), expected);
     }
     let reply = server.post(COMPLETIONS, &json!({"prompt": vec![5; 2000]}));
     assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
