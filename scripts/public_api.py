@@ -55,9 +55,9 @@ def lines():
         file = Path(link)
         kind, name, _ = file.name.split(".")
         path = "::".join([*file.parts[:-1], name])
-        # Below come methods of traits that it implements or derefs to.
+        # Below come methods of traits that it implements or derefs to, and impls of a trait.
         page = re.split(
-            r'id="(?:trait-implementations|deref-methods|implementors)', (PAGES / file).read_text()
+            r'id="(?:trait-impl|foreign-impls|deref-methods|implementors)', (PAGES / file).read_text()
         )[0]
         if kind in ("fn", "type"):
             yield text(ITEM.search(page)[1]).replace(f" {name}", f" {path}", 1)

@@ -8,11 +8,11 @@ const BINS: usize = 128;
 /// Counts of values in bins of one width over `[-bound, bound)`, where the bound is the smallest
 /// power of two that holds all of them: it grows as they come, by taking bins together in pairs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct Histogram {
-    /// The bound.
+    #[doc(hidden)]
     pub bound: f32,
     /// The counts, from `-bound` on.
+    #[doc(hidden)]
     pub counts: Vec<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! The numeric suite: errors of a quantized model, measured on inputs of a user's choice.
 //!
-//! [`inspect()`] measures all there is of a model, with its float original beside it; [`observe`]
-//! measures only how far each layer's output is from what it would be quantized, in one run.
+//! [`inspect()`] measures all there is of a model, with its float original beside it;
+//! [`sensitivity`] measures only how far each layer's output would be if it were quantized.
 
 mod codes;
 mod histogram;
@@ -14,6 +14,8 @@ pub use crate::deviation::Deviation;
 pub use codes::{ActivationInspection, WeightInspection};
 pub use histogram::Histogram;
 pub(crate) use observe::tapped;
+pub use observe::sensitivity;
+#[doc(hidden)]
 pub use observe::{Observed, observe, replays};
 #[doc(hidden)]
 pub use page::PagePoint;

@@ -26,26 +26,10 @@ pub struct Observed<T> {
 }
 
 /// Runs a model while each layer in `others` is compared with the function there, on the inputs
-/// that the layer gets: how sensitive a model is to quantizing each of its layers, by one run of
-/// it.
+/// that the layer gets.
 ///
 /// `others` are quantized layers as functions: [`replays`]. `run` may call the model any number of
 /// times and from any threads. The model is left as it was, also when `run` fails or panics.
-///
-/// ```
-/// use candle_core::{Device, Module, Tensor};
-/// use candle_dynquant::{inspect, nn, quantize_dynamic, QConfigSpec};
-///
-/// let weight = Tensor::randn(0f32, 1., (32, 32), &Device::Cpu)?;
-/// let mut model = nn::Linear::new(weight, None);
-/// let mut quantized = model.clone();
-/// quantize_dynamic(&mut quantized, &QConfigSpec::int8())?;
-/// let xs = Tensor::randn(0f32, 1., (4, 32), &Device::Cpu)?;
-/// let others = inspect::replays(&quantized)?;
-/// let observed = inspect::observe(&mut model, others, |model| model.forward(&xs))?;
-/// assert!(observed.outputs[""].sqnr_db() > 30.);
-/// # Ok::<(), candle_dynquant::Error>(())
-/// ```
 ///
 /// # Errors
 /// When one of the functions fails, or the walk over the model does. An error of `run` is in its
@@ -95,6 +79,42 @@ where
         outputs,
         silent,
     })
+}
+
+/// How sensitive a model is to quantizing each of its layers, by one run of it: how far the output
+/// of the quantized layer is from the float one's, on the float model's inputs, for each quantized
+/// layer that was called and reports its output, by path.
+///
+/// `run` may call the float model any number of times and from any threads. The model is left as it
+/// was, also when `run` fails or panics.
+///
+/// ```
+/// use candle_core::{Device, Module, Tensor};
+/// use candle_dynquant::{inspect, nn, quantize_dynamic, QConfigSpec};
+///
+/// let weight = Tensor::randn(0f32, 1., (32, 32), &Device::Cpu)?;
+/// let mut float = nn::Linear::new(weight, None);
+/// let mut quantized = float.clone();
+/// quantize_dynamic(&mut quantized, &QConfigSpec::int8())?;
+/// let xs = Tensor::randn(0f32, 1., (4, 32), &Device::Cpu)?;
+/// let outputs = inspect::sensitivity(&mut float, &quantized, |model| model.forward(&xs))?;
+/// assert!(outputs[""].sqnr_db() > 30.);
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+///
+/// # Errors
+/// When `run` or a quantized layer fails, or the walk over a model does.
+pub fn sensitivity<M, T>(
+    float: &mut M,
+    quantized: &M,
+    run: impl FnOnce(&M) -> candle_core::Result<T>,
+) -> Result<BTreeMap<String, Deviation>>
+where
+    M: Quantizable + ?Sized,
+{
+    let observed = observe(float, replays(quantized)?, run)?;
+    observed.result?;
+    Ok(observed.outputs)
 }
 
 /// The quantized layers of a model as functions, by path: those that can be called by themselves.

@@ -140,7 +140,6 @@ impl WeightQParams {
     /// The codes of values of one channel; one scale holds for every channel.
     ///
     /// Empty for a channel that has no scale.
-    #[doc(hidden)]
     pub fn quantize(&self, channel: usize, values: &[f32]) -> Vec<i32> {
         let channel = if self.scales.len() == 1 { 0 } else { channel };
         let Some(&scale) = self.scales.get(channel) else {

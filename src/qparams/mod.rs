@@ -22,14 +22,14 @@
 //! an error of up to 2^-150: 2^-10 of a product of 2^-140, the one for values of 255 and 127 steps
 //! and a maximum of 2.3e-38 when multiplied. A float product of these values is subnormal, too.
 //!
-//! Formulas equal torch 2.9.1's or onnxruntime 1.31.1's, to the bit, where a function is
-//! documented so.
+//! The formulas of weights are those of [`observer`](crate::observer)s, and equal torch 2.9.1's or
+//! onnxruntime 1.31.1's to the bit; those of activations are in
+//! [`candle_dynquant_kernels::qparams`].
 
-#[doc(inline)]
-pub use candle_dynquant_kernels::qparams::{QParams, Rounding, per_row_activation, quantize};
 #[doc(hidden)]
 pub use candle_dynquant_kernels::qparams::{
-    onnxruntime_activation, per_tensor_activation, quantize_float,
+    QParams, Rounding, onnxruntime_activation, per_row_activation, per_tensor_activation, quantize,
+    quantize_float,
 };
 
 use crate::words::words;
@@ -109,6 +109,7 @@ impl QDType {
 ///
 /// assert_eq!(symmetric(-2.55, 1., [-128, 127], 0, f32::EPSILON).scale, 0.02);
 /// ```
+#[doc(hidden)]
 pub fn symmetric(min: f32, max: f32, quant_range: [i32; 2], zero_point: i32, eps: f32) -> QParams {
     let magnitude = f32::max(-min.min(0.), max.max(0.));
     QParams {
@@ -128,6 +129,7 @@ pub fn symmetric(min: f32, max: f32, quant_range: [i32; 2], zero_point: i32, eps
 /// let qparams = affine(-1., 1.55, [0, 255], f32::EPSILON);
 /// assert_eq!((qparams.scale, qparams.zero_point), (0.01, 100));
 /// ```
+#[doc(hidden)]
 pub fn affine(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> QParams {
     let [quant_min, quant_max] = quant_range;
     let (min, max) = (min.min(0.), max.max(0.));
