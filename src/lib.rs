@@ -142,9 +142,9 @@ pub use candle_dynquant_derive::Quantizable;
 pub use {candle_core, candle_nn};
 
 pub use checkpoint::Checkpoint;
-pub use equalize::{Equalization, EqualizeReport, EqualizedPair, LeftSource, Unfoldable, equalize};
+pub use equalize::{Equalization, EqualizeReport, EqualizedPair, equalize};
 pub use error::{Error, ErrorKind, Result};
-pub use gptq::{FedBack, GptqConfig, GptqReport, Rounded, RoundedReason, gptq};
+pub use gptq::{GptqConfig, GptqReport, gptq};
 #[doc(hidden)]
 pub use kernels::InputFactor;
 pub use kernels::{FusedActivation, Isa};
@@ -160,7 +160,8 @@ pub use qconfig::{
 pub use qparams::{QDType, QScheme};
 pub use quantize::{
     FloatTensor, HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField,
-    Outcome, Progress, QConfigSpec, Report, Target, quantize_dynamic, quantize_dynamic_with,
+    Outcome, Progress, QConfigSpec, Report, Skipped, Target, quantize_dynamic,
+    quantize_dynamic_with,
 };
 pub use tune::{TuningConfig, TuningOutcome, tune};
 pub use weight::{QTable, QWeight, StoredWeight};

@@ -2,7 +2,6 @@
 //! as it was.
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::RoundedReason;
 use candle_dynquant::{
     Checkpoint, GptqConfig, GptqReport, GroupConfig, GroupScheme, LayerKind, QConfig, QConfigSpec,
     QWeight, Quantizable, checkpoint, gptq, nn, quantize_dynamic,
@@ -72,7 +71,7 @@ fn errors_on_the_inputs_are_smaller_than_without_them() {
         quantize_dynamic(&mut rounded, &spec).unwrap();
         let config = GptqConfig::new(spec);
         let report = gptq(&mut by_inputs, &config, |model| model.forward(&xs)).unwrap();
-        assert_eq!((report.fed_back[0].rows, report.runs), (128, 1));
+        assert_eq!((report.fed_back[""], report.runs), (128, 1));
         let (before, after) = (error(&float, &rounded, &xs), error(&float, &by_inputs, &xs));
         assert!(
             after < 0.3 * before,
@@ -168,21 +167,17 @@ fn layers_without_inputs_are_rounded_and_named() {
     let (float, xs) = (Parts::new(), correlated(50, 64));
     let (mut model, mut rounded) = (float.clone(), float.clone());
     let report: GptqReport = gptq(&mut model, &int4(), |model| model.run(&xs)).unwrap();
-    let names: Vec<_> = report
-        .fed_back
-        .iter()
-        .map(|layer| &layer.path[..])
-        .collect();
+    let names: Vec<_> = report.fed_back.keys().collect();
     assert_eq!(names, ["used"]);
     let mut reasons: Vec<_> = report
         .rounded
         .iter()
-        .map(|l| (&l.path[..], l.reason))
+        .map(|l| (&l.path[..], &l.reason[..]))
         .collect();
     reasons.sort_by_key(|(path, _)| path.len());
     let expected = [
-        ("rnn", RoundedReason::Kind),
-        ("unused", RoundedReason::NotCalled),
+        ("rnn", "its kind has no form for given inputs"),
+        ("unused", "the run does not reach it"),
     ];
     assert_eq!(reasons, expected);
     assert_eq!(report.quantized.swapped().count(), 3);

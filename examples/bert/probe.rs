@@ -4,10 +4,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use candle_dynquant::Rounded;
 use candle_dynquant::inspect;
 use candle_dynquant::{
-    Equalization, EqualizeReport, GptqConfig, QConfigSpec, Report, equalize, gptq,
+    Equalization, EqualizeReport, GptqConfig, QConfigSpec, Report, Skipped, equalize, gptq,
 };
 use candle_dynquant_io::{output, print};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
@@ -43,7 +42,7 @@ pub fn by_inputs(
             .iter()
             .try_for_each(|batch| model.forward(batch).map(drop))
     })?;
-    for Rounded { path, reason, .. } in &report.rounded {
+    for Skipped { path, reason, .. } in &report.rounded {
         print::note(format_args!("{path} rounded: {reason}"));
     }
     Ok(report.quantized)

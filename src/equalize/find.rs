@@ -11,7 +11,7 @@ use regex::Captures;
 
 use super::config::Equalization;
 use super::factors::column_maxima;
-use super::report::{EqualizedPair, LeftSource, Unfoldable};
+use super::report::{EqualizedPair, Unfoldable};
 use crate::error::{Error, Fault, Result};
 use crate::inspect::tapped;
 use crate::module::{
@@ -19,6 +19,7 @@ use crate::module::{
 };
 use crate::name_regex::NameRegex;
 use crate::nn::Linear;
+use crate::quantize::Skipped;
 
 /// A layer or a norm of the model.
 struct Place {
@@ -53,7 +54,7 @@ pub(super) struct Probed {
 #[derive(Default)]
 pub(super) struct Found {
     pub pairs: Vec<EqualizedPair>,
-    pub left: Vec<LeftSource>,
+    pub left: Vec<Skipped>,
 }
 
 impl Visitor for Probed {
@@ -181,10 +182,7 @@ impl Probed {
             let fault = (self.missed(source, &unused))
                 .or_else(|| self.fault(&layers, &residuals, &outputs, named.is_empty()));
             match fault {
-                Some(reason) => found.left.push(LeftSource {
-                    path: source.path.clone(),
-                    reason,
-                }),
+                Some(reason) => found.left.push(Skipped::new(source.path.clone(), reason)),
                 None => found
                     .pairs
                     .push(EqualizedPair::new(source, &layers, &residuals)),

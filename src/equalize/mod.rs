@@ -12,13 +12,15 @@ use std::collections::BTreeMap;
 use candle_core::Tensor;
 
 pub use config::Equalization;
-pub use report::{EqualizeReport, EqualizedPair, LeftSource, Unfoldable};
+pub use report::{EqualizeReport, EqualizedPair};
 
 use crate::error::{Error, Fault, Result};
 use crate::module::Quantizable;
+use crate::quantize::Skipped;
 use crate::tensor::to_f32_vec;
 use find::Probed;
 use fold::{Fold, fold};
+use report::Unfoldable;
 
 /// Difference of the float model's output up to which a pair is kept, in units of its maximum
 /// element.
@@ -121,8 +123,8 @@ where
         for pair in found.pairs {
             let path = pair.source.clone();
             if let Some(by) = folding.change(vec![pair])? {
-                let reason = Unfoldable::ChangesOutput { by };
-                folding.report.left.push(LeftSource { path, reason });
+                let left = Skipped::new(path, Unfoldable::ChangesOutput { by });
+                folding.report.left.push(left);
             }
         }
     }
@@ -173,8 +175,7 @@ where
             let others = pair.layers.into_iter();
             let others = others.filter(|layer| readers.insert(layer.clone()));
             if others.count() > 0 {
-                let path = pair.source;
-                self.report.left.push(LeftSource { path, reason });
+                self.report.left.push(Skipped::new(pair.source, reason));
             }
         }
         Ok(())

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::quantize::Skipped;
+
 /// A norm or a layer, and the readers of its output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -32,33 +34,19 @@ impl EqualizedPair {
 }
 
 /// Why factors cannot be folded into a norm, or a layer, and its readers.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Unfoldable {
+#[derive(Clone)]
+pub(super) enum Unfoldable {
     /// This layer was not called on the probe: it may be a reader.
-    NotCalled {
-        /// Its path.
-        layer: String,
-    },
+    NotCalled { layer: String },
     /// This layer is a reader, and no float `Linear`.
-    NotLinear {
-        /// Its path.
-        layer: String,
-    },
+    NotLinear { layer: String },
     /// This layer reads other tensors as well.
-    ReadsOthers {
-        /// Its path.
-        layer: String,
-    },
+    ReadsOthers { layer: String },
     /// This layer shares its weight with another, which would be held twice.
-    Tied {
-        /// Its path.
-        layer: String,
-    },
+    Tied { layer: String },
     /// The output of the float model is another.
     ChangesOutput {
-        /// The maximum difference, in units of the maximum element.
+        /// In units of the maximum element.
         by: f64,
     },
 }
@@ -75,24 +63,14 @@ impl fmt::Display for Unfoldable {
     }
 }
 
-/// A norm, or a layer, that was left as it is.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct LeftSource {
-    /// Its path.
-    pub path: String,
-    /// Why.
-    pub reason: Unfoldable,
-}
-
 /// The outcome of [`equalize`](super::equalize). Norms that no layer multiplies are not listed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EqualizeReport {
     /// The pairs that were equalized.
     pub pairs: Vec<EqualizedPair>,
-    /// The sources that were left.
-    pub left: Vec<LeftSource>,
+    /// The norms, and layers, that were left.
+    pub left: Vec<Skipped>,
 }
 
 impl EqualizeReport {
@@ -118,7 +96,7 @@ impl fmt::Display for EqualizeReport {
                 write!(f, "; residual of {}", residuals.join(", "))?;
             }
         }
-        for LeftSource { path, reason } in &self.left {
+        for Skipped { path, reason } in &self.left {
             write!(f, "\n  {path} left: {reason}")?;
         }
         Ok(())

@@ -8,17 +8,18 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 pub use config::GptqConfig;
-pub use report::{FedBack, GptqReport, Rounded, RoundedReason};
+pub use report::GptqReport;
 
 use crate::error::{Error, Fault, Result};
 use crate::kernels::{self, InputProducts, Isa};
 use crate::module::{Layer, LayerKind, Quantizable, Visitor, Walk};
 use crate::qconfig::QConfig;
-use crate::quantize::quantize_made;
 use crate::quantize::spec::decision::Decision;
 use crate::quantize::survey::{Found, Survey};
 use crate::quantize::swap::Replacements;
+use crate::quantize::{Skipped, quantize_made};
 use collect::{Inputs, Place, collect};
+use report::RoundedReason;
 
 /// Quantizes a model in place as [`quantize_dynamic`](crate::quantize_dynamic) does, layers in
 /// groups with smaller errors on inputs like those that `run` gives it.
@@ -85,7 +86,7 @@ where
         damping: config.damping,
         inputs: BTreeMap::new(),
         layers: Replacements::new(),
-        fed_back: Vec::new(),
+        fed_back: BTreeMap::new(),
         rounded: Vec::new(),
     };
     let mut runs = 0;
@@ -116,7 +117,7 @@ where
 fn places(
     survey: &Survey,
     decisions: &[Decision],
-    rounded: &mut Vec<Rounded>,
+    rounded: &mut Vec<Skipped>,
 ) -> Result<Vec<Place>> {
     let mut places = Vec::new();
     for (layer, decision) in survey.layers.iter().zip(decisions) {
@@ -133,10 +134,7 @@ fn places(
                 k,
                 qconfig: qconfig.clone(),
             }),
-            None => rounded.push(Rounded {
-                path,
-                reason: RoundedReason::Kind,
-            }),
+            None => rounded.push(Skipped::new(path, RoundedReason::Kind)),
         }
     }
     if places.is_empty() && rounded.is_empty() {
@@ -173,8 +171,8 @@ struct Made {
     damping: f64,
     inputs: BTreeMap<String, (QConfig, Inputs)>,
     layers: Replacements,
-    fed_back: Vec<FedBack>,
-    rounded: Vec<Rounded>,
+    fed_back: BTreeMap<String, usize>,
+    rounded: Vec<Skipped>,
 }
 
 impl Visitor for Made {
@@ -183,7 +181,7 @@ impl Visitor for Made {
             return Ok(());
         };
         let (path, rows) = (path.to_owned(), inputs.rows);
-        let mut round = |path, reason| self.rounded.push(Rounded { path, reason });
+        let mut round = |path, reason| self.rounded.push(Skipped::new(path, reason));
         if !inputs.fits {
             round(path, RoundedReason::Kind);
             return Ok(());
@@ -204,7 +202,7 @@ impl Visitor for Made {
             None => round(path, RoundedReason::Kind),
             Some(quantized) => {
                 self.layers.insert(path.clone(), quantized);
-                self.fed_back.push(FedBack { path, rows });
+                self.fed_back.insert(path, rows);
             }
         }
         Ok(())

@@ -1,26 +1,15 @@
 //! The report: layers that were quantized by their inputs, and those that were not and why.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::quantize::Report;
-
-/// A layer of which errors were fed back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct FedBack {
-    /// Its path.
-    pub path: String,
-    /// The rows of inputs that it was quantized for.
-    pub rows: usize,
-}
+use crate::quantize::{Report, Skipped};
 
 /// Why a layer in groups was rounded without its inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RoundedReason {
+#[derive(Clone, Copy)]
+pub(super) enum RoundedReason {
     /// It was not called, or reports no calls.
     NotCalled,
     /// It has no form for given inputs: an embedding, a recurrent layer, or one of a user's own
@@ -37,25 +26,15 @@ impl fmt::Display for RoundedReason {
     }
 }
 
-/// A layer in groups that was rounded without its inputs, as
-/// [`quantize_dynamic`](crate::quantize_dynamic) does it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Rounded {
-    /// Its path.
-    pub path: String,
-    /// Why.
-    pub reason: RoundedReason,
-}
-
 /// The outcome of [`gptq`](super::gptq()).
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct GptqReport {
-    /// The layers of which errors were fed back, in the order of the walk.
-    pub fed_back: Vec<FedBack>,
-    /// The layers in groups that were rounded without their inputs.
-    pub rounded: Vec<Rounded>,
+    /// The layers of which errors were fed back, by path, with the rows of inputs of each.
+    pub fed_back: BTreeMap<String, usize>,
+    /// The layers in groups that were rounded without their inputs, as
+    /// [`quantize_dynamic`](crate::quantize_dynamic) does it.
+    pub rounded: Vec<Skipped>,
     /// How often the model was run.
     pub runs: usize,
     /// The layers that were quantized, as [`quantize_dynamic`](crate::quantize_dynamic) reports
@@ -71,7 +50,7 @@ impl fmt::Display for GptqReport {
             f,
             "{fed_back} of {total} layers in groups quantized by their inputs"
         )?;
-        for Rounded { path, reason } in &self.rounded {
+        for Skipped { path, reason } in &self.rounded {
             writeln!(f, "  {path} rounded: {reason}")?;
         }
         self.quantized.fmt(f)

@@ -14,7 +14,7 @@ mod text;
 
 pub use float_tensors::FloatTensor;
 pub use hidden::{HiddenField, HiddenReason, OpaqueField};
-pub use outcome::{LeftReason, Outcome};
+pub use outcome::{LeftReason, Outcome, Skipped};
 pub use progress::Progress;
 pub use report::{LayerReport, Report};
 pub use spec::{OneOrMany, QConfigSpec, Target};

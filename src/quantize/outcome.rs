@@ -31,6 +31,24 @@ pub enum Outcome {
     },
 }
 
+/// A layer, or a norm, that [`equalize`](crate::equalize()) left as it was, or that
+/// [`gptq`](crate::gptq()) rounded without its inputs, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// Its path.
+    pub path: String,
+    /// Why, in words.
+    pub reason: String,
+}
+
+impl Skipped {
+    pub(crate) fn new(path: String, reason: impl fmt::Display) -> Self {
+        let reason = reason.to_string();
+        Self { path, reason }
+    }
+}
+
 /// Why a layer was left as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]

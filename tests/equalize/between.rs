@@ -5,7 +5,7 @@ use candle_core::{Device, Module, Tensor};
 use candle_dynquant::inspect::Deviation;
 use candle_dynquant::{
     Checkpoint, Equalization, EqualizeReport, FusedActivation, QConfigSpec, Quantizable,
-    Unfoldable, checkpoint, equalize, nn, ops, quantize_dynamic,
+    checkpoint, equalize, nn, ops, quantize_dynamic,
 };
 use candle_nn::{VarBuilder, VarMap};
 
@@ -174,7 +174,7 @@ fn they_are_found_if_asked_for_or_named() -> Result<()> {
     let wrong = Equalization::default().pair(r"(.*)\.gate", r"$1\.down");
     let report = float.clone().equalize(&wrong)?;
     assert_eq!(pairs(&report), [[""; 2]; 0], "{report}");
-    let changes = |reason: &Unfoldable| matches!(reason, Unfoldable::ChangesOutput { .. });
+    let changes = |reason: &str| reason.starts_with("would change the output by");
     assert_eq!(report.left.len(), 2, "{report}");
     assert!(report.left.iter().all(|left| changes(&left.reason)));
     let error = float
@@ -237,7 +237,7 @@ fn what_is_no_factor_is_left() -> Result<()> {
     };
     let report = equalize(&mut tied, &config, forward)?;
     assert!(report.pairs.is_empty(), "{report}");
-    let is_tied = |reason: &Unfoldable| matches!(reason, Unfoldable::Tied { .. });
+    let is_tied = |reason: &str| reason.ends_with("shares its weight");
     assert!(
         report.left.iter().any(|left| is_tied(&left.reason)),
         "{report}"
