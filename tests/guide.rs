@@ -42,7 +42,7 @@ fn the_chapter_has_every_error_and_every_reason() {
         (include_str!("../src/error.rs"), "ErrorKind", 13),
         (include_str!("../src/quantize/outcome.rs"), "LeftReason", 6),
         (include_str!("../src/quantize/hidden.rs"), "HiddenReason", 4),
-        (include_str!("../src/tune/stop.rs"), "Stopped", 9),
+        (include_str!("../src/tune/stop.rs"), "Stopped", 7),
     ];
     for (source, name, at_least) in enums {
         let variants = variants(source, name);

@@ -9,8 +9,7 @@
 //! | 0 | ends at the first success; of [`Strategy::Sensitivity`] that is the end of its bisection |
 //! | more | goes on to look for a smaller model, until the time is over or nothing is left to try |
 //!
-//! It also ends after `max_trials`, with `performance_only` after the first trial, if the progress
-//! function says so, and where an evaluation or the history fails. The model is then the best one
+//! It also ends after `max_trials`, if the progress function says so, and where an evaluation or the history fails. The model is then the best one
 //! found: the smallest one that passes, or else the most accurate one.
 //!
 //! # Results that can be repeated
@@ -33,7 +32,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-pub use config::{IgnoredKey, TuningConfig};
+pub use config::TuningConfig;
 pub use outcome::{TunedLayer, TuningOutcome};
 pub use stop::Stopped;
 pub use strategy::Strategy;

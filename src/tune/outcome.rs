@@ -6,7 +6,6 @@ use comfy_table::presets::ASCII_FULL_CONDENSED;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
-use super::config::IgnoredKey;
 use super::search::Search;
 use super::stop::Stopped;
 use super::trial::Trial;
@@ -36,13 +35,14 @@ pub struct TuningOutcome {
     pub baseline: f64,
     /// The worst accuracy that meets the criterion.
     pub target: f64,
-    /// Whether a higher accuracy is a better one.
+    #[doc(hidden)]
     pub higher_is_better: bool,
     /// Seconds that the evaluation of the float model took.
     pub baseline_seconds: f64,
     /// Every trial, in order, including the trials of a resumed history.
     pub trials: Vec<Trial>,
-    /// Index of the trial that the model is; `None` if there is none, and the model is float.
+    /// Index of the [`best`](Self::best) one.
+    #[doc(hidden)]
     pub best_trial: Option<usize>,
     /// Calls of the evaluation; trials of a resumed history have none.
     pub evals: usize,
@@ -54,9 +54,9 @@ pub struct TuningOutcome {
     /// Float tensors in no layer, as in [`Report::float_tensors`](crate::Report::float_tensors).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub float_tensors: Vec<FloatTensor>,
-    /// Keys of a configuration file that mean nothing here.
+    /// Keys of a configuration file that mean nothing here: [`TuningConfig::ignored`](crate::TuningConfig::ignored).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ignored: Vec<IgnoredKey>,
+    pub ignored: Vec<String>,
 }
 
 /// A layer and what it became.
@@ -118,7 +118,7 @@ impl TuningOutcome {
         })
     }
 
-    /// The trial that the model is.
+    /// The trial that the model is; `None` if there is none, and the model is float.
     pub fn best(&self) -> Option<&Trial> {
         self.best_trial.and_then(|best| self.trials.get(best))
     }

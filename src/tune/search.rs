@@ -48,8 +48,8 @@ pub(super) fn evaluate<M: ?Sized>(eval: Eval<'_, M>, model: &M) -> Result<f64, S
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = text.unwrap_or_else(|| "no message".to_owned());
-            Err(Stopped::EvalPanicked { message })
+            let message = format!("a panic: {}", text.as_deref().unwrap_or("no message"));
+            Err(Stopped::EvalFailed { message })
         }
     }
 }
@@ -105,11 +105,7 @@ impl<M: Quantizable + ?Sized> Search<'_, M> {
             return Err(Stopped::HistoryFailed { message }.into());
         }
         self.tell()?;
-        if self.config.performance_only {
-            Err(Stopped::PerformanceOnly.into())
-        } else {
-            Ok(Verdict { value, passed })
-        }
+        Ok(Verdict { value, passed })
     }
 
     fn tell(&mut self) -> Step {
@@ -130,7 +126,6 @@ impl<M: Quantizable + ?Sized> Search<'_, M> {
             expected_trials,
             baseline: self.baseline.value,
             best: &self.trials[best].1,
-            elapsed,
             time_left: if timeout.is_zero() {
                 until_done
             } else {

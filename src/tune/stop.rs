@@ -13,8 +13,6 @@ use crate::error::Error;
 pub enum Stopped {
     /// A trial meets the criterion, and the timeout is 0: no faster one is looked for.
     CriterionMet,
-    /// The first trial was asked for, whatever its accuracy.
-    PerformanceOnly,
     /// The maximum number of trials.
     MaxTrials,
     /// The time is over.
@@ -23,14 +21,9 @@ pub enum Stopped {
     Exhausted,
     /// The progress function asked for it.
     Cancelled,
-    /// The evaluation of a trial ended with an error.
+    /// The evaluation of a trial ended with an error, or panicked.
     EvalFailed {
         /// The error.
-        message: String,
-    },
-    /// The evaluation of a trial panicked.
-    EvalPanicked {
-        /// The panic's message.
         message: String,
     },
     /// The history cannot be written, because the disk is full for instance.
@@ -44,13 +37,11 @@ impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CriterionMet => f.write_str("the criterion is met"),
-            Self::PerformanceOnly => f.write_str("performance_only asks for the first trial"),
             Self::MaxTrials => f.write_str("max_trials is reached"),
             Self::Timeout => f.write_str("the time is over"),
             Self::Exhausted => f.write_str("the strategy has nothing else to try"),
             Self::Cancelled => f.write_str("it was cancelled"),
             Self::EvalFailed { message } => write!(f, "the evaluation failed: {message}"),
-            Self::EvalPanicked { message } => write!(f, "the evaluation panicked: {message}"),
             Self::HistoryFailed { message } => {
                 write!(f, "the history cannot be written: {message}")
             }

@@ -92,8 +92,6 @@ pub struct TuningProgress<'a> {
     pub baseline: f64,
     /// The best trial until now.
     pub best: &'a Trial,
-    /// Since the search began.
-    pub elapsed: Duration,
     /// Until the timeout, or until all expected trials are made.
     pub time_left: Duration,
 }

@@ -63,12 +63,8 @@ fn an_evaluation_that_panics_ends_the_search() -> Result<()> {
     for n in 2..9 {
         let mut model = model(&LOSSES);
         let outcome = at(n, &mut model, || panic!("on purpose"))?;
-        let message = "on purpose".to_owned();
-        assert_eq!(
-            outcome.stopped,
-            Stopped::EvalPanicked { message },
-            "call {n}"
-        );
+        let message = "a panic: on purpose".to_owned();
+        assert_eq!(outcome.stopped, Stopped::EvalFailed { message }, "call {n}");
         assert_eq!(outcome.trials.len(), n - 2);
         is_the_best(&outcome, &model);
     }

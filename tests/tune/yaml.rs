@@ -43,7 +43,7 @@ fn values_are_read_as_neural_compressor_takes_them() {
         ),
         (
             "tuning: {exit_policy: {timeout: 0, performance_only: true}}".to_owned(),
-            default().performance_only(),
+            default().max_trials(1),
         ),
         (
             "tuning: {strategy: {name: basic}}".to_owned(),
@@ -144,7 +144,7 @@ evaluation: {accuracy: {metric: {topk: 1}}}
     let keys: Vec<_> = config
         .ignored()
         .iter()
-        .map(|key| (key.line, key.key.as_str()))
+        .map(|key| key.split(" is ignored: ").next().unwrap_or_default())
         .collect();
     let expected = [
         (2, "version"),
@@ -163,8 +163,9 @@ evaluation: {accuracy: {metric: {topk: 1}}}
         (16, "tuning.tensorboard"),
         (17, "evaluation"),
     ];
+    let expected = expected.map(|(line, key)| format!("line {line}: `{key}`"));
     assert_eq!(keys, expected);
-    let line = config.ignored()[5].to_string();
+    let line = &config.ignored()[5];
     let text = "line 8: `quantization.calibration.sampling_size` is ignored: dynamic quantization does not calibrate";
     assert_eq!(line, text);
     Ok(())

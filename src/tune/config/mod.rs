@@ -3,11 +3,8 @@
 mod wise;
 mod yaml;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-
-use serde::Serialize;
 
 use super::criterion::{Criterion, Goal};
 use super::history::Place;
@@ -39,32 +36,9 @@ pub struct TuningConfig {
     pub(super) strategy: Strategy,
     pub(super) timeout: Duration,
     pub(super) max_trials: usize,
-    pub(super) performance_only: bool,
     pub(super) spec: QConfigSpec,
     pub(super) history: Option<Place>,
-    pub(super) ignored: Vec<IgnoredKey>,
-}
-
-/// A key of a configuration file that is known, and means nothing here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct IgnoredKey {
-    /// The key, from the outermost: `quantization.calibration.sampling_size`.
-    pub key: String,
-    /// Its line, from 1.
-    pub line: usize,
-    /// Why it means nothing.
-    pub reason: &'static str,
-}
-
-impl fmt::Display for IgnoredKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "line {}: `{}` is ignored: {}",
-            self.line, self.key, self.reason
-        )
-    }
+    pub(super) ignored: Vec<String>,
 }
 
 impl Default for TuningConfig {
@@ -74,7 +48,6 @@ impl Default for TuningConfig {
             strategy: Strategy::default(),
             timeout: Duration::ZERO,
             max_trials: 100,
-            performance_only: false,
             spec: QConfigSpec::int8(),
             history: None,
             ignored: Vec::new(),
@@ -119,17 +92,11 @@ impl TuningConfig {
         self
     }
 
-    /// The maximum number of trials; the evaluation of the float model is none.
+    /// The maximum number of trials; the evaluation of the float model is none. With 1, the model is
+    /// that of the first trial, whatever its accuracy: Neural Compressor's `performance_only`.
     #[must_use]
     pub fn max_trials(mut self, trials: usize) -> Self {
         self.max_trials = trials;
-        self
-    }
-
-    /// Ends the search after its first trial, whatever the accuracy.
-    #[must_use]
-    pub fn performance_only(mut self) -> Self {
-        self.performance_only = true;
         self
     }
 
@@ -162,8 +129,9 @@ impl TuningConfig {
         self
     }
 
-    /// Keys of the file that it was read from that mean nothing here, each with the reason.
-    pub fn ignored(&self) -> &[IgnoredKey] {
+    /// Keys of the file that it was read from that mean nothing here, each with its line and the
+    /// reason: ``line 3: `model.name` is ignored: ..``.
+    pub fn ignored(&self) -> &[String] {
         &self.ignored
     }
 }

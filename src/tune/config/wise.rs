@@ -1,6 +1,6 @@
 //! `model_wise`, `optype_wise` and `op_wise`: what Neural Compressor's YAML says of layers.
 
-use super::{IgnoredKey, TuningConfig};
+use super::TuningConfig;
 use crate::document::{Map, Node, Value};
 use crate::error::Result;
 use crate::module::LayerKind;
@@ -36,11 +36,7 @@ pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
         for (key, node) in types.entries("a map from types of operations to what they become")? {
             let options = Options::read(config, node)?;
             if FOREIGN.contains(&key.text("a type of operation")?) {
-                config.ignored.push(IgnoredKey {
-                    key: node.key().to_owned(),
-                    line: node.line(),
-                    reason: "such layers stay float",
-                });
+                config.ignore_node(node, "such layers stay float");
                 continue;
             }
             let kind = key.word("a type of operation", kind_of)?;
