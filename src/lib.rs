@@ -159,9 +159,8 @@ pub use qconfig::{
 };
 pub use qparams::{QDType, QScheme};
 pub use quantize::{
-    FloatTensor, HiddenField, HiddenReason, LayerReport, LeftReason, OneOrMany, OpaqueField,
-    Outcome, Progress, QConfigSpec, Report, Skipped, Target, quantize_dynamic,
-    quantize_dynamic_with,
+    FloatTensor, LayerReport, LeftReason, OneOrMany, OpaqueField, Outcome, Progress, QConfigSpec,
+    Report, Skipped, Target, quantize_dynamic, quantize_dynamic_with,
 };
 pub use tune::{TuningConfig, TuningOutcome, tune};
 pub use weight::{QTable, QWeight, StoredWeight};

@@ -41,7 +41,6 @@ fn the_chapter_has_every_error_and_every_reason() {
     let enums = [
         (include_str!("../src/error.rs"), "ErrorKind", 13),
         (include_str!("../src/quantize/outcome.rs"), "LeftReason", 6),
-        (include_str!("../src/quantize/hidden.rs"), "HiddenReason", 4),
         (include_str!("../src/tune/stop.rs"), "Stopped", 7),
     ];
     for (source, name, at_least) in enums {
@@ -534,7 +533,12 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
     let of_no_rule = quantize_dynamic(&mut two, &one_rule)?;
     let reasons: BTreeMap<String, ()> = reasons
         .chain(of_no_rule.left().map(|layer| layer.outcome.to_string()))
-        .chain(report.hidden.iter().map(|field| field.advice()))
+        .chain(
+            report
+                .hidden
+                .iter()
+                .filter_map(|field| field.advice.clone()),
+        )
         .map(|text| (text, ()))
         .collect();
     let mut quoted = self::quoted("Layers that were left");

@@ -7,7 +7,9 @@ use serde::Serialize;
 /// The effect of a `VarBuilder` in a model, and advice.
 pub(super) const BUILDER_ADVICE: &str = "may keep all tensors that it loads: do not hold it";
 
-/// A field that is not a module tree.
+/// A field that is not a module tree: a walk does not see into it.
+///
+/// `Display` says what it is and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct OpaqueField {
@@ -15,73 +17,50 @@ pub struct OpaqueField {
     pub path: String,
     /// Its Rust type.
     pub type_name: String,
-    /// Whether that is `Copy`, and so owns no layer.
-    #[serde(skip)]
-    pub(super) is_copy: bool,
+    /// If it may hold layers, which then stayed float: the change after which a walk sees them.
+    pub advice: Option<String>,
 }
 
 impl OpaqueField {
+    /// A `Copy` type owns no layer, but its name may tell that it refers to one.
     pub(super) fn new(path: &str, type_name: &str, is_copy: bool) -> Self {
+        let may_hold = !is_copy || type_name.contains(['&', '*']);
+        let reason = may_hold.then(|| reason(type_name)).flatten();
         Self {
             path: path.to_owned(),
             type_name: type_name.to_owned(),
-            is_copy,
+            advice: reason.map(|reason| reason.advice(type_name)),
         }
     }
 }
 
-/// A field that is not a module tree and may hold layers, which then stayed float.
-///
-/// `Display` says what it is and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct HiddenField {
-    /// Path in the model.
-    pub path: String,
-    /// Its Rust type.
-    pub type_name: String,
-    /// Why a walk does not see into it.
-    #[serde(flatten)]
-    pub reason: HiddenReason,
+impl fmt::Display for OpaqueField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is a {}", self.path, self.type_name)?;
+        match &self.advice {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a walk does not see into a field.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "reason", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum HiddenReason {
-    /// It holds a layer that has a namesake in [`nn`](crate::nn).
-    Namesake {
-        /// The layer's type.
-        of: String,
-    },
-    /// It holds a trait object or a closure.
-    Dynamic {
-        /// The trait or the closure.
-        of: String,
-    },
+#[derive(Debug, PartialEq)]
+enum HiddenReason {
+    /// It holds a layer, of this type, that has a namesake in [`nn`](crate::nn).
+    Namesake { of: String },
+    /// It holds this trait object or closure.
+    Dynamic { of: String },
     /// It only refers to what it holds, or shares a lock: nothing there can be exchanged.
     Borrowed,
-    /// It holds a type that does not derive [`Quantizable`](crate::Quantizable).
-    NotDerived {
-        /// The type.
-        of: String,
-    },
+    /// It holds this type, which does not derive [`Quantizable`](crate::Quantizable).
+    NotDerived { of: String },
 }
 
-impl HiddenField {
-    /// The field, if it may hold layers.
-    pub(super) fn of(field: &OpaqueField) -> Option<Self> {
-        Some(Self {
-            path: field.path.clone(),
-            type_name: field.type_name.clone(),
-            reason: reason_of(field)?,
-        })
-    }
-
-    /// The change after which a walk sees the field's layers.
-    pub fn advice(&self) -> String {
-        match &self.reason {
+impl HiddenReason {
+    /// The change after which a walk sees the layers of a field of that type.
+    fn advice(&self, type_name: &str) -> String {
+        match self {
             HiddenReason::Namesake { of } => {
                 let name = of.rsplit("::").next().unwrap_or_default();
                 format!("use candle_dynquant::nn::{name}")
@@ -91,10 +70,10 @@ impl HiddenField {
             ),
             HiddenReason::Borrowed => "hold it by value, Box, or an Arc of what is Clone".into(),
             HiddenReason::NotDerived { of } => {
-                let shared = ["Arc<", "Rc<"].iter().any(|p| self.type_name.contains(p));
-                let is_generic = self.type_name.contains(&format!("{of}<"));
-                let container = container_advice(&self.type_name);
-                let whole = *of == self.type_name;
+                let shared = ["Arc<", "Rc<"].iter().any(|p| type_name.contains(p));
+                let is_generic = type_name.contains(&format!("{of}<"));
+                let container = container_advice(type_name);
+                let whole = *of == type_name;
                 let derive = if whole && container.is_some() {
                     String::new()
                 } else if !shared {
@@ -112,13 +91,6 @@ impl HiddenField {
                 format!("{}, or mark the field #[quantizable(skip)]", all.join("; "))
             }
         }
-    }
-}
-
-impl fmt::Display for HiddenField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, type_name) = (&self.path, &self.type_name);
-        write!(f, "{path} is a {type_name}; {}", self.advice())
     }
 }
 
@@ -185,15 +157,6 @@ const WITHOUT_LAYERS: [&str; 22] = [
 
 /// Types of candle_transformers that wrap no layer of [`NAMESAKES`].
 const WRAPPERS: [&str; 4] = ["LayerNorm", "RmsNorm", "Conv2d", "QMatMul"];
-
-/// A `Copy` type owns no layer, but its name may tell that it refers to one.
-fn reason_of(field: &OpaqueField) -> Option<HiddenReason> {
-    let refers = field.type_name.contains(['&', '*']);
-    if field.is_copy && !refers {
-        return None;
-    }
-    reason(&field.type_name)
-}
 
 /// Why a type that is not a module tree may hold layers, by the first type in its name that may.
 fn reason(type_name: &str) -> Option<HiddenReason> {
@@ -613,12 +576,11 @@ mod tests {
         ];
         let field = |type_name: &str| OpaqueField::new("a.b", type_name, false);
         for (type_name, advice) in cases {
-            let hidden = HiddenField::of(&field(type_name)).expect("it may hold layers");
             assert_eq!(
-                hidden.to_string(),
+                field(type_name).to_string(),
                 format!("a.b is a {type_name}; {advice}")
             );
         }
-        assert_eq!(HiddenField::of(&field("usize")), None);
+        assert_eq!(field("usize").advice, None);
     }
 }

@@ -13,7 +13,7 @@ pub(crate) mod swap;
 mod text;
 
 pub use float_tensors::FloatTensor;
-pub use hidden::{HiddenField, HiddenReason, OpaqueField};
+pub use hidden::OpaqueField;
 pub use outcome::{LeftReason, Outcome, Skipped};
 pub use progress::Progress;
 pub use report::{LayerReport, Report};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::found_tensor::FoundTensor;
-use super::hidden::{HiddenField, OpaqueField};
+use super::hidden::OpaqueField;
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
 use crate::module::{
@@ -97,8 +97,9 @@ impl Survey {
     }
 
     /// The opaque fields that may hold layers.
-    pub fn hidden(&self) -> Vec<HiddenField> {
-        self.opaque.iter().filter_map(HiddenField::of).collect()
+    pub fn hidden(&self) -> Vec<OpaqueField> {
+        let hidden = self.opaque.iter().filter(|field| field.advice.is_some());
+        hidden.cloned().collect()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::module::{LayerKind, Quantizable, WeightDType};
 use crate::quantize::report::fold::fold;
 use crate::quantize::report::{fmt_float_tensors, fmt_hidden};
 use crate::quantize::survey::{Found, Survey};
-use crate::quantize::{FloatTensor, HiddenField};
+use crate::quantize::{FloatTensor, OpaqueField};
 
 /// The result of [`tune`](crate::tune()).
 ///
@@ -50,7 +50,7 @@ pub struct TuningOutcome {
     pub layers: Vec<TunedLayer>,
     /// Fields that may hold layers, which then stayed float.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hidden: Vec<HiddenField>,
+    pub hidden: Vec<OpaqueField>,
     /// Float tensors in no layer, as in [`Report::float_tensors`](crate::Report::float_tensors).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub float_tensors: Vec<FloatTensor>,

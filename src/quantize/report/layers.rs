@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::kernels::{Isa, Precision};
 use crate::module::LayerKind;
 use crate::quantize::float_tensors::{self, FloatTensor};
-use crate::quantize::hidden::{HiddenField, OpaqueField};
+use crate::quantize::hidden::OpaqueField;
 use crate::quantize::outcome::Outcome;
 use crate::quantize::owners::{Held, Holder, Owners};
 use crate::quantize::spec::decision::Decision;
@@ -27,7 +27,7 @@ pub struct Report {
     /// Fields that are not module trees and were not visited.
     pub opaque: Vec<OpaqueField>,
     /// The opaque fields that may hold layers, which then stayed float.
-    pub hidden: Vec<HiddenField>,
+    pub hidden: Vec<OpaqueField>,
     /// Float tensors with two or more dimensions that no layer holds, the largest first; none where
     /// together they are at most 1 % of the bytes of all weights and such tensors.
     ///

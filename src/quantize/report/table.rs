@@ -10,7 +10,7 @@ use super::fold::fold;
 use super::layers::{LayerReport, Report};
 use crate::qconfig::{HalfType, QConfig};
 use crate::quantize::float_tensors::{ADVICE, FloatTensor};
-use crate::quantize::hidden::{HiddenField, note};
+use crate::quantize::hidden::{OpaqueField, note};
 use crate::quantize::outcome::{LeftReason, Outcome};
 use crate::quantize::text::{human_bytes, shown};
 
@@ -234,12 +234,15 @@ impl Report {
 }
 
 /// Fields that may hold layers, by type.
-pub(crate) fn fmt_hidden(f: &mut fmt::Formatter<'_>, hidden: &[HiddenField]) -> fmt::Result {
+pub(crate) fn fmt_hidden(f: &mut fmt::Formatter<'_>, hidden: &[OpaqueField]) -> fmt::Result {
     if hidden.is_empty() {
         return Ok(());
     }
     writeln!(f, "fields that may hold layers (not visited):")?;
-    let of = |field: &HiddenField| format!("{} ({})", field.type_name, field.advice());
+    let of = |field: &OpaqueField| {
+        let advice = field.advice.as_deref().unwrap_or_default();
+        format!("{} ({advice})", field.type_name)
+    };
     let fields = hidden.iter();
     fmt_by(f, fields.map(|field| (of(field), field.path.as_str())))
 }

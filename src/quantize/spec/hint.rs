@@ -6,7 +6,7 @@ use super::decision::Decision;
 use super::rule::Pattern;
 use crate::name_regex::NameRegex;
 use crate::quantize::float_tensors;
-use crate::quantize::hidden::{HiddenField, OpaqueField};
+use crate::quantize::hidden::OpaqueField;
 use crate::quantize::outcome::LeftReason;
 use crate::quantize::survey::{Found, Survey};
 use crate::words::suggestion;
@@ -169,7 +169,7 @@ pub(crate) fn with_hidden(reason: String, survey: &Survey) -> String {
 /// Fields that may hold layers, and what to do about them.
 fn hidden(survey: &Survey) -> Option<String> {
     let hidden = survey.hidden();
-    let mut fields: Vec<_> = hidden.iter().take(3).map(HiddenField::to_string).collect();
+    let mut fields: Vec<_> = hidden.iter().take(3).map(OpaqueField::to_string).collect();
     if hidden.len() > fields.len() {
         fields.push(format!("and {} more", hidden.len() - fields.len()));
     }
