@@ -148,11 +148,9 @@ pub use gptq::{GptqConfig, GptqReport, gptq};
 #[doc(hidden)]
 pub use kernels::InputFactor;
 pub use kernels::{FusedActivation, Isa};
-pub use module::{
-    Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightId, WeightInfo,
-};
+pub use module::{Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightInfo};
 #[doc(hidden)]
-pub use module::{LentWeight, Receiver, Replay, Tap, VisitorMut};
+pub use module::{LentWeight, Receiver, Replay, Tap, VisitorMut, WeightId};
 pub use qconfig::{
     Arithmetic, DynamicConfig, Granularity, GroupConfig, GroupScheme, HalfType, IntType,
     OnnxRuntimeOptions, QConfig,
@@ -163,4 +161,6 @@ pub use quantize::{
     Report, Skipped, Target, quantize_dynamic, quantize_dynamic_with,
 };
 pub use tune::{TuningConfig, TuningOutcome, tune};
-pub use weight::{QTable, QWeight, StoredWeight};
+#[doc(hidden)]
+pub use weight::{QTable, QWeight};
+pub use weight::{StoredWeight, WeightCodes};

@@ -57,6 +57,7 @@ impl WeightDType {
     }
 
     /// Whether these are codes.
+    #[doc(hidden)]
     pub fn is_quantized(self) -> bool {
         matches!(self, Self::QInt8 | Self::QUInt8 | Self::Int4 | Self::Int8)
     }
@@ -89,13 +90,16 @@ pub struct WeightInfo {
     /// Whether it cannot be quantized again.
     pub quantized: bool,
     /// Elements that were clamped to the range of its dtype when it was quantized.
+    #[doc(hidden)]
     pub saturated: usize,
     /// Elements that lost precision or became 0 then, because all of their channel is below the
     /// normal range of its dtype.
+    #[doc(hidden)]
     pub underflowed: usize,
     /// Its memory, if the layer gives it: memory that several layers hold is counted once, and a
     /// view counts the whole memory.
     #[serde(skip)]
+    #[doc(hidden)]
     pub id: Option<WeightId>,
     /// Where it is in the checkpoint that it was loaded from.
     #[serde(skip)]
@@ -119,6 +123,7 @@ impl WeightInfo {
     }
 
     /// This weight in the memory `id`.
+    #[doc(hidden)]
     #[must_use]
     pub fn held_as(self, id: WeightId) -> Self {
         Self {
@@ -137,6 +142,7 @@ impl WeightInfo {
     }
 
     /// This weight as a quantized one, `saturated` elements of which were out of range.
+    #[doc(hidden)]
     #[must_use]
     pub fn quantized(self, saturated: usize) -> Self {
         Self {

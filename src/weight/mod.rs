@@ -29,6 +29,7 @@ mod qtable;
 mod qweight;
 mod read;
 mod stored;
+mod weight_codes;
 
 pub(crate) use coded::{Coded, check_sums, offset};
 pub(crate) use format::{
@@ -42,3 +43,4 @@ pub use qweight::QWeight;
 pub(crate) use read::{equalized, find};
 pub use stored::StoredWeight;
 pub(crate) use stored::{Quantized, Value, Zeros};
+pub use weight_codes::WeightCodes;

@@ -16,6 +16,7 @@ use crate::sizes;
 use crate::tensor::{self, as_f32, from_f32_vec};
 use crate::weight::coded::{Coded, offset};
 use crate::weight::codes::observe;
+use crate::weight::weight_codes::WeightCodes;
 
 /// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16
 /// or bfloat16.
@@ -147,6 +148,16 @@ impl QTable {
         };
         let moved = moved(*dtype);
         codes.iter().map(|code| i32::from(*code) - moved).collect()
+    }
+
+    /// The codes with their scales and zero points; `None` of float16 and bfloat16.
+    pub(crate) fn weight_codes(&self) -> Option<WeightCodes> {
+        self.coded().map(|coded| WeightCodes {
+            shape: self.shape(),
+            codes: self.codes(),
+            scales: coded.scales.clone(),
+            zero_points: coded.zero_points.clone(),
+        })
     }
 
     /// The float16 elements in row order; none of int8 and bfloat16.

@@ -10,13 +10,14 @@ use half::{bf16, f16};
 use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::{self, Channels, Element, Factor, InputFactor, Isa, OutOfRange, Packed};
-use crate::observer::ObserverConfig;
+use crate::observer::{ObserverConfig, ZeroPoints};
 use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
 use crate::weight::coded::offset;
 use crate::weight::codes::Parameters;
+use crate::weight::weight_codes::WeightCodes;
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, as
 /// integers in groups of inputs, or as float16 or bfloat16.
@@ -236,6 +237,16 @@ impl QWeight {
         };
         let codes = self.packed.codes().into_iter();
         codes.map(|code| i32::from(code) + offset(dtype)).collect()
+    }
+
+    /// The codes with their scales and zero points; `None` of float16 and bfloat16.
+    pub(crate) fn weight_codes(&self) -> Option<WeightCodes> {
+        self.half_type().is_none().then(|| WeightCodes {
+            shape: self.shape(),
+            codes: self.codes(),
+            scales: self.scales(),
+            zero_points: ZeroPoints::Int(self.zero_points()),
+        })
     }
 
     /// The float16 elements in row order, `[out_features, in_features]`; none of int8 and bfloat16.

@@ -17,9 +17,10 @@ use crate::sizes;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, mismatch, readable, unrepeated};
 use crate::trace;
-use crate::weight::QTable;
-use crate::weight::QWeight;
-use crate::weight::{Origin, Quantized as StoredRows, StoredWeight, Value, find, origin};
+use crate::weight::{
+    Origin, QTable, QWeight, Quantized as StoredRows, StoredWeight, Value, WeightCodes, find,
+    origin,
+};
 use quantized::{Quantized, Rows};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
@@ -137,7 +138,16 @@ impl Embedding {
         self.hidden_size
     }
 
+    /// The codes of the table; `None` if it is float, float16 or bfloat16.
+    pub fn codes(&self) -> Option<WeightCodes> {
+        match &self.table {
+            Table::Quantized(quantized) => quantized.codes(),
+            Table::Float(_) => None,
+        }
+    }
+
     /// The quantized table, if it is quantized and its own, not an output projection's.
+    #[doc(hidden)]
     pub fn qtable(&self) -> Option<&QTable> {
         match &self.table {
             Table::Quantized(quantized) => quantized.own(),

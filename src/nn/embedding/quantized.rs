@@ -11,9 +11,7 @@ use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
 use crate::qconfig::QConfig;
 use crate::tensor::Indexes;
-use crate::weight::Origin;
-use crate::weight::QTable;
-use crate::weight::QWeight;
+use crate::weight::{Origin, QTable, QWeight, WeightCodes};
 
 /// A quantized table, and the tensor it dequantizes to.
 #[derive(Debug)]
@@ -64,6 +62,13 @@ impl Quantized {
         match &self.rows {
             Rows::Own { table, .. } => Some(table),
             Rows::Lent { .. } => None,
+        }
+    }
+
+    pub fn codes(&self) -> Option<WeightCodes> {
+        match &self.rows {
+            Rows::Own { table, .. } => table.weight_codes(),
+            Rows::Lent { weight, .. } => weight.weight_codes(),
         }
     }
 

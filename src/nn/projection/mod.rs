@@ -14,8 +14,7 @@ use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::mismatch;
-use crate::weight::Origin;
-use crate::weight::QWeight;
+use crate::weight::{Origin, QWeight, WeightCodes};
 
 /// `y = x W^T + b`, where `W` is float or quantized.
 ///
@@ -93,7 +92,9 @@ impl Projection {
     /// This projection with its weight quantized; `self` stays as it is.
     ///
     /// # Errors
-    /// As [`QWeight::from_float`], and when the weight is quantized already.
+    /// When the weight is quantized already or no matrix, a shape or dtype is wrong, a tensor is not
+    /// on the CPU, an element is NaN or infinite, `DYNQUANT_ISA` is wrong, the observer does not
+    /// support its arguments, or a channel could overflow its accumulator.
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         self.quantize_by(qconfig, None)
     }
@@ -170,7 +171,13 @@ impl Projection {
         self.bias.as_ref()
     }
 
+    /// The codes of the weight; `None` if it is float, float16 or bfloat16.
+    pub fn codes(&self) -> Option<WeightCodes> {
+        self.quantized()?.weight_codes()
+    }
+
     /// The quantized weight, if it is quantized.
+    #[doc(hidden)]
     pub fn qweight(&self) -> Option<&QWeight> {
         self.quantized().map(|weight| &**weight)
     }
