@@ -72,6 +72,7 @@ impl Deviation {
     }
 
     /// Adds what another has gathered.
+    #[doc(hidden)]
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.signal += other.signal;
@@ -82,6 +83,7 @@ impl Deviation {
     }
 
     /// Elements that were compared.
+    #[doc(hidden)]
     pub fn count(&self) -> u64 {
         self.count
     }

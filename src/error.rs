@@ -241,6 +241,7 @@ impl Error {
     }
 
     /// Adds the path of the layer; a path that the error already has is relative to that layer.
+    #[doc(hidden)]
     #[must_use]
     pub fn at(mut self, path: &str) -> Self {
         match self.0.places.last_mut() {

@@ -88,6 +88,7 @@ pub trait Visitor {
     }
 
     /// A field at `path` that is not a module tree, with the name of its type.
+    #[doc(hidden)]
     fn opaque(&mut self, path: &str, type_name: &'static str) {
         let _ = (path, type_name);
     }
@@ -99,6 +100,7 @@ pub trait Visitor {
     }
 
     /// The `Arc` or `Rc` at `path` is the one visited at `first`.
+    #[doc(hidden)]
     fn shared(&mut self, path: &str, first: &str) {
         let _ = (path, first);
     }
@@ -267,6 +269,7 @@ impl<'v> Walk<'v> {
     ///
     /// # Errors
     /// The visitor's, with the path added.
+    #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &L) -> Result<()> {
         self.visitor
             .layer(&self.path.dotted, layer)
@@ -326,6 +329,7 @@ impl<'v> Walk<'v> {
     }
 
     /// Reports a field under `name` that is not a module tree.
+    #[doc(hidden)]
     pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
         let before = self.path.push(name);
         self.visitor.opaque(&self.path.dotted, type_name);
@@ -527,6 +531,7 @@ impl<'v> WalkMut<'v> {
     ///
     /// # Errors
     /// The visitor's, with the path added.
+    #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &mut L) -> Result<()> {
         let changed = self
             .visitor

@@ -82,6 +82,7 @@ impl Attention {
     }
 
     /// The factor of the scores.
+    #[doc(hidden)]
     pub fn scale(&self) -> f64 {
         self.scale
     }

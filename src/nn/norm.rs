@@ -76,11 +76,13 @@ impl LayerNorm {
     }
 
     /// The term added to the variance.
+    #[doc(hidden)]
     pub fn eps(&self) -> f64 {
         self.inner.eps()
     }
 
     /// Whether the mean is subtracted; if not, it is an RMS norm.
+    #[doc(hidden)]
     pub fn remove_mean(&self) -> bool {
         self.inner.remove_mean()
     }
@@ -235,6 +237,7 @@ impl RmsNorm {
     }
 
     /// The term added to the mean of squares.
+    #[doc(hidden)]
     pub fn eps(&self) -> f64 {
         self.0.eps()
     }

@@ -20,12 +20,13 @@ pub struct ObserverConfig {
     /// Granularity and symmetry.
     pub qscheme: QScheme,
     /// The axis of the channels; a negative one counts from the last.
+    #[doc(hidden)]
     pub ch_axis: isize,
     /// Use only half the codes.
     pub reduce_range: bool,
     /// Minimum and maximum code, if not all codes of the dtype are used.
     pub quant_range: Option<[i32; 2]>,
-    /// Minimum scale, at least [`QConfig::MIN_EPS`](crate::QConfig::MIN_EPS); PyTorch's is 2^-23.
+    /// Minimum scale, at least the least normal f32; PyTorch's is 2^-23.
     pub eps: f32,
 }
 
@@ -136,6 +137,7 @@ impl CustomObserver {
     }
 
     /// Its name.
+    #[doc(hidden)]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -156,6 +158,7 @@ impl PartialEq for CustomObserver {
 
 impl ObserverConfig {
     /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
+    #[doc(hidden)]
     pub const PER_TENSOR: Self = Self::new(
         ObserverKind::MinMax,
         QDType::QInt8,
@@ -163,6 +166,7 @@ impl ObserverConfig {
     );
 
     /// PyTorch's `default_per_channel_weight_observer`: qint8, symmetric, a scale a channel.
+    #[doc(hidden)]
     pub const PER_CHANNEL: Self = Self::new(
         ObserverKind::PerChannelMinMax,
         QDType::QInt8,

@@ -104,6 +104,7 @@ impl KvCache {
     }
 
     /// The precision of the keys and values.
+    #[doc(hidden)]
     pub fn precision(&self) -> Precision {
         self.precision
     }
@@ -119,6 +120,7 @@ impl KvCache {
     }
 
     /// Keys and values of each head that there is room for until it grows.
+    #[doc(hidden)]
     pub fn capacity(&self) -> usize {
         self.kept.as_ref().map_or(0, |kept| kept.capacity)
     }

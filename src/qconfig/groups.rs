@@ -93,6 +93,7 @@ impl GroupConfig {
     ///
     /// assert_eq!(GroupConfig::INT4.bytes([768, 3072]), 768 * 3072 * 9 / 16);
     /// ```
+    #[doc(hidden)]
     pub fn bytes(self, [n, k]: [usize; 2]) -> usize {
         let codes = match self.dtype {
             IntType::Int4 => n * k.div_ceil(8) * 4,

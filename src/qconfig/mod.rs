@@ -58,6 +58,7 @@ pub struct OnnxRuntimeOptions {
 
 impl OnnxRuntimeOptions {
     /// qint8, symmetric, per tensor, all codes.
+    #[doc(hidden)]
     pub const DEFAULT: Self = Self {
         weight_type: QDType::QInt8,
         per_channel: false,
@@ -74,6 +75,7 @@ impl Default for OnnxRuntimeOptions {
 
 impl QConfig {
     /// The presets by the names that [`preset`](Self::preset) knows.
+    #[doc(hidden)]
     pub const PRESETS: [&'static str; 9] = [
         "int8",
         "int8_groups",
@@ -90,6 +92,7 @@ impl QConfig {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name.
+    #[doc(hidden)]
     pub fn preset(name: &str) -> Result<Self> {
         match name.strip_suffix("_qconfig").unwrap_or(name) {
             "int8" => Ok(Self::int8()),
@@ -132,7 +135,7 @@ impl QConfig {
     }
 
     /// The recommended configuration: a weight scale per output channel, an 8-bit activation scale
-    /// per row, and [no minimum](Self::MIN_EPS) of either scale.
+    /// per row, and [no minimum](Self::eps) of either scale.
     pub const fn int8() -> Self {
         Self::Int8 {
             weight: ObserverConfig::PER_CHANNEL,
@@ -143,16 +146,19 @@ impl QConfig {
 
     /// The minimum scale that leaves small weights as they are: the least normal f32, 1.2e-38,
     /// since the inverse of a smaller one may be infinite.
+    #[doc(hidden)]
     pub const MIN_EPS: f32 = f32::MIN_POSITIVE;
 
     /// Itself with another minimum scale of int8 weights, PyTorch's `eps`.
     ///
-    /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and those below 1e-7 become 0.
+    /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and those below 1e-7 become 0. That of
+    /// [`int8`](Self::int8) is the least normal f32, `f32::MIN_POSITIVE`, which leaves small weights
+    /// as they are: the inverse of a smaller one may be infinite.
     ///
     /// ```
     /// use candle_dynquant::QConfig;
     ///
-    /// let json = serde_json::to_value(QConfig::pytorch().eps(QConfig::MIN_EPS))?;
+    /// let json = serde_json::to_value(QConfig::pytorch().eps(f32::MIN_POSITIVE))?;
     /// assert_eq!(json["weight"]["eps"], f32::MIN_POSITIVE);
     /// # Ok::<(), serde_json::Error>(())
     /// ```

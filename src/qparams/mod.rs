@@ -12,8 +12,8 @@
 //!
 //! # The minimum scale
 //! Codes are made with the inverse of a scale, so a scale is at least the least normal f32, 2^-126:
-//! then both are normal numbers. That is the minimum of our own presets,
-//! [`QConfig::MIN_EPS`](crate::QConfig::MIN_EPS), and of activations per row. 127.5 steps of it are
+//! then both are normal numbers. That is the minimum of our own presets, `f32::MIN_POSITIVE`
+//! ([`QConfig::eps`](crate::QConfig::eps)), and of activations per row. 127.5 steps of it are
 //! 1.5e-36: a channel with a maximum of that has all its bits, the values of a smaller one are
 //! whole steps of 2^-126, and a channel of zeros has the minimum and codes of 0. PyTorch's own
 //! minimum, `eps`, is 2^-23.

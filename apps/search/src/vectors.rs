@@ -159,7 +159,7 @@ impl Vectors {
         }
         let codes = self.codes.get_or_init(|| self.codes().ok()).as_ref()?;
         let query = Tensor::new(vector, &Device::Cpu).and_then(|it| it.unsqueeze(0));
-        let cosines = codes.rows.try_forward(&query.ok()?).ok()?;
+        let cosines = codes.rows.forward(&query.ok()?).ok()?;
         let cosines: Vec<f32> = cosines.squeeze(0).and_then(|it| it.to_vec1()).ok()?;
         let mut order = cosines.clone();
         let least = order

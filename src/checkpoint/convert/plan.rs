@@ -203,6 +203,7 @@ impl PlannedLayer {
     }
 
     /// Whether it is one tensor of several layers, which models cut their weights from.
+    #[doc(hidden)]
     pub fn is_tensor(&self) -> bool {
         self.tensors == [&*self.name]
     }

@@ -160,6 +160,7 @@ impl Embedding {
     /// # Errors
     /// When an index leads to no row, or is no u8, u32 or i64; quantized, also when the
     /// indexes are not on the CPU.
+    #[doc(hidden)]
     pub fn try_forward(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.select(indexes)?;
         tap::report(self.tap.as_ref(), &[indexes], &rows);

@@ -19,6 +19,7 @@ impl Projection {
     /// # Errors
     /// When the input has rank 0, another last dimension than `in_features`, or a dtype that
     /// is no float; quantized, also when it is not on the CPU.
+    #[doc(hidden)]
     pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = self.product_of(xs)?;
         tap::report(self.tap.as_ref(), &[xs], &ys);

@@ -85,6 +85,7 @@ impl Projection {
     }
 
     /// The function that is applied to every element of the output.
+    #[doc(hidden)]
     pub fn activation(&self) -> Option<FusedActivation> {
         self.activation
     }

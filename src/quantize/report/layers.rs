@@ -53,6 +53,7 @@ pub struct LayerReport {
     #[serde(flatten)]
     pub outcome: Outcome,
     /// The precision of its factors now, of a layer without weights.
+    #[doc(hidden)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
     /// Elements of its weights.

@@ -20,6 +20,7 @@ use crate::words::unknown_name;
 use decision::{Decision, Refusal};
 pub(crate) use hint::with_hidden;
 use rule::{Matcher, Pattern, Rank, Rule};
+use target::OneTarget;
 pub use target::{OneOrMany, Target};
 
 /// Which layers of a model are quantized, and how; PyTorch's `qconfig_spec`.
@@ -62,6 +63,7 @@ const WORTHWHILE: usize = 1_000;
 
 impl QConfigSpec {
     /// The presets by the names that [`preset`](Self::preset) knows.
+    #[doc(hidden)]
     pub const PRESETS: [&'static str; 9] = [
         "int8",
         "int8_reduce_range",
@@ -146,6 +148,7 @@ impl QConfigSpec {
     }
 
     /// PyTorch's six default kinds, all with `qconfig`.
+    #[doc(hidden)]
     pub fn default_kinds(qconfig: QConfig) -> Self {
         Self::new().presets(LayerKind::DEFAULT, &qconfig)
     }
@@ -172,13 +175,16 @@ impl QConfigSpec {
     }
 
     fn targets(self, targets: Vec<Target>, qconfig: &Option<QConfig>) -> Self {
-        targets.into_iter().fold(self, |spec, target| match target {
-            Target::Kind(kind) => spec.rule(Pattern::Kind(kind), qconfig.clone()),
-            Target::Name(name) => spec.rule(Pattern::Name(name), qconfig.clone()),
-        })
+        targets
+            .into_iter()
+            .fold(self, |spec, target| match target.0 {
+                OneTarget::Kind(kind) => spec.rule(Pattern::Kind(kind), qconfig.clone()),
+                OneTarget::Name(name) => spec.rule(Pattern::Name(name), qconfig.clone()),
+            })
     }
 
-    /// The preset of that name: one of [`PRESETS`](Self::PRESETS).
+    /// The preset of that name: `int8`, `int8_groups`, `int4`, `int8_reduce_range`, `pytorch`,
+    /// `per_channel`, `float16`, `bfloat16` or `onnxruntime`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name, with the
@@ -199,7 +205,7 @@ impl QConfigSpec {
     }
 
     /// Adds embeddings, which are off by default: [`QConfig::table`] without
-    /// its [minimum](QConfig::MIN_EPS) of the scale for all of them; the model need not have any.
+    /// its [minimum](QConfig::eps) of the scale for all of them; the model need not have any.
     #[must_use]
     pub fn embeddings(self) -> Self {
         self.presets([LayerKind::Embedding], &Self::tables())
@@ -249,7 +255,7 @@ impl QConfigSpec {
         kinds: impl OneOrMany<LayerKind>,
         qconfig: impl Into<Option<QConfig>>,
     ) -> Self {
-        let kinds = kinds.items().into_iter().map(Target::Kind);
+        let kinds = kinds.items().into_iter().map(Target::from);
         self.targets(kinds.collect(), &qconfig.into())
     }
 

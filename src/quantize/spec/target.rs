@@ -3,10 +3,12 @@
 use crate::module::LayerKind;
 
 /// An element of the list for [`QConfigSpec::of`](crate::QConfigSpec::of), as in PyTorch's sets: a
-/// kind of layer, or a name.
+/// kind of layer, or a name and everything below it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Target {
+pub struct Target(pub(super) OneTarget);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum OneTarget {
     /// All layers of a kind.
     Kind(LayerKind),
     /// A name and everything below it.
@@ -15,19 +17,19 @@ pub enum Target {
 
 impl From<LayerKind> for Target {
     fn from(kind: LayerKind) -> Self {
-        Self::Kind(kind)
+        Self(OneTarget::Kind(kind))
     }
 }
 
 impl From<&str> for Target {
     fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
+        Self(OneTarget::Name(name.to_owned()))
     }
 }
 
 impl From<String> for Target {
     fn from(name: String) -> Self {
-        Self::Name(name)
+        Self(OneTarget::Name(name))
     }
 }
 
