@@ -151,9 +151,11 @@ pub use kernels::{FusedActivation, Isa};
 pub use module::{Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightInfo};
 #[doc(hidden)]
 pub use module::{LentWeight, Receiver, Replay, Tap, VisitorMut, WeightId};
+#[doc(hidden)]
+pub use qconfig::IntType;
 pub use qconfig::{
-    Arithmetic, DynamicConfig, Granularity, GroupConfig, GroupScheme, HalfType, IntType,
-    OnnxRuntimeOptions, QConfig,
+    Arithmetic, DynamicConfig, Granularity, GroupConfig, GroupScheme, HalfType, OnnxRuntimeOptions,
+    QConfig,
 };
 pub use qparams::{QDType, QScheme};
 pub use quantize::{

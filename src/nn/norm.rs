@@ -232,6 +232,7 @@ impl RmsNorm {
     }
 
     /// The factors, `[hidden]`.
+    #[doc(hidden)]
     pub fn weight(&self) -> &Tensor {
         self.0.weight()
     }

@@ -60,6 +60,7 @@ words!(GroupScheme, "scheme of groups", prefix "", {
 #[non_exhaustive]
 pub struct GroupConfig {
     /// The integers.
+    #[doc(hidden)]
     pub dtype: IntType,
     /// Inputs of a channel that share a scale, a multiple of 32; all of them if `None`.
     pub group_size: Option<usize>,

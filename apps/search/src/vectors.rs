@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Module, Tensor};
 use candle_dynquant::QConfig;
 use candle_dynquant::nn::Projection;
 use rayon::prelude::*;

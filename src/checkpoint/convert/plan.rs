@@ -57,7 +57,7 @@ const TIED_TABLE: &str = "TiedTable";
 /// let source = Checkpoint::open("path/to/folder")?;
 /// let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
 /// for layer in plan.layers() {
-///     println!("{} {} {:?}", layer.name, layer.kind, layer.qconfig);
+///     println!("{} {} {:?}", layer.name, layer.kind, layer.qconfig); // or why not
 /// }
 /// checkpoint::quantize(&source, &plan, "path/to/int8", |_bytes| {})?;
 /// # Ok::<(), candle_dynquant::Error>(())
@@ -77,10 +77,8 @@ pub struct PlannedLayer {
     pub kind: LayerKind,
     /// The tensors that hold its weights.
     pub tensors: Vec<String>,
-    /// `None` where it stays float.
-    pub qconfig: Option<QConfig>,
-    /// Why it stays float.
-    pub left: Option<LeftReason>,
+    /// How it is quantized, or why it stays float.
+    pub qconfig: Result<QConfig, LeftReason>,
     shapes: Vec<[usize; 2]>,
 }
 
@@ -170,12 +168,12 @@ impl Plan {
         })?;
         let layers = tree.0.into_iter().zip(report.layers);
         let layers = layers.map(|(leaf, report)| PlannedLayer {
-            left: match report.outcome {
+            qconfig: match report.outcome {
                 Outcome::Left {
                     reason: LeftReason::NoRule,
-                } => Some(leaf.layer.why_none()),
-                Outcome::Left { reason } => Some(reason),
-                Outcome::Swapped { .. } | Outcome::Shared { .. } => None,
+                } => Err(leaf.layer.why_none()),
+                Outcome::Left { reason } => Err(reason),
+                Outcome::Swapped { .. } | Outcome::Shared { .. } => leaf.layer.qconfig,
             },
             ..leaf.layer
         });
@@ -196,8 +194,7 @@ impl PlannedLayer {
             name: name.to_owned(),
             kind,
             tensors: Vec::new(),
-            qconfig: None,
-            left: None,
+            qconfig: Err(LeftReason::NoRule),
             shapes: Vec::new(),
         }
     }
@@ -415,8 +412,8 @@ impl Layer for Leaf {
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
         let dtype = match self.layer.qconfig {
-            None => WeightDType::F32,
-            Some(_) => WeightDType::QInt8,
+            Err(_) => WeightDType::F32,
+            Ok(_) => WeightDType::QInt8,
         };
         let of = |shape: &[usize; 2]| WeightInfo::new("weight", shape, dtype, 0);
         self.layer.shapes.iter().map(of).collect()
@@ -441,7 +438,7 @@ impl Layer for Leaf {
         }
         Ok(Self {
             layer: PlannedLayer {
-                qconfig: Some(qconfig.clone()),
+                qconfig: Ok(qconfig.clone()),
                 ..self.layer.clone()
             },
             source: self.source.clone(),

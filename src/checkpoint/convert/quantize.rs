@@ -45,7 +45,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
     let (mut linears, mut tables, mut ignore) = (Vec::new(), Vec::new(), Vec::new());
     for layer in plan.layers() {
         let name = || layer.name.clone();
-        let Some(qconfig) = &layer.qconfig else {
+        let Ok(qconfig) = &layer.qconfig else {
             if layer.is_matrix() && layer.kind != LayerKind::Embedding {
                 ignore.push(name());
             }

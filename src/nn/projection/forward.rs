@@ -64,6 +64,7 @@ impl Projection {
     ///
     /// # Errors
     /// As [`try_forward`](Self::try_forward) of any of them.
+    #[doc(hidden)]
     pub fn forward_each<const N: usize>(
         projections: [&Self; N],
         xs: &Tensor,

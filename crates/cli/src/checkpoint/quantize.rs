@@ -32,7 +32,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         .tensors()
         .map(|tensor| tensor.bytes)
         .sum();
-    let swapped = plan.layers().iter().filter(|layer| layer.qconfig.is_some());
+    let swapped = plan.layers().iter().filter(|layer| layer.qconfig.is_ok());
     print::line(format_args!(
         "{}: {} of {} layers quantized, {} -> {}",
         print::on_one_line(&output.display().to_string()),
@@ -42,12 +42,13 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         megabytes(after),
     ))?;
     for layer in plan.layers() {
-        let is_told = match &layer.left {
-            Some(LeftReason::AccumulatorOverflow { .. }) => true,
-            Some(_) => args.embeddings && layer.kind == LayerKind::custom("TiedTable"),
-            None => false,
+        let is_told = |reason: &LeftReason| {
+            let tied = layer.kind == LayerKind::custom("TiedTable");
+            matches!(reason, LeftReason::AccumulatorOverflow { .. }) || args.embeddings && tied
         };
-        if let Some(reason) = layer.left.as_ref().filter(|_| is_told) {
+        if let Err(reason) = &layer.qconfig
+            && is_told(reason)
+        {
             let name = print::on_one_line(&layer.name);
             print::line(format_args!("{name}: {reason}"))?;
         }
@@ -110,7 +111,7 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
 /// Matrices that stay float, one line for equal ones of several layers, and their share of the
 /// bytes after.
 fn left(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>, after: u64) -> String {
-    let quantized = plan.layers().iter().filter(|layer| layer.qconfig.is_some());
+    let quantized = plan.layers().iter().filter(|layer| layer.qconfig.is_ok());
     let quantized: BTreeSet<&String> = quantized.flat_map(|layer| &layer.tensors).collect();
     let mut found: BTreeMap<(String, &[usize]), (usize, u64)> = BTreeMap::new();
     let is_left =
@@ -197,13 +198,12 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
 
 /// The configuration that a layer gets, or why it stays.
 fn becomes(layer: &PlannedLayer) -> String {
-    match (&layer.qconfig, &layer.left) {
-        (Some(qconfig), _) if layer.is_tensor() => {
+    match &layer.qconfig {
+        Ok(qconfig) if layer.is_tensor() => {
             format!("{qconfig}; this library's VarBuilder reads it, transformers does not")
         }
-        (Some(qconfig), _) => qconfig.to_string(),
-        (None, Some(reason)) => reason.to_string(),
-        (None, None) => "the same".into(),
+        Ok(qconfig) => qconfig.to_string(),
+        Err(reason) => reason.to_string(),
     }
 }
 
@@ -211,8 +211,8 @@ fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {
     let elements = info.shape.iter().product::<usize>() as u64;
     let rows = info.shape.first().map_or(0, |rows| *rows as u64);
     match &layer.qconfig {
-        None => info.bytes,
-        Some(QConfig::Int8 { weight: config, .. } | QConfig::Table(config)) => {
+        Err(_) => info.bytes,
+        Ok(QConfig::Int8 { weight: config, .. } | QConfig::Table(config)) => {
             let scales = if config.qscheme.is_per_channel() {
                 rows
             } else {
@@ -227,10 +227,10 @@ fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {
                         _ => 5,
                     }
         }
-        Some(QConfig::Groups(groups)) => match info.shape[..] {
+        Ok(QConfig::Groups(groups)) => match info.shape[..] {
             [ref rows @ .., k] => groups.bytes([rows.iter().product(), k]) as u64,
             [] => elements,
         },
-        Some(_) => 2 * elements,
+        Ok(_) => 2 * elements,
     }
 }

@@ -25,7 +25,7 @@ pub fn note(folder: &Path, plan: &Plan) -> Option<String> {
     let mut planned = plan
         .layers()
         .iter()
-        .filter_map(|layer| layer.qconfig.as_ref());
+        .filter_map(|layer| layer.qconfig.as_ref().ok());
     if !planned.any(|qconfig| !matches!(qconfig, QConfig::Half(_))) {
         return None;
     }
