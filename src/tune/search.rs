@@ -48,7 +48,7 @@ pub(super) fn evaluate<M: ?Sized>(eval: Eval<'_, M>, model: &M) -> Result<f64, S
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = format!("a panic: {}", text.as_deref().unwrap_or("no message"));
+            let message = format!("it panicked: {}", text.as_deref().unwrap_or("no message"));
             Err(Stopped::EvalFailed { message })
         }
     }

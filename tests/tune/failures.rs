@@ -63,7 +63,7 @@ fn an_evaluation_that_panics_ends_the_search() -> Result<()> {
     for n in 2..9 {
         let mut model = model(&LOSSES);
         let outcome = at(n, &mut model, || panic!("on purpose"))?;
-        let message = "a panic: on purpose".to_owned();
+        let message = "it panicked: on purpose".to_owned();
         assert_eq!(outcome.stopped, Stopped::EvalFailed { message }, "call {n}");
         assert_eq!(outcome.trials.len(), n - 2);
         is_the_best(&outcome, &model);
@@ -101,7 +101,7 @@ fn a_float_model_without_an_accuracy_is_an_error() {
         ),
         (
             || panic!("on purpose"),
-            "got the evaluation panicked: on purpose",
+            "got the evaluation failed: it panicked: on purpose",
         ),
         (|| Ok(f64::NAN), "expected a finite number, got NaN"),
         (|| Ok(f64::INFINITY), "expected a finite number, got inf"),
