@@ -443,7 +443,12 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
                 (qweight.dtype(), qweight.qscheme()),
                 (Some(dtype), Some(qscheme))
             );
-            let (codes, scales, zeros) = (qweight.codes(), qweight.scales(), qweight.zero_points());
+            let read = int8.projection().codes().expect("int8");
+            let (codes, scales) = (read.codes, read.scales);
+            let ZeroPoints::Int(zeros) = read.zero_points else {
+                panic!("{qconfig}: zero points are integers");
+            };
+            assert_eq!(read.shape, [37, 21], "{qconfig}");
             let count = if qscheme.is_per_channel() { 37 } else { 1 };
             assert_eq!((scales.len(), zeros.len()), (count, count), "{qconfig}");
             let [least, greatest] = dtype.codes();

@@ -229,6 +229,9 @@ fn observing_measures_each_layer_on_its_own_inputs() {
         (observed.result, &observed.silent[..]),
         (7, &["unused".to_owned()][..])
     );
+    let run = |model: &Model| Ok(inputs.each_ref().map(|xs| model.forward(xs)));
+    let outputs = inspect::sensitivity(&mut model, &quantized, run).unwrap();
+    assert!(outputs.keys().eq(observed.outputs.keys()));
     let paths: Vec<_> = observed.outputs.keys().collect();
     assert_eq!(paths, ["first", "shared.0"]);
 
@@ -269,6 +272,12 @@ fn a_model_has_no_taps_after_an_error_or_a_panic() {
         })
     });
     assert!(catch_unwind(run).is_err());
+    assert!(!model.is_tapped() && Arc::ptr_eq(&model.shared[0], &shared));
+
+    let failed = inspect::sensitivity(&mut model, &quantized(&Model::new()), |_| {
+        Err::<(), _>(candle_core::Error::Msg("no data".into()))
+    });
+    assert_eq!(failed.unwrap_err().to_string(), "no data");
     assert!(!model.is_tapped() && Arc::ptr_eq(&model.shared[0], &shared));
 
     // A function that fails: the fault names the layer.
