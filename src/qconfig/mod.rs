@@ -151,9 +151,9 @@ impl QConfig {
 
     /// Itself with another minimum scale of int8 weights, PyTorch's `eps`.
     ///
-    /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and those below 1e-7 become 0. That of
-    /// [`int8`](Self::int8) is the least normal f32, `f32::MIN_POSITIVE`, which leaves small weights
-    /// as they are: the inverse of a smaller one may be infinite.
+    /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and those below 1e-7 become 0. In
+    /// [`int8`](Self::int8) it is the least normal f32, `f32::MIN_POSITIVE`, which leaves small
+    /// weights as they are: the inverse of a smaller one may be infinite.
     ///
     /// ```
     /// use candle_dynquant::QConfig;

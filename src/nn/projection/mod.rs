@@ -93,9 +93,9 @@ impl Projection {
     /// This projection with its weight quantized; `self` stays as it is.
     ///
     /// # Errors
-    /// When the weight is quantized already or no matrix, a shape or dtype is wrong, a tensor is not
-    /// on the CPU, an element is NaN or infinite, `DYNQUANT_ISA` is wrong, the observer does not
-    /// support its arguments, or a channel could overflow its accumulator.
+    /// When the weight is quantized already or no matrix, a shape or dtype is wrong, a tensor is
+    /// not on the CPU, an element is NaN or infinite, `DYNQUANT_ISA` is wrong, the observer does
+    /// not support its arguments, or a channel could overflow its accumulator.
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         self.quantize_by(qconfig, None)
     }
