@@ -48,14 +48,11 @@ const CHUNK: usize = 32;
 /// The extent of a row.
 #[inline(always)]
 pub fn extent(row: &[f32]) -> Extent {
-    let mut lanes = Lanes {
-        min: [f32::INFINITY; CHUNK],
-        max: [f32::NEG_INFINITY; CHUNK],
-        sum: [0.; CHUNK],
-    };
+    // Of the elements at each place of a chunk: min, max and sum.
+    let mut lanes = [f32::INFINITY, f32::NEG_INFINITY, 0.].map(|first| [first; CHUNK]);
     let (chunks, rest) = row.as_chunks::<CHUNK>();
     for chunk in chunks {
-        lanes.take(chunk);
+        measure(chunk, &mut lanes);
     }
     if let Some(first) = rest.first() {
         // A chunk that ends with the row: what it has twice changes nothing.
@@ -65,34 +62,26 @@ pub fn extent(row: &[f32]) -> Extent {
             chunk
         };
         let last = row.last_chunk::<CHUNK>().copied();
-        lanes.take(&last.unwrap_or_else(filled_up));
+        measure(&last.unwrap_or_else(filled_up), &mut lanes);
     }
+    let [min, max, sum] = lanes;
     let less = |a: f32, b: f32| if a < b { a } else { b };
     let greater = |a: f32, b: f32| if a > b { a } else { b };
     Extent {
-        min: together(lanes.min, less),
-        max: together(lanes.max, greater),
+        min: together(min, less),
+        max: together(max, greater),
         // A NaN or an infinity stays in a sum. A sum of large finite numbers may overflow, so then
         // the elements decide.
-        finite: together(lanes.sum, |a, b| a + b).is_finite() || row.iter().all(|x| x.is_finite()),
+        finite: together(sum, |a, b| a + b).is_finite() || row.iter().all(|x| x.is_finite()),
     }
 }
 
-/// The extent and the sum of each lane of the chunks of a row.
-struct Lanes {
-    min: [f32; CHUNK],
-    max: [f32; CHUNK],
-    sum: [f32; CHUNK],
-}
-
-impl Lanes {
-    #[inline(always)]
-    fn take(&mut self, chunk: &[f32; CHUNK]) {
-        for (i, x) in chunk.iter().copied().enumerate() {
-            self.min[i] = if x < self.min[i] { x } else { self.min[i] };
-            self.max[i] = if x > self.max[i] { x } else { self.max[i] };
-            self.sum[i] += x;
-        }
+#[inline(always)]
+fn measure(chunk: &[f32; CHUNK], [min, max, sum]: &mut [[f32; CHUNK]; 3]) {
+    for (i, x) in chunk.iter().copied().enumerate() {
+        min[i] = if x < min[i] { x } else { min[i] };
+        max[i] = if x > max[i] { x } else { max[i] };
+        sum[i] += x;
     }
 }
 
