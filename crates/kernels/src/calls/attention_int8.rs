@@ -11,7 +11,7 @@ use crate::loops::attention::{Attention, Heads, Queries};
 use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
 use crate::loops::buffer::{self, Aligned};
 use crate::loops::number::Number;
-use crate::loops::product::{Lhs, Part, Pass, Product, Row, Sink};
+use crate::loops::product::{Lhs, Part, Product, Row, Sink};
 use crate::loops::rows;
 use crate::packed::Packed;
 use crate::packed::heads::{HEADS, HeadsMut};
@@ -475,7 +475,7 @@ impl Task<'_> {
         let part = |panels| Part {
             rows: 0..height,
             panels,
-            pass: Pass::Once,
+            step: None,
         };
         // SAFETY: the scores are this task's.
         unsafe {

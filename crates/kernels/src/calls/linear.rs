@@ -7,7 +7,7 @@ use super::quantize::{BLOCK_GROUPS, Codes, CodesMut, Encode, Round, blocks};
 use crate::arch::Group;
 use crate::isa::Isa;
 use crate::loops::buffer;
-use crate::loops::product::{Lhs, Pair, Part, Pass, Product, Sink};
+use crate::loops::product::{Lhs, Pair, Part, Product, Sink};
 use crate::packed::Element;
 use crate::qparams::activation::DynamicConfig;
 use crate::sizes;
@@ -299,7 +299,7 @@ impl Grid {
         Part {
             rows: row..self.m.min(row + self.height),
             panels: panel..self.panels.min(panel + self.width),
-            pass: Pass::Once,
+            step: None,
         }
     }
 }

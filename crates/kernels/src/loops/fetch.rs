@@ -13,29 +13,24 @@ pub const LINE: usize = 64;
 /// were no faster.
 const DISTANCE: usize = 4_096;
 
-/// A cache that a line is brought to.
-pub enum Cache {
-    L1,
-    L2,
-}
-
-/// Prefetches the line at `offset`, or does nothing.
+/// Prefetches the line at `offset` to the cache of that level, 1 or 2, or does nothing.
 #[inline(always)]
-pub fn prefetch(to: Cache, bytes: *const u8, offset: usize) {
+pub fn prefetch<const LEVEL: usize>(bytes: *const u8, offset: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         let line = bytes.wrapping_add(offset).cast();
         // SAFETY: every x86-64 CPU has the instruction, which reads nothing, at any address.
         unsafe {
-            match to {
-                Cache::L1 => _mm_prefetch::<_MM_HINT_T0>(line),
-                Cache::L2 => _mm_prefetch::<_MM_HINT_T1>(line),
+            if const { LEVEL == 1 } {
+                _mm_prefetch::<_MM_HINT_T0>(line);
+            } else {
+                _mm_prefetch::<_MM_HINT_T1>(line);
             }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (to, bytes, offset);
+    let _ = (bytes, offset);
 }
 
 /// Has the weights that come a while after a group brought to L1: one row uses them faster than
@@ -46,11 +41,7 @@ pub fn prefetch(to: Cache, bytes: *const u8, offset: usize) {
 pub fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]], group: usize) {
     let weights = weights.as_flattened().as_flattened();
     for line in (0..NV * BYTES).step_by(LINE) {
-        prefetch(
-            Cache::L1,
-            weights.as_ptr(),
-            group * NV * BYTES + DISTANCE + line,
-        );
+        prefetch::<1>(weights.as_ptr(), group * NV * BYTES + DISTANCE + line);
     }
 }
 
@@ -59,7 +50,7 @@ pub fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]],
 pub fn fetch_ahead<T, const N: usize>(weights: &[[T; N]]) {
     let bytes = size_of_val(weights);
     for line in (0..bytes).step_by(LINE) {
-        prefetch(Cache::L1, weights.as_ptr().cast(), DISTANCE + line);
+        prefetch::<1>(weights.as_ptr().cast(), DISTANCE + line);
     }
 }
 

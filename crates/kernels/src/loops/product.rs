@@ -250,18 +250,9 @@ impl<'a> Sink<'a> {
 pub struct Part {
     pub rows: Range<usize>,
     pub panels: Range<usize>,
-    pub pass: Pass,
-}
-
-/// The direction in which one row traverses a few panels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
-    /// From the first to the last, wherever their weights are.
-    Once,
-    /// From the first to the last or back, in alternation: each pass begins with the weights still
-    /// in L1, and the rest is in L2.
-    Forth,
-    Back,
+    /// Of a part that is computed again and again: how often it was before. One row then traverses
+    /// a few panels back and forth, from the weights still in L1 to those in L2.
+    pub step: Option<usize>,
 }
 
 /// A product of activations, `[m, k]`, and weights, `[n, k]`; each task computes a part of it.

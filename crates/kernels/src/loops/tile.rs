@@ -25,8 +25,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::Activation;
-use super::fetch::{Cache, LINE, claim, fetch, prefetch};
-use super::product::{Part, Pass, Product, Row, Sink};
+use super::fetch::{LINE, claim, fetch, prefetch};
+use super::product::{Part, Product, Row, Sink};
 use super::vector::{BLOCK, Order, Ordered, Vector};
 use crate::packed::Panel;
 
@@ -81,13 +81,14 @@ pub unsafe fn multiply<
     let Part {
         rows,
         mut panels,
-        pass,
+        step,
     } = part;
     let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
-    let by_turns = V::IN_ANY_ORDER && rows.len() == 1 && pass != Pass::Once;
+    let by_turns = V::IN_ANY_ORDER && rows.len() == 1 && step.is_some();
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
+    let backwards = by_turns && step.is_some_and(|step| step % 2 == 1);
     let next = |panels: &mut Range<usize>| {
-        if by_turns && pass == Pass::Back {
+        if backwards {
             panels.next_back()
         } else {
             panels.next()
@@ -377,7 +378,7 @@ unsafe fn tile<
     }
     while group < groups {
         if MR > 1 {
-            prefetch(Cache::L2, ahead.as_ptr(), group * LINE);
+            prefetch::<2>(ahead.as_ptr(), group * LINE);
         }
         // SAFETY: it is below `groups`.
         unsafe { step(&mut acc, &rows, weights, group, vector) };
@@ -422,7 +423,7 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
             let block = start..groups.min(start + BLOCK / V::Group::GROUPS);
             if count > 1 {
                 for group in block.clone() {
-                    prefetch(Cache::L2, ahead.as_ptr(), group * LINE);
+                    prefetch::<2>(ahead.as_ptr(), group * LINE);
                 }
             }
             let mut row = 0;

@@ -9,7 +9,7 @@ use super::state::{Set, State};
 use crate::arch::Group;
 use crate::calls::quantize::{Codes, CodesMut, SharedCodes};
 use crate::loops::buffer::Aligned;
-use crate::loops::product::{Lhs, Part, Pass, Product, Sink};
+use crate::loops::product::{Lhs, Part, Product, Sink};
 use crate::packed::Packed;
 use crate::threads::Threads;
 
@@ -133,11 +133,11 @@ impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
             }
         };
         let (rows, sets) = (part.rows.clone(), part.panels.clone());
-        let pass = match step % 2 {
-            0 => Pass::Forth,
-            _ => Pass::Back,
+        let part = Part {
+            step: Some(step),
+            ..part
         };
-        self.multiply((lhs, self.hh, self.state.hh), Part { pass, ..part });
+        self.multiply((lhs, self.hh, self.state.hh), part);
         let start = self.steps[step].start;
         let update = |set: &Set| {
             // SAFETY: this set of these rows is in no other part of the step, and its products come
