@@ -5,14 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::job::{Line, pause};
 
-/// Tasks of which the order is free.
-#[derive(Clone, Copy)]
-pub struct Phase {
-    pub tasks: usize,
-    /// Whether a thread begins with the last of those it gets.
-    pub backwards: bool,
-}
-
 /// Phases on their way, the indices of each in one share a thread.
 ///
 /// A thread takes tasks from its own share, and when that is used up and the others are late, from
@@ -21,6 +13,7 @@ pub struct Phase {
 /// announce it, which would be a second message.
 pub struct Course<P, O, T> {
     phases: Range<usize>,
+    /// The number of tasks of a phase, and whether a thread begins with the last of those it gets.
     phase: P,
     own: O,
     task: T,
@@ -53,7 +46,7 @@ fn unpack(both: u64) -> (usize, usize) {
 
 impl<S, P, O, T> Course<P, O, T>
 where
-    P: Fn(usize) -> Phase,
+    P: Fn(usize) -> (usize, bool),
     O: Fn() -> S,
     T: Fn(&mut S, usize, usize),
 {
@@ -87,15 +80,15 @@ where
         // Finished tasks, as far as this thread has seen, and the tasks up to the end of a phase.
         let (mut seen, mut end) = (0, 0);
         for phase in self.phases.clone() {
-            let now = (self.phase)(phase);
-            end += now.tasks as u64;
+            let (tasks, _) = (self.phase)(phase);
+            end += tasks as u64;
             if end <= seen {
                 continue;
             }
-            let mut mine = self.take_from(share, phase, now, &mut own);
+            let mut mine = self.take_from(share, phase, &mut own);
             if phase + 1 == self.phases.end {
                 // The caller waits for all threads that came.
-                others().for_each(|share| _ = self.take_from(share, phase, now, &mut own));
+                others().for_each(|share| _ = self.take_from(share, phase, &mut own));
                 return;
             }
             let mut looks = 0;
@@ -109,7 +102,7 @@ where
                     break;
                 }
                 if looks == patience {
-                    let taken = others().map(|share| self.take_from(share, phase, now, &mut own));
+                    let taken = others().map(|share| self.take_from(share, phase, &mut own));
                     mine = taken.sum();
                     patience = if mine > 0 { 0 } else { PATIENCE };
                 }
@@ -126,10 +119,11 @@ where
     }
 
     /// Does what there is left to take of a share of a phase, and says how much that was.
-    fn take_from(&self, share: usize, phase: usize, now: Phase, own: &mut S) -> u64 {
+    fn take_from(&self, share: usize, phase: usize, own: &mut S) -> u64 {
+        let (tasks, backwards) = (self.phase)(phase);
         // A single one is in the first share, the caller's.
-        let start = (now.tasks * share).div_ceil(self.threads);
-        let end = (now.tasks * (share + 1)).div_ceil(self.threads);
+        let start = (tasks * share).div_ceil(self.threads);
+        let end = (tasks * (share + 1)).div_ceil(self.threads);
         let taken = &self.taken[share].0;
         let mut mine = 0;
         let mut seen = taken.load(Ordering::Relaxed);
@@ -148,7 +142,7 @@ where
             match taken.compare_exchange_weak(seen, next, order, order) {
                 Err(now) => seen = now,
                 Ok(_) => {
-                    let index = if now.backwards {
+                    let index = if backwards {
                         end - 1 - index
                     } else {
                         start + index

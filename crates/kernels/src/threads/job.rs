@@ -23,7 +23,8 @@ pub struct JobSlot {
     state: Line<AtomicU64>,
     /// Whether a caller has the slot.
     taken: AtomicBool,
-    job: UnsafeCell<Job>,
+    /// Lives while the job is open or a thread works at it.
+    job: UnsafeCell<&'static (dyn Fn(usize) + Sync)>,
     panic: Mutex<Option<Panic>>,
 }
 
@@ -48,30 +49,16 @@ const NEXT: u64 = 1 << 32;
 /// Looks before a wait turns into offers of the core.
 const LOOKS: u32 = 64;
 
-#[derive(Clone, Copy)]
-struct Job {
-    closure: *const (),
-    /// # Safety
-    /// `closure` is the one that this was made for, and lives.
-    call: unsafe fn(*const (), usize),
-}
-
 // SAFETY: `job` is written by the holder of `taken` alone, while no job is open and no thread works
-// at one, and read by threads that have joined alone; `closure` is `Sync`.
+// at one, and read by threads that have joined alone; the closure is `Sync`.
 unsafe impl Sync for JobSlot {}
-// SAFETY: the pointer in `job` is used between `open` and `close` only, during which the
-// slot is borrowed.
-unsafe impl Send for JobSlot {}
 
 impl JobSlot {
     pub fn new() -> Self {
         Self {
             state: Line(AtomicU64::new(0)),
             taken: AtomicBool::new(false),
-            job: UnsafeCell::new(Job {
-                closure: std::ptr::null(),
-                call: |_, _| {},
-            }),
+            job: UnsafeCell::new(&|_| {}),
             panic: Mutex::new(None),
         }
     }
@@ -80,31 +67,25 @@ impl JobSlot {
     /// `invite` asks them to. Runs nothing, and is false, if another caller has the slot.
     ///
     /// A panic of any of them ends up here.
-    pub fn execute<F: Fn(usize) + Sync>(
+    pub fn execute(
         &self,
         own: usize,
         threads: usize,
-        work: &F,
+        work: &(dyn Fn(usize) + Sync),
         invite: impl FnOnce(),
     ) -> bool {
-        /// # Safety
-        /// `closure` is an `F` that lives.
-        unsafe fn call<F: Fn(usize)>(closure: *const (), thread: usize) {
-            // SAFETY: `closure` is an `F` that lives.
-            unsafe { (*closure.cast::<F>())(thread) }
-        }
         if self.taken.swap(true, Ordering::Acquire) {
             return false;
         }
         let state = self.state.0.load(Ordering::Relaxed);
         debug_assert_eq!(state & (OPEN | JOINED), 0);
+        // SAFETY: it is called by threads that have joined alone, which are waited for below, while
+        // `work` is borrowed.
+        let job = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work)
+        };
         // SAFETY: this caller alone has the slot, and the last one's job is closed and left.
-        unsafe {
-            *self.job.get() = Job {
-                closure: std::ptr::from_ref(work).cast(),
-                call: call::<F>,
-            };
-        }
+        unsafe { *self.job.get() = job };
         // In one order with what `invite` reads and what a thread does before it goes to sleep or
         // uses up an invitation: either the thread sees the job, or `invite` sees that it must be
         // asked again.
@@ -150,9 +131,7 @@ impl JobSlot {
         // SAFETY: the caller waits for threads that have joined, so the job stays and its closure
         // lives.
         let job = unsafe { *self.job.get() };
-        // SAFETY: the closure lives until this thread has left the job; `call` was made for it.
-        let work = || unsafe { (job.call)(job.closure, thread) };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(thread))) {
             self.panic().get_or_insert(panic);
         }
         state.fetch_sub(1, Ordering::Release);

@@ -39,7 +39,6 @@ use std::sync::Mutex;
 
 use course::{Course, MAX_SHARES};
 
-pub use course::Phase;
 pub use job::Line;
 pub use pool::{set_default, threads};
 pub use rayon_pool::has_threads;
@@ -113,8 +112,7 @@ impl Threads {
     /// A thread gets the same indices at every call of the same shape, so that what they read stays
     /// in its cache; `backwards` it begins with the last of them.
     pub fn for_each(&self, tasks: usize, backwards: bool, task: impl Fn(usize) + Sync) {
-        let phase = |_| Phase { tasks, backwards };
-        self.for_each_phase(1, phase, || (), |(), _, index| task(index));
+        self.for_each_phase(1, |_| (tasks, backwards), || (), |(), _, index| task(index));
     }
 
     /// [`for_each`](Self::for_each) of any number of tasks; where one thread is wanted, the
@@ -132,7 +130,8 @@ impl Threads {
 
     /// Calls `task` once for each phase below `phases` and each index of it, on all free threads; a
     /// phase begins when the one before has ended. Each thread has something of its `own`, which
-    /// its tasks get.
+    /// its tasks get. `phase` gives the number of tasks, and whether a thread begins with the last
+    /// of those it gets.
     ///
     /// The threads stay together from the first phase to the last, so that to go on to the next
     /// costs one message, where a call a phase would cost two and an invitation. As everywhere, a
@@ -140,23 +139,24 @@ impl Threads {
     pub fn for_each_phase<S>(
         &self,
         phases: usize,
-        phase: impl Fn(usize) -> Phase + Sync,
+        phase: impl Fn(usize) -> (usize, bool) + Sync,
         own: impl Fn() -> S + Sync,
         task: impl Fn(&mut S, usize, usize) + Sync,
     ) {
+        let tasks = |index: usize| phase(index).0;
         // Leading phases of one task run on the caller's thread.
-        let first = (0..phases).find(|index| phase(*index).tasks > 1);
+        let first = (0..phases).find(|index| tasks(*index) > 1);
         let first = first.unwrap_or(phases);
         if first > 0 {
             let mut own = own();
-            let alone = (0..first).filter(|index| phase(*index).tasks > 0);
+            let alone = (0..first).filter(|index| tasks(*index) > 0);
             alone.for_each(|index| task(&mut own, index, 0));
         }
         if first == phases {
             return;
         }
         // A thread that finds nothing to do still takes lines that others write.
-        let most = (first..phases).map(|index| phase(index).tasks).max();
+        let most = (first..phases).map(tasks).max();
         let threads = self.count().min(most.unwrap_or(1));
         let helpers = threads.min(MAX_SHARES) - 1;
         let course = Course::new(threads, first..phases, phase, own, task);
@@ -204,18 +204,15 @@ mod tests {
     }
 
     /// Numbers of tasks, with phases of none and of one between others.
-    fn phase(index: usize) -> Phase {
-        Phase {
-            tasks: PHASES[index % PHASES.len()],
-            backwards: index % 2 == 1,
-        }
+    fn phase(index: usize) -> (usize, bool) {
+        (PHASES[index % PHASES.len()], index % 2 == 1)
     }
 
     /// This number of phases, which begin anywhere in [`PHASES`].
     fn each_task_once_and_phase_by_phase(phases: usize) {
         let phase = |index| phase(phases + index);
         let done: Vec<Vec<AtomicUsize>> = (0..phases)
-            .map(|index| (0..phase(index).tasks).map(|_| AtomicUsize::new(0)))
+            .map(|index| (0..phase(index).0).map(|_| AtomicUsize::new(0)))
             .map(Iterator::collect)
             .collect();
         let all_once = |phases: &[Vec<AtomicUsize>]| {

@@ -27,35 +27,31 @@ const LOOKS: u32 = 64;
 /// three times as long as one.
 const PER_CORE: usize = 4;
 
-/// More workers have no bit in [`Shared::asleep`].
+/// More workers have no bit in [`Pool::asleep`].
 const MAX_WORKERS: usize = 63;
 
 /// The pool of the process.
-static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::start(wanted()));
+static POOL: LazyLock<&Pool> = LazyLock::new(|| Pool::start(wanted()));
 
 struct Pool {
-    shared: &'static Shared,
-    workers: Vec<Thread>,
-}
-
-struct Shared {
     slot: JobSlot,
     /// A bit for each worker that has to be woken up.
     asleep: Line<AtomicU64>,
+    /// Set when all of them are started.
+    workers: OnceLock<Vec<Thread>>,
 }
 
 /// Runs `work(0)` here and, on the workers below `threads` that come in time, `work` of 1 and up,
 /// unless another caller has them.
-pub fn execute(threads: usize, work: &(impl Fn(usize) + Sync)) {
-    let pool = &*POOL;
-    if pool.workers.is_empty() || !pool.execute(threads, work) {
+pub fn execute(threads: usize, work: &(dyn Fn(usize) + Sync)) {
+    if POOL.workers().is_empty() || !POOL.execute(threads, work) {
         work(0);
     }
 }
 
 /// How many threads work at a job, if all come: the workers and the caller.
 pub fn threads() -> usize {
-    POOL.workers.len() + 1
+    POOL.workers().len() + 1
 }
 
 /// Tells how many threads there are where `CANDLE_NUM_THREADS` does not say it: as many as the
@@ -88,48 +84,42 @@ fn number(value: Option<&str>) -> Option<usize> {
 
 impl Pool {
     /// A pool of this number of threads, the caller's included, or fewer if the system has no more.
-    fn start(threads: usize) -> Self {
-        let shared: &'static Shared = Box::leak(Box::new(Shared {
+    fn start(threads: usize) -> &'static Self {
+        let pool: &'static Self = Box::leak(Box::new(Self {
             slot: JobSlot::new(),
             asleep: Line(AtomicU64::new(0)),
+            workers: OnceLock::new(),
         }));
         let workers = (0..MAX_WORKERS.min(threads - 1)).map_while(|worker| {
             let thread = thread::Builder::new().name(format!("dynquant-{worker}"));
-            let handle = thread.spawn(move || shared.serve(worker));
+            let handle = thread.spawn(move || pool.serve(worker));
             handle.ok().map(|handle| handle.thread().clone())
         });
-        let workers = workers.collect();
-        Self { shared, workers }
+        pool.workers.get_or_init(|| workers.collect());
+        pool
+    }
+
+    fn workers(&self) -> &[Thread] {
+        self.workers.get().map_or(&[], Vec::as_slice)
     }
 
     /// Runs `work` on that many threads, or is false if another caller has them.
-    fn execute(&self, threads: usize, work: &(impl Fn(usize) + Sync)) -> bool {
+    fn execute(&self, threads: usize, work: &(dyn Fn(usize) + Sync)) -> bool {
         let wake = || self.wake(threads - 1);
-        self.shared.slot.execute(0, threads, work, wake)
+        self.slot.execute(0, threads, work, wake)
     }
 
     /// Wakes the sleeping ones of the first `workers`, after a job was opened.
     fn wake(&self, workers: usize) {
-        let asleep = &self.shared.asleep.0;
+        let asleep = &self.asleep.0;
         let first = (1 << workers.min(MAX_WORKERS)) - 1;
         let mut sleepers = asleep.load(Ordering::SeqCst) & first;
         if sleepers != 0 {
             sleepers = asleep.fetch_and(!first, Ordering::SeqCst) & first;
         }
-        bits(sleepers).for_each(|worker| self.workers[worker].unpark());
+        bits(sleepers).for_each(|worker| self.workers()[worker].unpark());
     }
-}
 
-/// The bits that are set.
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let first = (set != 0).then(|| set.trailing_zeros() as usize);
-        set &= set.wrapping_sub(1);
-        first
-    })
-}
-
-impl Shared {
     fn serve(&self, worker: usize) -> ! {
         let mut last = 0;
         loop {
@@ -165,6 +155,15 @@ impl Shared {
             }
         }
     }
+}
+
+/// The bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let first = (set != 0).then(|| set.trailing_zeros() as usize);
+        set &= set.wrapping_sub(1);
+        first
+    })
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ thread_local! {
 
 /// Runs `work(own)` here, on the thread with index `own`, and `work` of their index on up to
 /// `helpers` other threads, if they come in time.
-pub fn execute(own: usize, helpers: usize, work: &(impl Fn(usize) + Sync)) {
+pub fn execute(own: usize, helpers: usize, work: &(dyn Fn(usize) + Sync)) {
     let as_host = |host: &Arc<Host>| {
         let invite = || host.invite(helpers);
         host.slot.execute(own, MAX_INVITED, work, invite)

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::calls::linear::{Grid, parts_of};
 use crate::packed::Packed;
-use crate::threads::{Phase, TASKS_PER_THREAD};
+use crate::threads::TASKS_PER_THREAD;
 
 /// Multiply-adds of a step below which it stays on one thread.
 const SERIAL_MACS: usize = 100_000;
@@ -38,15 +38,15 @@ pub enum Work {
 }
 
 impl Work {
-    pub fn phase(&self) -> Phase {
-        let (tasks, backwards) = match self {
+    /// The number of tasks, and whether a thread begins with the last of those it gets.
+    pub fn phase(&self) -> (usize, bool) {
+        match self {
             Self::Input { grid, .. } => (grid.parts(), false),
             Self::Codes { blocks, .. } => (*blocks, false),
             // Weights that are larger than the cache would be gone each time if every step began
             // with the first.
             Self::Units { step, grid, .. } => (grid.parts(), step % 2 == 1),
-        };
-        Phase { tasks, backwards }
+        }
     }
 }
 
