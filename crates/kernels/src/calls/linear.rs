@@ -3,13 +3,12 @@
 
 use std::mem::MaybeUninit;
 
-use super::quantize::{BLOCK_GROUPS, Codes, CodesMut, Encode, Round, blocks};
+use super::quantize::{self, BLOCK_GROUPS, Codes};
 use crate::arch::Group;
 use crate::isa::Isa;
 use crate::loops::buffer;
-use crate::loops::product::{Lhs, Pair, Part, Product, Sink};
+use crate::loops::product::{Lhs, Part, Product, Row, Sink};
 use crate::packed::Element;
-use crate::qparams::activation::DynamicConfig;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
 
@@ -89,23 +88,37 @@ fn linear_uninit<const N: usize>(
     match element {
         Element::Float16 => multiply(&threads, &products, &outs),
         Element::Int8(config) => {
-            let products = quantized(&threads, products, config, room(&products, codes));
+            // Row sums are needed if any weight has zero points.
+            let sums = products.iter().any(|p| p.rhs.has_zero_points());
+            let products = each_lhs(products, room(&products, codes), |p, room| {
+                quantize::quantize(Some(&threads), p.rhs, config, sums, p.lhs.groups, room)
+            });
             multiply(&threads, &products, &outs);
         }
         Element::BFloat16 => {
-            let products = rounded(&threads, products, room(&products, codes));
+            let (groups, rows) = room(&products, codes);
+            let room = (quantize::as_pairs(groups), rows);
+            let products = each_lhs(products, room, |p, room| {
+                quantize::round(Some(&threads), p.rhs, p.lhs.groups, room)
+            });
             multiply(&threads, &products, &outs);
         }
         Element::Blocks { .. } => {
-            let room = room(&products, codes).blocks();
-            let make = |p: &Product<'_, f32>, room| blocks(&threads, p.rhs, p.lhs.groups, room);
-            multiply(&threads, &each_lhs(products, room, make), &outs);
+            let (groups, rows) = room(&products, codes);
+            let room = (quantize::as_blocks(groups), rows);
+            let products = each_lhs(products, room, |p, room| {
+                quantize::blocks(Some(&threads), p.rhs, p.lhs.groups, room)
+            });
+            multiply(&threads, &products, &outs);
         }
     }
 }
 
 /// Room for the rows of all products.
-fn room<'a>(products: &[Product<'_, f32>], codes: &'a mut Codes) -> CodesMut<'a> {
+fn room<'a>(
+    products: &[Product<'_, f32>],
+    codes: &'a mut Codes,
+) -> (&'a mut [[u8; 4]], &'a mut [Row]) {
     let groups = |p: &Product<'_, f32>| match p.rhs.element() {
         Element::Blocks { .. } => BLOCK_GROUPS * p.rhs.groups(),
         _ => p.rhs.groups(),
@@ -132,46 +145,26 @@ fn sinks<'a, const N: usize>(
     })
 }
 
-/// Quantizes the activations of the products.
-fn quantized<'a, const N: usize>(
-    threads: &Threads,
-    products: [Product<'a, f32>; N],
-    config: DynamicConfig,
-    room: CodesMut<'a>,
-) -> [Product<'a, [u8; 4]>; N] {
-    // Row sums are needed if any weight has zero points.
-    let sums = products.iter().any(|p| p.rhs.has_zero_points());
-    each_lhs(products, room, |p, room| {
-        Encode::new(p.rhs, config, sums, p.lhs.groups, room).quantize(threads)
-    })
-}
-
-/// Rounds the activations of the products to bfloat16.
-fn rounded<'a, const N: usize>(
-    threads: &Threads,
-    products: [Product<'a, f32>; N],
-    room: CodesMut<'a>,
-) -> [Product<'a, Pair>; N] {
-    each_lhs(products, room.pairs(), |p, room| {
-        Round::new(p.rhs, p.lhs.groups, room).round(threads)
-    })
-}
-
 /// Replaces the rows of the products by what `make` makes of them, once for rows that they share.
 fn each_lhs<'a, G: Group, const N: usize>(
     products: [Product<'a, f32>; N],
-    mut room: CodesMut<'a, G>,
-    make: impl Fn(&Product<'a, f32>, CodesMut<'a, G>) -> Lhs<'a, G>,
+    (mut groups, mut rows): (&'a mut [G], &'a mut [Row]),
+    make: impl Fn(&Product<'a, f32>, (&'a mut [G], &'a mut [Row])) -> Lhs<'a, G>,
 ) -> [Product<'a, G>; N] {
     let mut lhs = [Lhs::EMPTY; N];
     for (i, p) in products.iter().enumerate() {
         let same = |other: &Product<'_, f32>| {
             std::ptr::eq(other.lhs.groups, p.lhs.groups) && other.lhs.m == p.lhs.m
         };
-        lhs[i] = match products[..i].iter().position(same) {
-            Some(shared) => lhs[shared],
-            None => make(p, room.split_off(p.lhs.m, p.rhs.groups())),
-        };
+        if let Some(shared) = products[..i].iter().position(same) {
+            lhs[i] = lhs[shared];
+            continue;
+        }
+        let own;
+        (own, groups) = groups.split_at_mut(p.lhs.m * p.rhs.groups());
+        let of_rows;
+        (of_rows, rows) = rows.split_at_mut(p.lhs.m);
+        lhs[i] = make(p, (own, of_rows));
     }
     std::array::from_fn(|i| Product {
         lhs: lhs[i],

@@ -32,7 +32,7 @@ mod steps;
 pub use operands::Recurrence;
 pub use step::{Step, update_state};
 
-use super::quantize::{self, BLOCK_GROUPS, Codes, Encode, Round};
+use super::quantize::{self, BLOCK_GROUPS, Codes};
 use crate::loops::product::Lhs;
 use crate::packed::Element;
 use crate::qparams::activation::{DynamicConfig, Granularity};
@@ -70,13 +70,13 @@ fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
     let room = codes.room(rows, rows * ih.groups());
-    let inputs = Encode::new(ih, config, sums, xs, room).quantize(&threads);
+    let inputs = quantize::quantize(Some(&threads), ih, config, sums, xs, room);
     let apart = config.granularity == Granularity::PerRow;
     for direction in directions {
         let [_, hh] = direction.weights;
         let sums = hh.has_zero_points();
         run(&threads, direction, inputs, apart, |h, room| {
-            Encode::new(hh, config, sums, h, room).quantize_alone();
+            quantize::quantize(None, hh, config, sums, h, room);
         });
     }
     codes.keep();
@@ -89,12 +89,12 @@ fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
-    let room = codes.room(rows, rows * ih.groups()).pairs();
-    let inputs = Round::new(ih, xs, room).round(&threads);
+    let (groups, rows) = codes.room(rows, rows * ih.groups());
+    let inputs = quantize::round(Some(&threads), ih, xs, (quantize::as_pairs(groups), rows));
     for direction in directions {
         let [_, hh] = direction.weights;
         run(&threads, direction, inputs, true, |h, room| {
-            Round::new(hh, h, room).round_alone();
+            quantize::round(None, hh, h, room);
         });
     }
     codes.keep();
@@ -107,12 +107,12 @@ fn blocks(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
-    let room = codes.room(rows, rows * ih.groups() * BLOCK_GROUPS);
-    let inputs = quantize::blocks(&threads, ih, xs, room.blocks());
+    let (groups, rows) = codes.room(rows, rows * ih.groups() * BLOCK_GROUPS);
+    let inputs = quantize::blocks(Some(&threads), ih, xs, (quantize::as_blocks(groups), rows));
     for direction in directions {
         let [_, hh] = direction.weights;
         run(&threads, direction, inputs, true, |h, room| {
-            quantize::blocks_alone(hh, h, room);
+            quantize::blocks(None, hh, h, room);
         });
     }
     codes.keep();
@@ -126,8 +126,8 @@ fn float(xs: &[f32], directions: Vec<Recurrence<'_>>) {
             groups: xs,
             rows: &[],
         };
-        run(&threads, direction, inputs, true, |h, room| {
-            room.groups.copy_from_slice(h);
+        run(&threads, direction, inputs, true, |h, (groups, _)| {
+            groups.copy_from_slice(h);
         });
     }
 }

@@ -7,11 +7,11 @@ use super::operands::Recurrence;
 use super::plan::{Cut, Work};
 use super::state::{Set, State};
 use crate::arch::Group;
-use crate::calls::quantize::{Codes, CodesMut, SharedCodes};
+use crate::calls::quantize::Codes;
 use crate::loops::buffer::Aligned;
-use crate::loops::product::{Lhs, Part, Product, Sink};
+use crate::loops::product::{Lhs, Part, Product, Row, Sink};
 use crate::packed::Packed;
-use crate::threads::Threads;
+use crate::threads::{Shared, Threads};
 
 thread_local! {
     static MEMORY: Cell<Aligned> = Cell::default();
@@ -24,7 +24,7 @@ pub fn run<G: Group>(
     recurrence: Recurrence<'_>,
     inputs: Lhs<'_, G>,
     apart: bool,
-    codes: impl Fn(&[f32], CodesMut<'_, G>) + Sync,
+    codes: impl Fn(&[f32], (&mut [G], &mut [Row])) + Sync,
 ) {
     let (steps, [ih, hh]) = (recurrence.steps, recurrence.weights);
     let cut = Cut {
@@ -47,13 +47,15 @@ pub fn run<G: Group>(
     let (shared, own) = (max_rows(true), max_rows(false));
     let (mut memory, mut room) = (Aligned::take(&MEMORY), Codes::default());
     let width = hh.groups();
+    let (shared_groups, shared_rows) = room.room(shared, shared * width);
     let steps = Steps {
         steps,
         ih,
         hh,
         inputs,
         state: State::new(recurrence, at_once.max().unwrap_or(0), &mut memory),
-        shared: room.room(shared, shared * width).shared(),
+        groups: Shared::new(shared_groups),
+        rows: Shared::new(shared_rows),
         codes,
     };
     let phase = |index: usize| work[index].phase();
@@ -96,11 +98,13 @@ struct Steps<'a, G, C> {
     hh: &'a Packed,
     inputs: Lhs<'a, G>,
     state: State<'a>,
-    shared: SharedCodes<'a, G>,
+    /// The codes of a hidden state that threads share, before a step.
+    groups: Shared<'a, G>,
+    rows: Shared<'a, Row>,
     codes: C,
 }
 
-impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
+impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
     /// Computes a part of the products of some rows of the input.
     fn input(&self, rows: &Range<usize>, part: Part) {
         let lhs = self.inputs.of(rows.clone(), self.ih.groups());
@@ -109,9 +113,11 @@ impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
 
     /// Quantizes a block of the hidden state before a step.
     fn codes(&self, step: usize, block: Range<usize>) {
+        let width = self.hh.groups();
+        let groups = block.start * width..block.end * width;
         // SAFETY: the blocks of a step do not overlap and each index comes once; the codes are read
         // in the next phase.
-        let room = unsafe { self.shared.part(block.clone(), self.hh.groups()) };
+        let room = unsafe { (self.groups.part(groups), self.rows.part(block.clone())) };
         (self.codes)(self.h_before(step, block), room);
     }
 
@@ -122,7 +128,13 @@ impl<G: Group, C: Fn(&[f32], CodesMut<'_, G>) + Sync> Steps<'_, G, C> {
         let width = self.hh.groups();
         let lhs = match own {
             // SAFETY: they are written in the phase before, and not in this one.
-            None => unsafe { self.shared.lhs(active, width) },
+            None => unsafe {
+                Lhs {
+                    m: active,
+                    groups: self.groups.read(0..active * width),
+                    rows: self.rows.read(0..active),
+                }
+            },
             Some(own) => {
                 if own.step != Some(step) {
                     let room = own.codes.room(active, active * width);
