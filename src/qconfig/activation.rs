@@ -74,10 +74,7 @@ impl Default for DynamicConfig {
 impl From<DynamicConfig> for kernels::DynamicConfig {
     fn from(config: DynamicConfig) -> Self {
         Self {
-            granularity: match config.granularity {
-                Granularity::PerTensor => kernels::Granularity::PerTensor,
-                Granularity::PerRow => kernels::Granularity::PerRow,
-            },
+            per_row: config.granularity == Granularity::PerRow,
             reduce_range: config.reduce_range,
             arithmetic: config.arithmetic.into(),
         }

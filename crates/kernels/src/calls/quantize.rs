@@ -14,7 +14,7 @@ use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert};
 use crate::packed::{Element, Packed};
 use crate::qparams::QParams;
-use crate::qparams::activation::{DynamicConfig, Granularity};
+use crate::qparams::activation::DynamicConfig;
 use crate::threads::{TASKS_PER_THREAD, Threads};
 
 /// Room for rows of groups, which are codes unless they are floats or pairs, and for the parameters
@@ -144,7 +144,7 @@ pub fn quantize<'a>(
         return Lhs { m, groups, rows };
     }
     let mut common = None;
-    if config.granularity == Granularity::PerTensor {
+    if !config.per_row {
         let all = Mutex::new(Extent::EMPTY);
         each_part(threads, rhs, lhs, (groups, rows), |lhs, _, rows| {
             let own = extent_of_finite(isa, k, lhs, rows);

@@ -2,15 +2,6 @@
 
 use super::{QParams, onnxruntime_activation, per_row_activation, per_tensor_activation};
 
-/// Over how much of an activation one scale and zero point stretch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Granularity {
-    /// All rows of a call share one: PyTorch's way, in which rows influence each other.
-    PerTensor,
-    /// Each row (token) has its own, so that its result does not depend on the rows beside it.
-    PerRow,
-}
-
 /// The formulas that turn a range into scale, zero point and codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arithmetic {
@@ -25,8 +16,9 @@ pub enum Arithmetic {
 /// How activations become u8, affine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DynamicConfig {
-    /// Whether rows share their scale.
-    pub granularity: Granularity,
+    /// Whether each row (token) has its own scale and zero point, so that its result does not depend
+    /// on the rows beside it. Else all rows of a call share one: PyTorch's way.
+    pub per_row: bool,
     /// Use only 7 of the 8 bits, as PyTorch does on x86. It costs accuracy; x86-64 CPUs without
     /// VNNI multiply such codes faster.
     pub reduce_range: bool,
@@ -37,7 +29,7 @@ pub struct DynamicConfig {
 impl DynamicConfig {
     /// 8 bits, a scale for each row, by PyTorch's formulas.
     pub const PER_ROW: Self = Self {
-        granularity: Granularity::PerRow,
+        per_row: true,
         reduce_range: false,
         arithmetic: Arithmetic::PyTorch,
     };
@@ -46,14 +38,10 @@ impl DynamicConfig {
     #[inline]
     pub fn qparams(self, min: f32, max: f32) -> QParams {
         let reduce_range = self.reduce_range;
-        match (self.arithmetic, self.granularity) {
-            (Arithmetic::OnnxRuntime, _) => onnxruntime_activation(min, max, reduce_range),
-            (Arithmetic::PyTorch, Granularity::PerTensor) => {
-                per_tensor_activation(min, max, reduce_range)
-            }
-            (Arithmetic::PyTorch, Granularity::PerRow) => {
-                per_row_activation(min, max, reduce_range)
-            }
+        match self.arithmetic {
+            Arithmetic::OnnxRuntime => onnxruntime_activation(min, max, reduce_range),
+            Arithmetic::PyTorch if self.per_row => per_row_activation(min, max, reduce_range),
+            Arithmetic::PyTorch => per_tensor_activation(min, max, reduce_range),
         }
     }
 }

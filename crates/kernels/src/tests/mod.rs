@@ -20,7 +20,7 @@ use super::loops::product::Product;
 use super::loops::rows::Extent;
 use super::packed::Packed;
 use super::reference::{self, Int8};
-use crate::qparams::activation::{Arithmetic, DynamicConfig, Granularity};
+use crate::qparams::activation::DynamicConfig;
 use random::Random;
 
 /// How the codes of a case are drawn.
@@ -33,16 +33,12 @@ enum Codes {
     Zero,
 }
 
-/// How activations are quantized: which rows share a scale, and by whose formulas.
-fn dynamic(granularity: Granularity, arithmetic: Arithmetic) -> DynamicConfig {
-    DynamicConfig {
-        granularity,
-        arithmetic,
-        reduce_range: false,
-    }
-}
-
 const PER_ROW: DynamicConfig = DynamicConfig::PER_ROW;
+
+const PER_TENSOR: DynamicConfig = DynamicConfig {
+    per_row: false,
+    ..PER_ROW
+};
 
 fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
     let code = |i: usize, random: &mut Random| match codes {
@@ -83,10 +79,7 @@ fn expected(lhs: &[f32], m: usize, rhs: Int8<'_>, bias: &[f32], config: DynamicC
         .fold(Extent::EMPTY, Extent::union);
     let quantized: Vec<_> = (0..m)
         .map(|i| {
-            let extent = match config.granularity {
-                Granularity::PerTensor => all,
-                Granularity::PerRow => extent(i),
-            };
+            let extent = if config.per_row { extent(i) } else { all };
             let qparams = config.qparams(extent.min, extent.max);
             reference::quantize_row(row(i), qparams, config.arithmetic)
         })

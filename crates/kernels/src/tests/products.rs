@@ -3,13 +3,13 @@
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, Pool, activations, dynamic, expected, same_bits, some, weights};
+use super::{Codes, PER_ROW, PER_TENSOR, Pool, activations, expected, same_bits, some, weights};
 use crate::calls::linear::{linear, linear_each};
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
 use crate::loops::product::Product;
 use crate::packed::Packed;
-use crate::qparams::activation::{Arithmetic, DynamicConfig, Granularity};
+use crate::qparams::activation::{Arithmetic, DynamicConfig};
 use crate::reference::{self, Int8};
 
 fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
@@ -24,16 +24,19 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
     }
     let symmetric = vec![0; n];
     let affine_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
-    let (torch, onnx) = (Arithmetic::PyTorch, Arithmetic::OnnxRuntime);
+    let onnx = DynamicConfig {
+        arithmetic: Arithmetic::OnnxRuntime,
+        ..PER_TENSOR
+    };
     let reduced = DynamicConfig {
         reduce_range: true,
-        ..dynamic(Granularity::PerRow, torch)
+        ..PER_ROW
     };
     let cases = [
-        (dynamic(Granularity::PerTensor, torch), &symmetric),
-        (dynamic(Granularity::PerRow, torch), &symmetric),
-        (dynamic(Granularity::PerTensor, onnx), &affine_points),
-        (dynamic(Granularity::PerRow, torch), &affine_points),
+        (PER_TENSOR, &symmetric),
+        (PER_ROW, &symmetric),
+        (onnx, &affine_points),
+        (PER_ROW, &affine_points),
         (reduced, &symmetric),
         (reduced, &affine_points),
     ];
@@ -70,7 +73,7 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
 #[test]
 fn products_of_small_scales_equal_the_oracle() {
     let mut random = Random(13);
-    let config = dynamic(Granularity::PerRow, Arithmetic::PyTorch);
+    let config = PER_ROW;
     let (m, n, k) = if cfg!(miri) { (3, 20, 5) } else { (7, 70, 33) };
     for (size, scale) in [
         (1., f32::MIN_POSITIVE),
@@ -279,7 +282,7 @@ fn results_beyond_the_caches_equal_the_oracle() {
             zero_points: &vec![0; n],
         };
         let lhs = activations(Codes::Uniform, m, k, &mut random);
-        let config = dynamic(Granularity::PerRow, Arithmetic::PyTorch);
+        let config = PER_ROW;
         let expected = expected(&lhs, m, rhs, &bias, config);
         for isa in Isa::available() {
             let packed = Packed::int8(isa, k, gates, rhs, &bias);
@@ -315,13 +318,7 @@ fn weights_packed_by_gates_are_the_same_weights() {
                 zero_points: &zero_points,
             };
             let lhs = activations(Codes::Uniform, 2, k, &mut random);
-            let expected = expected(
-                &lhs,
-                2,
-                rhs,
-                &bias,
-                dynamic(Granularity::PerRow, Arithmetic::PyTorch),
-            );
+            let expected = expected(&lhs, 2, rhs, &bias, PER_ROW);
             for isa in Isa::available() {
                 let case = format!("{isa} {gates} gates of {units}");
                 let packed = Packed::int8(isa, k, gates, rhs, &bias);

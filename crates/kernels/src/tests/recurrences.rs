@@ -5,13 +5,12 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, PER_ROW, blocks, of, same_bits, some, weights};
+use super::{Codes, PER_TENSOR, blocks, of, same_bits, some, weights};
 use crate::calls::linear::linear;
 use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
 use crate::loops::gates::Gates;
 use crate::packed::Packed;
-use crate::qparams::activation::{DynamicConfig, Granularity};
 use crate::qparams::blocks::Blocks;
 use crate::reference::Int8;
 
@@ -154,10 +153,7 @@ impl Weights {
     }
 
     fn int8_per_tensor(&self, isa: Isa, gates: Gates) -> Packed {
-        self.int8(isa, gates).with(DynamicConfig {
-            granularity: Granularity::PerTensor,
-            ..PER_ROW
-        })
+        self.int8(isa, gates).with(PER_TENSOR)
     }
 
     fn float16(&self, isa: Isa, gates: Gates) -> Packed {

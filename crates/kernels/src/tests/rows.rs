@@ -1,13 +1,13 @@
 //! Extents, codes and sums of rows, wherever they are in memory.
 
 use super::random::Random;
-use super::{dynamic, some};
+use super::{PER_ROW, some};
 use crate::arch::op::Op;
 use crate::isa::Isa;
 use crate::loops::number::Number;
 use crate::loops::rows::{self, Extent};
 use crate::qparams::QParams;
-use crate::qparams::activation::{Arithmetic, Granularity};
+use crate::qparams::activation::{Arithmetic, DynamicConfig};
 use crate::reference;
 
 /// The loops over one row, for each instruction set.
@@ -101,7 +101,10 @@ fn unaligned_starts_give_the_same_codes() {
                 assert_eq!((range.min, range.max), (min, max), "{isa} {start} {len}");
                 let mut codes = vec![0; len];
                 for arithmetic in [Arithmetic::PyTorch, Arithmetic::OnnxRuntime] {
-                    let config = dynamic(Granularity::PerRow, arithmetic);
+                    let config = DynamicConfig {
+                        arithmetic,
+                        ..PER_ROW
+                    };
                     let qparams = config.qparams(range.min, range.max);
                     isa.run(CodesOf(row, qparams, arithmetic, &mut codes));
                     let expected = reference::quantize_row(row, qparams, arithmetic);

@@ -35,7 +35,7 @@ pub use step::{Step, update_state};
 use super::quantize::{self, BLOCK_GROUPS, Codes};
 use crate::loops::product::Lhs;
 use crate::packed::Element;
-use crate::qparams::activation::{DynamicConfig, Granularity};
+use crate::qparams::activation::DynamicConfig;
 use crate::threads::Threads;
 use steps::run;
 
@@ -71,11 +71,10 @@ fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
     let (rows, [ih, _]) = (first.rows(), first.weights);
     let room = codes.room(rows, rows * ih.groups());
     let inputs = quantize::quantize(Some(&threads), ih, config, sums, xs, room);
-    let apart = config.granularity == Granularity::PerRow;
     for direction in directions {
         let [_, hh] = direction.weights;
         let sums = hh.has_zero_points();
-        run(&threads, direction, inputs, apart, |h, room| {
+        run(&threads, direction, inputs, config.per_row, |h, room| {
             quantize::quantize(None, hh, config, sums, h, room);
         });
     }
