@@ -22,8 +22,8 @@ use super::loops::blocks::RowBlock;
 use super::loops::product::{Pair, Part, Product, Sink};
 use super::packed::Element;
 
-/// A method for each function that the modules of all instruction sets have; products are chosen by
-/// their [`Group`].
+/// A door for each function that the modules of all instruction sets have: products are on the one
+/// that their weights are packed for.
 macro_rules! doors {
     ($($kind:ident $name:literal ($where:meta) $registers:tt $has:expr => $($module:ident)::+;)*) => {
         // Where the target has the features anyway, as it has NEON's, no call is unsafe.
@@ -70,80 +70,72 @@ macro_rules! doors {
             }
         }
 
-        impl Group for [u8; 4] {
-            const ZERO: Self = [0; 4];
-
-            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
-                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
-                // of a `Grid` are disjoint, and one thread computes each.
-                unsafe {
-                    match product.rhs.isa().0 {
-                        $(#[cfg($where)]
-                        Kind::$kind => $($module)::+::multiply(product, out, part),)*
-                    }
+        /// Computes a part of a product on the instruction set that the weights are packed for.
+        ///
+        /// # Safety
+        /// No other thread computes a part that overlaps.
+        #[allow(unused_unsafe)]
+        pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
+            // the contract is the same.
+            unsafe {
+                match product.rhs.isa().0 {
+                    $(#[cfg($where)]
+                    Kind::$kind => $($module)::+::multiply(product, out, part),)*
                 }
             }
         }
 
-        impl Group for Pair {
-            const ZERO: Self = [[0; 2]; 2];
-
-            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
-                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
-                // of a `Grid` are disjoint, and one thread computes each.
-                unsafe {
-                    match product.rhs.isa().0 {
-                        $(#[cfg($where)]
-                        Kind::$kind => $($module)::+::multiply_bf16(product, out, part),)*
-                    }
+        /// [`multiply`] by bfloat16.
+        ///
+        /// # Safety
+        /// No other thread computes a part that overlaps.
+        #[allow(unused_unsafe)]
+        pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
+            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
+            // the contract is the same.
+            unsafe {
+                match product.rhs.isa().0 {
+                    $(#[cfg($where)]
+                    Kind::$kind => $($module)::+::multiply_bf16(product, out, part),)*
                 }
             }
         }
 
-        impl Group for RowBlock {
-            const ZERO: Self = [[0; 4]; _];
-
-            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
-                let Element::Blocks { format, .. } = product.rhs.element() else {
-                    unreachable!("blocks of activations are for weights in blocks");
-                };
-                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
-                // of a `Grid` are disjoint, and one thread computes each.
-                unsafe {
-                    match product.rhs.isa().0 {
-                        $(#[cfg($where)]
-                        Kind::$kind => $($module)::+::multiply_blocks(product, format, out, part),)*
-                    }
+        /// [`multiply`] by float16.
+        ///
+        /// # Safety
+        /// No other thread computes a part that overlaps.
+        #[allow(unused_unsafe)]
+        pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
+            // the contract is the same.
+            unsafe {
+                match product.rhs.isa().0 {
+                    $(#[cfg($where)]
+                    Kind::$kind => $($module)::+::multiply_f16(product, out, part),)*
                 }
             }
         }
 
-        impl Group for f32 {
-            const ZERO: Self = 0.;
-
-            unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part) {
-                // SAFETY: an `Isa` exists only where the CPU has the features of its module; parts
-                // of a `Grid` are disjoint, and one thread computes each.
-                unsafe {
-                    match product.rhs.isa().0 {
-                        $(#[cfg($where)]
-                        Kind::$kind => $($module)::+::multiply_f16(product, out, part),)*
-                    }
+        /// [`multiply`] by weights in blocks.
+        ///
+        /// # Safety
+        /// No other thread computes a part that overlaps.
+        #[allow(unused_unsafe)]
+        pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
+            let Element::Blocks { format, .. } = product.rhs.element() else {
+                unreachable!("blocks of activations are for weights in blocks");
+            };
+            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
+            // the contract is the same.
+            unsafe {
+                match product.rhs.isa().0 {
+                    $(#[cfg($where)]
+                    Kind::$kind => $($module)::+::multiply_blocks(product, format, out, part),)*
                 }
             }
         }
     };
 }
 instruction_sets!(doors);
-
-/// The activations of a row that one step of a product reads: four u8 codes, one f32, two bfloat16
-/// or a block of i8 codes.
-pub trait Group: Copy + Send + Sync {
-    const ZERO: Self;
-
-    /// Computes a part of a product on the instruction set that the weights are packed for.
-    ///
-    /// # Safety
-    /// No other thread computes a part that overlaps.
-    unsafe fn multiply(product: &Product<'_, Self>, out: &Sink<'_>, part: Part);
-}

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use crate::arch::Group;
+use crate::arch;
 use crate::arch::op::Op;
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Heads, Queries};
@@ -483,7 +483,7 @@ impl Task<'_> {
             let sink = Sink::padded(buffer::as_uninit(scores), stride);
             let sink = sink.moved(kv_head * padded, 0);
             let product = product(codes, of_rows, &kv.keys);
-            Group::multiply(&product, &sink, part(kv.keys.panels_of(kv_head, keys)));
+            arch::multiply(&product, &sink, part(kv.keys.panels_of(kv_head, keys)));
         }
         let of_scales = kv.capacity.next_multiple_of(BLOCK);
         isa.run(Weigh {
@@ -505,7 +505,7 @@ impl Task<'_> {
                 .starting_at(first)
                 .moved(kv_head * value_dim, head * value_dim);
             let product = product(weights, of_rows, &kv.values);
-            Group::multiply(
+            arch::multiply(
                 &product,
                 &sink,
                 part(kv.values.panels_of(kv_head, value_dim)),

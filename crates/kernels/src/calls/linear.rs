@@ -4,10 +4,10 @@
 use std::mem::MaybeUninit;
 
 use super::quantize::{self, BLOCK_GROUPS, Codes};
-use crate::arch::Group;
+use crate::arch;
 use crate::isa::Isa;
 use crate::loops::buffer;
-use crate::loops::product::{Lhs, Part, Product, Row, Sink};
+use crate::loops::product::{Group, Lhs, Part, Product, Row, Sink};
 use crate::packed::Element;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
@@ -86,14 +86,14 @@ fn linear_uninit<const N: usize>(
         return;
     }
     match element {
-        Element::Float16 => multiply(&threads, &products, &outs),
+        Element::Float16 => multiply(&threads, &products, &outs, arch::multiply_f16),
         Element::Int8(config) => {
             // Row sums are needed if any weight has zero points.
             let sums = products.iter().any(|p| p.rhs.has_zero_points());
             let products = each_lhs(products, room(&products, codes), |p, room| {
                 quantize::quantize(Some(&threads), p.rhs, config, sums, p.lhs.groups, room)
             });
-            multiply(&threads, &products, &outs);
+            multiply(&threads, &products, &outs, arch::multiply);
         }
         Element::BFloat16 => {
             let (groups, rows) = room(&products, codes);
@@ -101,7 +101,7 @@ fn linear_uninit<const N: usize>(
             let products = each_lhs(products, room, |p, room| {
                 quantize::round(Some(&threads), p.rhs, p.lhs.groups, room)
             });
-            multiply(&threads, &products, &outs);
+            multiply(&threads, &products, &outs, arch::multiply_bf16);
         }
         Element::Blocks { .. } => {
             let (groups, rows) = room(&products, codes);
@@ -109,7 +109,7 @@ fn linear_uninit<const N: usize>(
             let products = each_lhs(products, room, |p, room| {
                 quantize::blocks(Some(&threads), p.rhs, p.lhs.groups, room)
             });
-            multiply(&threads, &products, &outs);
+            multiply(&threads, &products, &outs, arch::multiply_blocks);
         }
     }
 }
@@ -174,11 +174,12 @@ fn each_lhs<'a, G: Group, const N: usize>(
     })
 }
 
-/// Computes all parts of all products.
+/// Computes all parts of all products, each by the `kernel`.
 fn multiply<G: Group, const N: usize>(
     threads: &Threads,
     products: &[Product<'_, G>; N],
     outs: &[Sink<'_>; N],
+    kernel: unsafe fn(&Product<'_, G>, &Sink<'_>, Part),
 ) {
     let macs = |p: &Product<'_, G>| p.lhs.m.saturating_mul(p.rhs.n()).saturating_mul(p.rhs.k());
     let work = products.iter().map(macs).fold(0, usize::saturating_add);
@@ -194,7 +195,7 @@ fn multiply<G: Group, const N: usize>(
         for ((product, out), grid) in products.iter().zip(outs).zip(&grids) {
             if index < grid.parts() {
                 // SAFETY: parts of a grid do not overlap, and each index comes once.
-                return unsafe { G::multiply(product, out, grid.part(index)) };
+                return unsafe { kernel(product, out, grid.part(index)) };
             }
             index -= grid.parts();
         }

@@ -4,12 +4,11 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use crate::arch::Group;
 use crate::arch::op::{Extents, Op};
 use crate::isa::{Isa, Pairs};
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::number::Number;
-use crate::loops::product::{Lhs, Pair, Row};
+use crate::loops::product::{Group, Lhs, Pair, Row};
 use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert};
 use crate::packed::{Element, Packed};
@@ -20,7 +19,7 @@ use crate::threads::{TASKS_PER_THREAD, Threads};
 /// Room for rows of groups, which are codes unless they are floats or pairs, and for the parameters
 /// of each row. Each thread keeps its room from call to call: clearing new memory costs as much as
 /// filling it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Codes<G = [u8; 4]> {
     groups: Vec<G>,
     rows: Vec<Row>,
@@ -49,15 +48,6 @@ const BLOCK: usize = 4_096;
 /// Max rows whose extents are taken together.
 const ROWS: usize = 32;
 
-impl<G> Default for Codes<G> {
-    fn default() -> Self {
-        Self {
-            groups: Vec::new(),
-            rows: Vec::new(),
-        }
-    }
-}
-
 impl Codes {
     /// This thread's. A nested call, as rayon can make one, finds an empty one and fills it.
     pub fn take() -> Self {
@@ -76,7 +66,7 @@ impl<G: Group> Codes<G> {
     /// Room for that many rows and groups.
     pub fn room(&mut self, rows: usize, groups: usize) -> (&mut [G], &mut [Row]) {
         if self.groups.len() < groups {
-            self.groups.resize(groups, G::ZERO);
+            self.groups.resize(groups, G::default());
         }
         if self.rows.len() < rows {
             self.rows.resize(rows, Row::PLAIN);

@@ -21,7 +21,7 @@ use super::attention_int8::encode;
 use super::fetch::{claim, fetch_ahead};
 use super::float_vector::Register;
 use super::number::Number;
-use super::product::{Part, Product, Sink};
+use super::product::{Group, Part, Product, Sink};
 use crate::packed::Panel;
 use crate::packed::blocks::Block;
 use crate::qparams::blocks::{Blocks, INPUTS};
@@ -34,6 +34,8 @@ pub const GROUPS: usize = INPUTS / 4;
 /// activation is not finite, and the sum of the codes, negated. As bytes, so that they take the
 /// room that other codes take.
 pub type RowBlock = [[u8; 4]; GROUPS + 2];
+
+impl Group for RowBlock {}
 
 #[inline(always)]
 pub fn scale(block: &RowBlock) -> f32 {

@@ -12,6 +12,30 @@ use crate::packed::{Packed, Panel};
 /// Two bfloat16, in bytes: codes of int8 products take the same room.
 pub type Pair = [[u8; 2]; 2];
 
+/// The activations of a row that one step of a product reads: four u8 codes, one f32, two bfloat16
+/// or a block of i8 codes.
+pub trait Group: Copy + Default + Send + Sync {
+    /// Whether sums are exact, so that products may be added in any order.
+    const EXACT: bool = false;
+    /// Groups whose sum begins with 0 and is added to that of the groups before, in f32; 0 where
+    /// products are added one after another.
+    const BLOCK: usize = 0;
+}
+
+impl Group for [u8; 4] {
+    const EXACT: bool = true;
+}
+
+impl Group for f32 {}
+
+impl Group for Pair {
+    const BLOCK: usize = 16;
+}
+
+impl Group for [Pair; 2] {
+    const BLOCK: usize = 8;
+}
+
 /// The bytes of a pair, in the order of memory.
 #[allow(dead_code, reason = "some instruction sets take a pair apart")]
 #[inline(always)]
@@ -288,7 +312,7 @@ impl<'a> Product<'a, f32> {
 }
 
 impl<'a> Product<'a, Pair> {
-    /// This product with groups of two pairs, where a row has an even number of them.
+    /// This product in groups of two pairs, where a row has an even number of them.
     #[allow(
         dead_code,
         reason = "most instruction sets add a pair's products to two sums"
@@ -308,7 +332,7 @@ impl<'a> Product<'a, Pair> {
                 rows: lhs.rows,
             },
             rhs,
-            groups,
+            groups: groups / 2,
             activation,
         }
     }

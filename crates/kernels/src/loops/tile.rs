@@ -26,8 +26,8 @@ use std::ops::Range;
 
 use super::activation::Activation;
 use super::fetch::{LINE, claim, fetch, prefetch};
-use super::product::{Part, Product, Row, Sink};
-use super::vector::{BLOCK, Order, Ordered, Vector};
+use super::product::{Group, Part, Product, Row, Sink};
+use super::vector::Vector;
 use crate::packed::Panel;
 
 /// Rows of the highest tile.
@@ -84,7 +84,7 @@ pub unsafe fn multiply<
         step,
     } = part;
     let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
-    let by_turns = V::IN_ANY_ORDER && rows.len() == 1 && step.is_some();
+    let by_turns = V::Group::EXACT && rows.len() == 1 && step.is_some();
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
     let backwards = by_turns && step.is_some_and(|step| step % 2 == 1);
     let next = |panels: &mut Range<usize>| {
@@ -106,7 +106,7 @@ pub unsafe fn multiply<
         } else {
             panel.weights
         };
-        if const { matches!(V::ORDER, Order::Sequence) }
+        if const { !V::Group::EXACT && V::Group::BLOCK == 0 }
             && rows.len() == 1
             && let Some((side, after)) = alike(product, panel, panels.clone())
         {
@@ -204,7 +204,7 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const 
 ) where
     V: Vector<LANES, BYTES>,
 {
-    if const { matches!(V::ORDER, Order::Blocks) } {
+    if const { V::Group::BLOCK > 0 } {
         // SAFETY: the rows and the panel are in the part that this thread alone computes.
         return unsafe { blocks::<LANES, BYTES, NV, V>(product, out, panel, next, rows, vector) };
     }
@@ -239,7 +239,7 @@ unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const 
                     tile::<LANES, BYTES, NV, 3, true, V>(product, out, panel, ahead, row, vector);
                 }
                 2 => tile::<LANES, BYTES, NV, 2, true, V>(product, out, panel, ahead, row, vector),
-                _ if const { V::IN_ANY_ORDER } && near => {
+                _ if const { V::Group::EXACT } && near => {
                     tile::<LANES, BYTES, NV, 1, true, V>(product, out, panel, ahead, row, vector);
                 }
                 _ => tile::<LANES, BYTES, NV, 1, false, V>(product, out, panel, ahead, row, vector),
@@ -358,7 +358,7 @@ unsafe fn tile<
         }
     }
     let mut group = 0;
-    if const { MR == 1 && V::IN_ANY_ORDER } {
+    if const { MR == 1 && V::Group::EXACT } {
         let mut odd = [channels.map(|channels| vector.start(Row::PLAIN, channels)); MR];
         while group + 1 < groups {
             for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {
@@ -407,7 +407,7 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
 ) where
     V: Vector<LANES, BYTES>,
 {
-    let groups = product.groups / V::Group::GROUPS;
+    let groups = product.groups;
     let weights = &panel.groups::<BYTES, NV>()[..groups];
     let channels = panel.channels::<LANES, NV>(0);
     let zeros = channels.map(|channels| vector.start(Row::PLAIN, channels));
@@ -419,8 +419,8 @@ unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
             unsafe { claim(out, panel, first..first + count) };
         }
         let mut totals = [zeros; ROWS];
-        for start in (0..groups).step_by(BLOCK / V::Group::GROUPS) {
-            let block = start..groups.min(start + BLOCK / V::Group::GROUPS);
+        for start in (0..groups).step_by(V::Group::BLOCK) {
+            let block = start..groups.min(start + V::Group::BLOCK);
             if count > 1 {
                 for group in block.clone() {
                     prefetch::<2>(ahead.as_ptr(), group * LINE);

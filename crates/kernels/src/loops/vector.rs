@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::activation::Activation;
-use super::product::{Pair, Row};
+use super::product::{Group, Row};
 use crate::packed::Channels;
 
 /// Where a register of results goes.
@@ -16,12 +16,8 @@ pub type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
 /// a group of activations in every lane, `B` a register of weights; `A` and `B` may be held in
 /// any form that makes `dot` cheap.
 pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
-    /// The order of sums.
-    const ORDER: Order = Self::Group::ORDER;
-    /// Whether that is [`Order::Any`], for inline `const`s, in which `==` cannot be called.
-    const IN_ANY_ORDER: bool = matches!(Self::ORDER, Order::Any);
     /// Activations that are multiplied in one step.
-    type Group: Ordered;
+    type Group: Group;
     type Acc: Copy;
     type A: Copy;
     type B: Copy;
@@ -34,7 +30,7 @@ pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
     /// product.
     fn dot(self, acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
     fn add(self, left: Self::Acc, right: Self::Acc) -> Self::Acc;
-    /// `acc` after a block of inputs with these sums, where the order is [`Blocks`](Order::Blocks).
+    /// `acc` after a block of groups with these sums, where they have [blocks](Group::BLOCK).
     /// Unchanged sums need not be stored: stores of zeros took 5 % of a product.
     fn fold(self, acc: Self::Acc, block: Self::Acc) -> Self::Acc;
     /// Writes `fma(acc as f32, scale_a * scale_w, bias)` of each lane.
@@ -48,21 +44,6 @@ pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
     /// Applies an activation function, out of line: inlined, six of them would crowd the loop.
     fn activate(self, activation: Activation, xs: &mut [f32]);
 }
-
-/// The order in which the products of a sum are added.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Any: sums are exact.
-    Any,
-    /// One after another.
-    Sequence,
-    /// In blocks of [`BLOCK`] groups, whose sums begin with 0 and are added to what the blocks
-    /// before gave.
-    Blocks,
-}
-
-/// Groups of a block.
-pub const BLOCK: usize = 16;
 
 /// A [`Vector`] of closures: written inside a function that has an instruction set's features,
 /// they have them too, so that intrinsics need `unsafe` only for pointers.
@@ -79,30 +60,6 @@ pub struct Closures<G, Start, Load, Splat, Dot, Add, Fold, Finish, Activate> {
     pub finish: Finish,
     pub activate: Activate,
     pub group: PhantomData<G>,
-}
-
-/// A group of activations, which decides on the order of sums.
-pub trait Ordered: Copy {
-    const ORDER: Order;
-    /// How many of a weight's groups it is multiplied by.
-    const GROUPS: usize = 1;
-}
-
-impl Ordered for [u8; 4] {
-    const ORDER: Order = Order::Any;
-}
-
-impl Ordered for f32 {
-    const ORDER: Order = Order::Sequence;
-}
-
-impl Ordered for Pair {
-    const ORDER: Order = Order::Blocks;
-}
-
-impl Ordered for [Pair; 2] {
-    const ORDER: Order = Order::Blocks;
-    const GROUPS: usize = 2;
 }
 
 impl<
@@ -122,7 +79,7 @@ impl<
     Activate,
 > Vector<LANES, BYTES> for Closures<G, Start, Load, Splat, Dot, Add, Fold, Finish, Activate>
 where
-    G: Ordered,
+    G: Group,
     Acc: Copy,
     A: Copy,
     B: Copy,

@@ -13,9 +13,9 @@ use crate::loops::attention::{self, Attention, Block};
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector;
-use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
-use crate::loops::vector::{Closures, Lanes, Order, Ordered};
+use crate::loops::vector::{Closures, Lanes};
 use crate::loops::wide;
 use crate::packed::Channels;
 use crate::qparams::blocks::Blocks;
@@ -111,11 +111,11 @@ pub unsafe fn multiply_by<F: Fma>(
 }
 
 /// The codes of a group, as i16.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Wide(u64);
 
-impl Ordered for Wide {
-    const ORDER: Order = Order::Any;
+impl Group for Wide {
+    const EXACT: bool = true;
 }
 
 /// The value that 4 sums begin with: their correction by zero points.

@@ -16,9 +16,9 @@ use crate::loops::attention::{self, Attention, Block};
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector;
-use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
+use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
-use crate::loops::vector::{Closures, Lanes, Order, Ordered, Vector};
+use crate::loops::vector::{Closures, Lanes, Vector};
 use crate::loops::wide;
 use crate::packed::Channels;
 use crate::qparams::blocks::Blocks;
@@ -153,7 +153,7 @@ unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part:
 /// A register of 8 exact sums, in which instruction sets differ by how they multiply.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn exact<G: Ordered, A: Copy, B: Copy>(
+pub fn exact<G: Group, A: Copy, B: Copy>(
     load: impl Fn(&[u8; 32]) -> B + Copy,
     splat: impl Fn(G) -> A + Copy,
     dot: impl Fn(__m256i, A, B) -> __m256i + Copy,
@@ -174,14 +174,14 @@ pub fn exact<G: Ordered, A: Copy, B: Copy>(
 }
 
 /// The even and the odd codes of a group, as i16.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Wide {
     even: i32,
     odd: i32,
 }
 
-impl Ordered for Wide {
-    const ORDER: Order = Order::Any;
+impl Group for Wide {
+    const EXACT: bool = true;
 }
 
 /// The value that 8 sums begin with: their correction by zero points.

@@ -33,6 +33,7 @@ pub use operands::Recurrence;
 pub use step::{Step, update_state};
 
 use super::quantize::{self, BLOCK_GROUPS, Codes};
+use crate::arch;
 use crate::loops::product::Lhs;
 use crate::packed::Element;
 use crate::qparams::activation::DynamicConfig;
@@ -74,9 +75,16 @@ fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
     for direction in directions {
         let [_, hh] = direction.weights;
         let sums = hh.has_zero_points();
-        run(&threads, direction, inputs, config.per_row, |h, room| {
-            quantize::quantize(None, hh, config, sums, h, room);
-        });
+        run(
+            &threads,
+            direction,
+            inputs,
+            config.per_row,
+            arch::multiply,
+            |h, room| {
+                quantize::quantize(None, hh, config, sums, h, room);
+            },
+        );
     }
     codes.keep();
 }
@@ -92,9 +100,16 @@ fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let inputs = quantize::round(Some(&threads), ih, xs, (quantize::as_pairs(groups), rows));
     for direction in directions {
         let [_, hh] = direction.weights;
-        run(&threads, direction, inputs, true, |h, room| {
-            quantize::round(None, hh, h, room);
-        });
+        run(
+            &threads,
+            direction,
+            inputs,
+            true,
+            arch::multiply_bf16,
+            |h, room| {
+                quantize::round(None, hh, h, room);
+            },
+        );
     }
     codes.keep();
 }
@@ -110,9 +125,16 @@ fn blocks(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let inputs = quantize::blocks(Some(&threads), ih, xs, (quantize::as_blocks(groups), rows));
     for direction in directions {
         let [_, hh] = direction.weights;
-        run(&threads, direction, inputs, true, |h, room| {
-            quantize::blocks(None, hh, h, room);
-        });
+        run(
+            &threads,
+            direction,
+            inputs,
+            true,
+            arch::multiply_blocks,
+            |h, room| {
+                quantize::blocks(None, hh, h, room);
+            },
+        );
     }
     codes.keep();
 }
@@ -125,8 +147,15 @@ fn float(xs: &[f32], directions: Vec<Recurrence<'_>>) {
             groups: xs,
             rows: &[],
         };
-        run(&threads, direction, inputs, true, |h, (groups, _)| {
-            groups.copy_from_slice(h);
-        });
+        run(
+            &threads,
+            direction,
+            inputs,
+            true,
+            arch::multiply_f16,
+            |h, (groups, _)| {
+                groups.copy_from_slice(h);
+            },
+        );
     }
 }

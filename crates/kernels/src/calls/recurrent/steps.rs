@@ -6,10 +6,9 @@ use std::ops::Range;
 use super::operands::Recurrence;
 use super::plan::{Cut, Work};
 use super::state::{Set, State};
-use crate::arch::Group;
 use crate::calls::quantize::Codes;
 use crate::loops::buffer::Aligned;
-use crate::loops::product::{Lhs, Part, Product, Row, Sink};
+use crate::loops::product::{Group, Lhs, Part, Product, Row, Sink};
 use crate::packed::Packed;
 use crate::threads::{Shared, Threads};
 
@@ -17,13 +16,14 @@ thread_local! {
     static MEMORY: Cell<Aligned> = Cell::default();
 }
 
-/// All steps. `codes` quantizes rows of the hidden state: any of them if rows are independent
-/// (`apart`), else all of them together.
+/// All steps, with products by the `kernel`. `codes` quantizes rows of the hidden state: any of them
+/// if rows are independent (`apart`), else all of them together.
 pub fn run<G: Group>(
     threads: &Threads,
     recurrence: Recurrence<'_>,
     inputs: Lhs<'_, G>,
     apart: bool,
+    kernel: unsafe fn(&Product<'_, G>, &Sink<'_>, Part),
     codes: impl Fn(&[f32], (&mut [G], &mut [Row])) + Sync,
 ) {
     let (steps, [ih, hh]) = (recurrence.steps, recurrence.weights);
@@ -57,6 +57,7 @@ pub fn run<G: Group>(
         groups: Shared::new(shared_groups),
         rows: Shared::new(shared_rows),
         codes,
+        kernel,
     };
     let phase = |index: usize| work[index].phase();
     let own = || {
@@ -102,6 +103,8 @@ struct Steps<'a, G, C> {
     groups: Shared<'a, G>,
     rows: Shared<'a, Row>,
     codes: C,
+    /// Computes a part of a product.
+    kernel: unsafe fn(&Product<'_, G>, &Sink<'_>, Part),
 }
 
 impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
@@ -174,7 +177,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
         let gates = self.hh.gates();
         let panels = part.panels.start * gates..part.panels.end * gates;
         // SAFETY: parts of a grid do not overlap, and each index of a phase comes once.
-        unsafe { G::multiply(&product, &out, Part { panels, ..part }) };
+        unsafe { (self.kernel)(&product, &out, Part { panels, ..part }) };
     }
 
     /// Rows of the hidden state before a step.

@@ -11,12 +11,11 @@ use std::ptr::null;
 use super::tiles::{
     self, AHEAD, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Line, Operands, Sums, Tiled,
 };
-use crate::arch::Group;
 use crate::arch::op::Activate;
 use crate::arch::x86_64::avx512_vnni;
 use crate::loops::activation::Activation;
 use crate::loops::buffer::RowsMut;
-use crate::loops::product::{Pair, Part, Product, Row, Sink};
+use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
 use crate::packed::{Channels, Panel};
 
 /// Rows that pass all panels before the next: the ends of as many rows are kept on the stack.
@@ -239,7 +238,7 @@ impl<G: Group> Ends<G> {
         }
         for (row, to) in rows.chunks_exact(groups).zip(&mut self.0) {
             let row = &row[groups - end..];
-            let group = |i| row.get(i).copied().unwrap_or(G::ZERO);
+            let group = |i| row.get(i).copied().unwrap_or(G::default());
             to.write(std::array::from_fn(group));
         }
         &self.0[..count]
