@@ -100,14 +100,6 @@ impl<'a, G> Lhs<'a, G> {
     }
 }
 
-/// The order of an output in memory: see the functions of [`Sink`] that make one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
-    Channels,
-    Padded,
-    Panels,
-}
-
 /// Elements of an output in the second-level caches of two cores: 2 MiB.
 const L2: usize = 1 << 19;
 
@@ -126,7 +118,10 @@ pub struct Sink<'a> {
     columns: usize,
     /// Added to the column of a channel, modulo 2^64.
     moved: usize,
-    layout: Layout,
+    /// Whether columns include each gate's padding, so that no register is filled in part.
+    padded: bool,
+    /// Whether it is stored panel after panel, in place of row after row.
+    by_panels: bool,
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
@@ -137,29 +132,31 @@ unsafe impl Sync for Sink<'_> {}
 impl<'a> Sink<'a> {
     /// Row after row of `columns` channels: `[rows, columns]`.
     pub fn channels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
-        Self::new(out, columns, Layout::Channels)
-    }
-
-    /// [`channels`](Self::channels) whose `columns` include each gate's padding: no register is
-    /// filled in part.
-    pub fn padded(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
-        Self::new(out, columns, Layout::Padded)
-    }
-
-    /// Panel after panel of padded channels: `[rows, width]` each, of `columns` in all.
-    pub fn panels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
-        Self::new(out, columns, Layout::Panels)
-    }
-
-    fn new(out: &'a mut [MaybeUninit<f32>], columns: usize, layout: Layout) -> Self {
         Self {
             rows: out.len().checked_div(columns).unwrap_or(0),
             start: out.as_mut_ptr(),
             first: 0,
             columns,
             moved: 0,
-            layout,
+            padded: false,
+            by_panels: false,
             _out: PhantomData,
+        }
+    }
+
+    /// [`channels`](Self::channels) whose `columns` include each gate's padding.
+    pub fn padded(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self {
+            padded: true,
+            ..Self::channels(out, columns)
+        }
+    }
+
+    /// Panel after panel of padded channels: `[rows, width]` each, of `columns` in all.
+    pub fn panels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
+        Self {
+            by_panels: true,
+            ..Self::padded(out, columns)
         }
     }
 
@@ -188,9 +185,10 @@ impl<'a> Sink<'a> {
     /// The columns of a panel.
     #[inline(always)]
     pub fn columns(self, panel: Panel<'_>) -> Range<usize> {
-        let (start, width) = match self.layout {
-            Layout::Channels => (panel.start, panel.channels),
-            Layout::Padded | Layout::Panels => (panel.padded_start, panel.sums.len()),
+        let (start, width) = if self.padded {
+            (panel.padded_start, panel.sums.len())
+        } else {
+            (panel.start, panel.channels)
         };
         let start = start.wrapping_add(self.moved);
         start..start.wrapping_add(width)
@@ -209,9 +207,8 @@ impl<'a> Sink<'a> {
     ) -> &'a mut [MaybeUninit<f32>] {
         let rows = self.whole(rows);
         assert!(columns.start <= columns.end && columns.end <= self.columns);
-        let by_panels = self.layout == Layout::Panels;
-        assert!(by_panels || rows.len() == 1);
-        let start = if by_panels {
+        assert!(self.by_panels || rows.len() == 1);
+        let start = if self.by_panels {
             columns.start * self.rows + rows.start * columns.len()
         } else {
             rows.start * self.columns + columns.start
@@ -234,9 +231,10 @@ impl<'a> Sink<'a> {
         let count = rows.len();
         let rows = self.whole(rows);
         assert!(columns.start <= columns.end && columns.end <= self.columns);
-        let (first, stride) = match self.layout {
-            Layout::Panels => (columns.start * self.rows, columns.len()),
-            _ => (columns.start, self.columns),
+        let (first, stride) = if self.by_panels {
+            (columns.start * self.rows, columns.len())
+        } else {
+            (columns.start, self.columns)
         };
         // SAFETY: by the assertions these elements are within those that `start` was made from, as
         // in `part`; by the contract nothing aliases them.
