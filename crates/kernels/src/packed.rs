@@ -12,7 +12,7 @@
 //! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a
 //! group of each of a register's channels, which is what an instruction multiplies by a group of
 //! activations. Two groups of bfloat16 are stored together where pairs are of alternate inputs
-//! ([`Pairs::Alternate`]). Missing inputs and channels are zeros. Stored beside the weights, per
+//! ([`Registers::alternate`]). Missing inputs and channels are zeros. Stored beside the weights, per
 //! channel: the sum of its codes less their zero point (for the activations' zero point), its zero
 //! point, its scale and its bias. Nothing outside this room indexes weights.
 //!
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
 
-use super::isa::{Isa, Pairs, Registers};
+use super::isa::{Isa, Registers};
 use super::reference::Affine;
 use super::threads::Line;
 use crate::qparams::activation::DynamicConfig;
@@ -77,20 +77,18 @@ impl Element {
         }
     }
 
-    /// How inputs are paired, where they are.
-    fn pairs(self, isa: Isa) -> Pairs {
-        match self {
-            Self::BFloat16 => isa.registers().pairs,
-            Self::Int8(_) | Self::Float16 | Self::Blocks { .. } => Pairs::Adjacent,
-        }
+    /// Whether alternate inputs are paired: see [`Registers::alternate`].
+    fn alternates(self, isa: Isa) -> bool {
+        self == Self::BFloat16 && isa.registers().alternate
     }
 
     /// Groups of `k` inputs.
     fn groups(self, isa: Isa, k: usize) -> usize {
         let groups = k.div_ceil(self.group());
-        match self.pairs(isa) {
-            Pairs::Adjacent => groups,
-            Pairs::Alternate => groups.next_multiple_of(2),
+        if self.alternates(isa) {
+            groups.next_multiple_of(2)
+        } else {
+            groups
         }
     }
 }
@@ -141,15 +139,16 @@ struct Place {
 struct Order {
     width: usize,
     group: usize,
-    pairs: Pairs,
+    alternate: bool,
 }
 
 impl Order {
     /// The place of a channel's input.
     fn place(self, input: usize, channel: usize) -> usize {
-        let (group, within) = match self.pairs {
-            Pairs::Adjacent => (self.group, input % self.group),
-            Pairs::Alternate => (4, [1, 3, 0, 2][input % 4]),
+        let (group, within) = if self.alternate {
+            (4, [1, 3, 0, 2][input % 4])
+        } else {
+            (self.group, input % self.group)
         };
         (input / group * self.width + channel) * group + within
     }
@@ -382,9 +381,9 @@ impl Packed {
         }
     }
 
-    /// How its inputs are paired, where they are.
-    pub(crate) fn pairs(&self) -> Pairs {
-        self.element.pairs(self.isa)
+    /// Whether alternate inputs are paired: see [`Registers::alternate`].
+    pub(crate) fn alternates(&self) -> bool {
+        self.element.alternates(self.isa)
     }
 
     /// The order of a panel of that width.
@@ -392,7 +391,7 @@ impl Packed {
         Order {
             width,
             group: self.element.group(),
-            pairs: self.pairs(),
+            alternate: self.alternates(),
         }
     }
 

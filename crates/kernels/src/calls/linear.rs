@@ -188,8 +188,8 @@ fn multiply<G: Group, const N: usize>(
     let wanted = parts_of(count, work, SERIAL_MACS);
     let grids = products.each_ref().map(|p| {
         let row_bytes = p.rhs.groups() * size_of::<G>();
-        let (isa, m, panels) = (p.rhs.isa(), p.lhs.m, p.rhs.panels());
-        Grid::new(isa, count, N, m, panels, row_bytes, wanted)
+        let shape = [p.lhs.m, p.rhs.panels()];
+        Grid::new(p.rhs.isa(), shape, row_bytes, count, N, wanted)
     });
     let compute = |mut index: usize| {
         for ((product, out), grid) in products.iter().zip(outs).zip(&grids) {
@@ -232,11 +232,10 @@ impl Grid {
     /// there are as many, for `threads` threads.
     pub fn new(
         isa: Isa,
+        [m, panels]: [usize; 2],
+        row_bytes: usize,
         threads: usize,
         products: usize,
-        m: usize,
-        panels: usize,
-        row_bytes: usize,
         wanted: usize,
     ) -> Self {
         if m == 0 || panels == 0 {
@@ -317,7 +316,7 @@ mod tests {
     fn threads_get_as_many_panels_of_several_products() {
         let isa = Isa::active().unwrap();
         for (products, panels) in [(1, 12), (3, 12), (3, 6), (3, 17), (2, 5)] {
-            let grid = Grid::new(isa, 2, products, 24, panels, 768, 8);
+            let grid = Grid::new(isa, [24, panels], 768, 2, products, 8);
             let widths = |index| grid.part(index).panels.len();
             assert_eq!((0..grid.parts()).map(widths).sum::<usize>(), panels);
             // The panels of the thread that gets most of the widest parts.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use crate::arch::op::{Extents, Op};
-use crate::isa::{Isa, Pairs};
+use crate::isa::Isa;
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::number::Number;
 use crate::loops::product::{Group, Lhs, Pair, Row};
@@ -257,12 +257,12 @@ pub fn round<'a>(
     lhs: &[f32],
     (groups, rows): (&'a mut [Pair], &'a mut [Row]),
 ) -> Lhs<'a, Pair> {
-    let (k, width, pairs) = (rhs.k(), rhs.groups(), rhs.pairs());
+    let (k, width, alternate) = (rhs.k(), rhs.groups(), rhs.alternates());
     each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
         rhs.isa().run(Round {
             k,
             width,
-            pairs,
+            alternate,
             lhs,
             groups,
         });
@@ -313,7 +313,7 @@ impl Op for EncodeBlocks<'_> {
 struct Round<'a> {
     k: usize,
     width: usize,
-    pairs: Pairs,
+    alternate: bool,
     lhs: &'a [f32],
     groups: &'a mut [Pair],
 }
@@ -330,7 +330,7 @@ impl Op for Round<'_> {
             convert::round_bf16(lhs, to);
             // The last pairs are filled up: any number may have been there.
             rest.fill([0; 2]);
-            if self.pairs == Pairs::Alternate {
+            if self.alternate {
                 convert::alternate(groups);
             }
         }

@@ -26,34 +26,34 @@ macro_rules! instruction_sets {
     ($rows:ident) => {
         $rows! {
             Portable "portable" (all())
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, pairs: Adjacent }
+                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false }
                 true => portable;
             Avx2 "avx2" (target_arch = "x86_64")
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, pairs: Adjacent }
+                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false }
                 cpu::avx2() => x86_64::avx2;
             AvxVnni "avx_vnni" (target_arch = "x86_64")
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, pairs: Adjacent }
+                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false }
                 cpu::avx_vnni() => x86_64::avx_vnni;
             Avx512Vnni "avx512_vnni" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, pairs: Adjacent }
+                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: false }
                 cpu::avx512_vnni() => x86_64::avx512_vnni;
             Avx512Bf16 "avx512_bf16" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, pairs: Alternate }
+                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: true }
                 cpu::avx512_bf16() => x86_64::avx512_bf16;
             AmxInt8 "amx_int8" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 32, shift: 0, pairs: Adjacent }
+                { lanes: 16, panel_width: 64, tile_rows: 32, shift: 0, alternate: false }
                 cpu::amx_int8_or_emulated() => x86_64::amx;
             Neon "neon" (target_arch = "aarch64")
-                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, pairs: Adjacent }
+                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false }
                 cpu::neon() => aarch64::neon;
             Dotprod "dotprod" (target_arch = "aarch64")
-                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, pairs: Adjacent }
+                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false }
                 cpu::dotprod() => aarch64::dotprod;
             Simd128 "simd128" (all(target_arch = "wasm32", target_feature = "simd128"))
-                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, pairs: Adjacent }
+                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false }
                 true => wasm32::simd128;
             RelaxedSimd "relaxed_simd" (all(target_arch = "wasm32", target_feature = "relaxed-simd"))
-                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, pairs: Adjacent }
+                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false }
                 cpu::relaxed_simd() => wasm32::relaxed_simd;
         }
     };
@@ -72,18 +72,10 @@ pub(crate) struct Registers {
     /// Added to the codes of int8 weights and to their zero points, so that an instruction set
     /// without products of u8 by i8 multiplies u8 by u8.
     pub shift: u8,
-    /// The bfloat16 that are multiplied together.
-    pub pairs: Pairs,
-}
-
-/// Two inputs of a channel in bfloat16 that one instruction multiplies.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pairs {
-    /// Neighbours: their products belong to two sums.
-    Adjacent,
-    /// Both even or both odd of four inputs, 2 with 0 and 3 with 1: their products belong to one
-    /// sum, and the product of the second, the earlier input, is added first.
-    Alternate,
+    /// Whether the two bfloat16 that one instruction multiplies are alternate inputs of a channel,
+    /// 2 with 0 and 3 with 1 of four: their products belong to one sum, and that of the second, the
+    /// earlier input, is added first. Else they are neighbours, whose products belong to two sums.
+    pub alternate: bool,
 }
 
 /// The kinds, their names and registers, from the table.
@@ -111,7 +103,6 @@ macro_rules! kinds {
             }
 
             fn registers(self) -> Registers {
-                use Pairs::*;
                 match self {
                     $(#[cfg($where)] Self::$kind => Registers $registers,)*
                 }

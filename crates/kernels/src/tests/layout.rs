@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use half::{bf16, f16};
 
 use super::PER_ROW;
-use crate::isa::{Isa, Pairs, Registers};
+use crate::isa::{Isa, Registers};
 use crate::packed::{Element, Packed};
 use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
@@ -71,18 +71,15 @@ impl Packed {
             for lane in 0..panel.channels {
                 let row = &values[(panel.start + lane) * k..][..k];
                 let bytes = |input: usize| row.get(input).map_or([0; 2], |x| x.to_le_bytes());
-                match isa.registers().pairs {
-                    Pairs::Adjacent => {
-                        for group in 0..k.div_ceil(2) {
-                            let pair = [0, 1].map(|i| bytes(2 * group + i));
-                            panel.put::<4, 1>(lane, group, [&[flat(pair)]]);
-                        }
+                if isa.registers().alternate {
+                    for group in 0..k.div_ceil(4) {
+                        let pairs = [2, 0, 3, 1].map(|i| bytes(4 * group + i));
+                        panel.put::<8, 1>(lane, group, [&[flat(pairs)]]);
                     }
-                    Pairs::Alternate => {
-                        for group in 0..k.div_ceil(4) {
-                            let pairs = [2, 0, 3, 1].map(|i| bytes(4 * group + i));
-                            panel.put::<8, 1>(lane, group, [&[flat(pairs)]]);
-                        }
+                } else {
+                    for group in 0..k.div_ceil(2) {
+                        let pair = [0, 1].map(|i| bytes(2 * group + i));
+                        panel.put::<4, 1>(lane, group, [&[flat(pair)]]);
                     }
                 }
             }
@@ -223,9 +220,10 @@ fn a_weight_is_where_the_layout_says() {
         let bfloat16 = parts.bfloat16(isa, gates, k);
         let (halves, bfloats) = (parts.halves(), parts.bfloats());
         // Inputs of bfloat16 that are stored together, and their order.
-        let (together, order) = match bfloat16.pairs() {
-            Pairs::Adjacent => (2, &[0, 1][..]),
-            Pairs::Alternate => (4, &[1, 3, 0, 2][..]),
+        let (together, order) = if bfloat16.alternates() {
+            (4, &[1, 3, 0, 2][..])
+        } else {
+            (2, &[0, 1][..])
         };
         assert_eq!(
             (int8.groups(), float16.groups(), bfloat16.groups()),

@@ -19,7 +19,7 @@ use half::{bf16, f16};
 use super::lookup::for_each_row;
 use crate::arch::op::Extents;
 use crate::error::{Error, Result};
-use crate::isa::{Isa, Pairs};
+use crate::isa::Isa;
 use crate::loops::encode::{self, Coding, Half};
 use crate::loops::rows::Extent;
 use crate::packed::{Element, Packed, PanelMut};
@@ -266,19 +266,20 @@ impl Factor for bf16 {
         source: impl Source<T>,
         panel: PanelMut<'_>,
     ) -> usize {
-        match isa.registers().pairs {
-            Pairs::Adjacent => isa.run(Pack::<4, _, _> {
+        if isa.registers().alternate {
+            isa.run(Pack::<8, _, _> {
                 k,
                 values,
                 source,
                 panel,
-            }),
-            Pairs::Alternate => isa.run(Pack::<8, _, _> {
+            })
+        } else {
+            isa.run(Pack::<4, _, _> {
                 k,
                 values,
                 source,
                 panel,
-            }),
+            })
         }
     }
 }

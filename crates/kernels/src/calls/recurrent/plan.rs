@@ -114,7 +114,7 @@ impl Cut<'_> {
         let work = rows.saturating_mul(self.hh.n()).saturating_mul(rhs.k());
         let wanted = parts_of(self.threads, work, SERIAL_MACS);
         let row_bytes = rhs.groups() * self.group_bytes;
-        Grid::new(rhs.isa(), self.threads, 1, rows, sets, row_bytes, wanted)
+        Grid::new(rhs.isa(), [rows, sets], row_bytes, self.threads, 1, wanted)
     }
 
     /// The number of blocks of active rows, each quantized by one task.
