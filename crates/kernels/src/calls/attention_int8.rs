@@ -11,7 +11,7 @@ use crate::loops::attention::{Attention, Heads, Queries};
 use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
 use crate::loops::buffer::{self, Aligned};
 use crate::loops::number::Number;
-use crate::loops::product::{Lhs, Part, Product, Row, Sink};
+use crate::loops::product::{Part, Product, Row, Sink};
 use crate::loops::rows;
 use crate::packed::Packed;
 use crate::packed::heads::{HEADS, HeadsMut};
@@ -516,12 +516,14 @@ impl Task<'_> {
 }
 
 /// The product of rows of codes and the codes of heads, over as many groups as a row has.
-fn product<'a>(groups: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<'a, [u8; 4]> {
+fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<'a, [u8; 4]> {
     let m = rows.len();
     Product {
-        lhs: Lhs { m, groups, rows },
+        m,
+        lhs,
+        rows,
         rhs,
-        groups: groups.len() / m,
+        groups: lhs.len() / m,
         activation: None,
     }
 }

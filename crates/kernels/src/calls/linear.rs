@@ -7,7 +7,7 @@ use super::quantize::{self, BLOCK_GROUPS, Codes};
 use crate::arch;
 use crate::isa::Isa;
 use crate::loops::buffer;
-use crate::loops::product::{Group, Lhs, Part, Product, Row, Sink};
+use crate::loops::product::{Group, Part, Product, Row, Sink};
 use crate::packed::Element;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
@@ -48,7 +48,7 @@ pub fn linear(product: Product<'_, f32>) -> Vec<f32> {
 /// As [`linear`], and if the weights are of several types.
 pub fn linear_each<const N: usize>(products: [Product<'_, f32>; N]) -> [Vec<f32>; N] {
     let mut codes = Codes::take();
-    let len = |p: Product<'_, f32>| sizes::length("out", &[p.lhs.m, p.rhs.n()]);
+    let len = |p: Product<'_, f32>| sizes::length("out", &[p.m, p.rhs.n()]);
     // SAFETY: `linear_uninit` writes every element.
     let outs = unsafe {
         buffer::filled_each(products.map(len), |outs| {
@@ -91,7 +91,7 @@ fn linear_uninit<const N: usize>(
             // Row sums are needed if any weight has zero points.
             let sums = products.iter().any(|p| p.rhs.has_zero_points());
             let products = each_lhs(products, room(&products, codes), |p, room| {
-                quantize::quantize(Some(&threads), p.rhs, config, sums, p.lhs.groups, room)
+                quantize::quantize(Some(&threads), p.rhs, config, sums, p.lhs, room)
             });
             multiply(&threads, &products, &outs, arch::multiply);
         }
@@ -99,7 +99,7 @@ fn linear_uninit<const N: usize>(
             let (groups, rows) = room(&products, codes);
             let room = (quantize::as_pairs(groups), rows);
             let products = each_lhs(products, room, |p, room| {
-                quantize::round(Some(&threads), p.rhs, p.lhs.groups, room)
+                quantize::round(Some(&threads), p.rhs, p.lhs, room)
             });
             multiply(&threads, &products, &outs, arch::multiply_bf16);
         }
@@ -107,7 +107,7 @@ fn linear_uninit<const N: usize>(
             let (groups, rows) = room(&products, codes);
             let room = (quantize::as_blocks(groups), rows);
             let products = each_lhs(products, room, |p, room| {
-                quantize::blocks(Some(&threads), p.rhs, p.lhs.groups, room)
+                quantize::blocks(Some(&threads), p.rhs, p.lhs, room)
             });
             multiply(&threads, &products, &outs, arch::multiply_blocks);
         }
@@ -124,8 +124,8 @@ fn room<'a>(
         _ => p.rhs.groups(),
     };
     codes.room(
-        products.iter().map(|p| p.lhs.m).sum(),
-        products.iter().map(|p| p.lhs.m * groups(p)).sum(),
+        products.iter().map(|p| p.m).sum(),
+        products.iter().map(|p| p.m * groups(p)).sum(),
     )
 }
 
@@ -136,42 +136,35 @@ fn sinks<'a, const N: usize>(
     outs: [&'a mut [MaybeUninit<f32>]; N],
 ) -> [Sink<'a>; N] {
     let mut outs = outs.into_iter();
-    products.map(|Product { lhs, rhs, .. }| {
+    products.map(|Product { m, lhs, rhs, .. }| {
         let out = outs.next().unwrap_or_default();
         rhs.check_element(element);
-        sizes::check("lhs, [m, k]", lhs.groups, &[lhs.m, rhs.k()]);
-        sizes::check("out, [m, n]", out, &[lhs.m, rhs.n()]);
+        sizes::check("lhs, [m, k]", lhs, &[m, rhs.k()]);
+        sizes::check("out, [m, n]", out, &[m, rhs.n()]);
         Sink::channels(out, rhs.n())
     })
 }
 
-/// Replaces the rows of the products by what `make` makes of them, once for rows that they share.
+/// Replaces the rows of the products by what `make` writes for them, once for rows that they share.
 fn each_lhs<'a, G: Group, const N: usize>(
     products: [Product<'a, f32>; N],
     (mut groups, mut rows): (&'a mut [G], &'a mut [Row]),
-    make: impl Fn(&Product<'a, f32>, (&'a mut [G], &'a mut [Row])) -> Lhs<'a, G>,
+    make: impl Fn(&Product<'a, f32>, (&mut [G], &mut [Row])),
 ) -> [Product<'a, G>; N] {
-    let mut lhs = [Lhs::EMPTY; N];
+    let mut made: [(&[G], &[Row]); N] = [(&[], &[]); N];
     for (i, p) in products.iter().enumerate() {
-        let same = |other: &Product<'_, f32>| {
-            std::ptr::eq(other.lhs.groups, p.lhs.groups) && other.lhs.m == p.lhs.m
-        };
+        let same = |other: &Product<'_, f32>| std::ptr::eq(other.lhs, p.lhs) && other.m == p.m;
         if let Some(shared) = products[..i].iter().position(same) {
-            lhs[i] = lhs[shared];
+            made[i] = made[shared];
             continue;
         }
-        let own;
-        (own, groups) = groups.split_at_mut(p.lhs.m * p.rhs.groups());
-        let of_rows;
-        (of_rows, rows) = rows.split_at_mut(p.lhs.m);
-        lhs[i] = make(p, (own, of_rows));
+        let (own, others) = groups.split_at_mut(p.m * p.rhs.groups());
+        let (own_rows, other_rows) = rows.split_at_mut(p.m);
+        (groups, rows) = (others, other_rows);
+        make(p, (&mut *own, &mut *own_rows));
+        made[i] = (own, own_rows);
     }
-    std::array::from_fn(|i| Product {
-        lhs: lhs[i],
-        rhs: products[i].rhs,
-        groups: products[i].groups,
-        activation: products[i].activation,
-    })
+    std::array::from_fn(|i| products[i].with(products[i].m, made[i].0, made[i].1))
 }
 
 /// Computes all parts of all products, each by the `kernel`.
@@ -181,14 +174,14 @@ fn multiply<G: Group, const N: usize>(
     outs: &[Sink<'_>; N],
     kernel: unsafe fn(&Product<'_, G>, &Sink<'_>, Part),
 ) {
-    let macs = |p: &Product<'_, G>| p.lhs.m.saturating_mul(p.rhs.n()).saturating_mul(p.rhs.k());
+    let macs = |p: &Product<'_, G>| p.m.saturating_mul(p.rhs.n()).saturating_mul(p.rhs.k());
     let work = products.iter().map(macs).fold(0, usize::saturating_add);
     let threads = threads.for_multiply_adds(work);
     let count = threads.count();
     let wanted = parts_of(count, work, SERIAL_MACS);
     let grids = products.each_ref().map(|p| {
         let row_bytes = p.rhs.groups() * size_of::<G>();
-        let shape = [p.lhs.m, p.rhs.panels()];
+        let shape = [p.m, p.rhs.panels()];
         Grid::new(p.rhs.isa(), shape, row_bytes, count, N, wanted)
     });
     let compute = |mut index: usize| {

@@ -8,7 +8,7 @@ use crate::arch::op::{Extents, Op};
 use crate::isa::Isa;
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::number::Number;
-use crate::loops::product::{Group, Lhs, Pair, Row};
+use crate::loops::product::{Group, Pair, Row};
 use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert};
 use crate::packed::{Element, Packed};
@@ -73,15 +73,6 @@ impl<G: Group> Codes<G> {
         }
         (&mut self.groups[..groups], &mut self.rows[..rows])
     }
-
-    /// The first rows, of `width` groups each.
-    pub fn lhs(&self, rows: usize, width: usize) -> Lhs<'_, G> {
-        Lhs {
-            m: rows,
-            groups: &self.groups[..rows * width],
-            rows: &self.rows[..rows],
-        }
-    }
 }
 
 /// Room of codes, for pairs.
@@ -119,19 +110,18 @@ fn each_part<G: Send>(
 
 /// Quantizes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on several
 /// threads if there are some and that is faster.
-pub fn quantize<'a>(
+pub fn quantize(
     threads: Option<&Threads>,
     rhs: &Packed,
     config: DynamicConfig,
     sums: bool,
     lhs: &[f32],
-    (groups, rows): (&'a mut [[u8; 4]], &'a mut [Row]),
-) -> Lhs<'a, [u8; 4]> {
-    let (isa, m, k, width) = (rhs.isa(), rows.len(), rhs.k(), rhs.groups());
+    (groups, rows): (&mut [[u8; 4]], &mut [Row]),
+) {
+    let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.groups());
     let of = |extent: Extent| row(config.qparams(extent.min, extent.max));
     if k == 0 {
-        rows.fill(of(Extent::EMPTY));
-        return Lhs { m, groups, rows };
+        return rows.fill(of(Extent::EMPTY));
     }
     let mut common = None;
     if !config.per_row {
@@ -155,7 +145,6 @@ pub fn quantize<'a>(
             rows,
         });
     });
-    Lhs { m, groups, rows }
 }
 
 /// The extent of the rows of `k` values that are finite; marks the others in `rows`.
@@ -169,12 +158,9 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
             extents: &mut *extents,
         });
         for (extent, row) in extents.iter().zip(rows) {
-            *row = if extent.finite {
-                Row::PLAIN
-            } else {
-                NOT_FINITE
-            };
+            *row = NOT_FINITE;
             if extent.finite {
+                *row = Row::PLAIN;
                 all = all.union(*extent);
             }
         }
@@ -251,14 +237,14 @@ fn row(qparams: QParams) -> Row {
 
 /// Rounds the rows of `lhs` for products with `rhs`, on several threads if there are some and that
 /// is faster.
-pub fn round<'a>(
+pub fn round(
     threads: Option<&Threads>,
     rhs: &Packed,
     lhs: &[f32],
-    (groups, rows): (&'a mut [Pair], &'a mut [Row]),
-) -> Lhs<'a, Pair> {
+    room: (&mut [Pair], &mut [Row]),
+) {
     let (k, width, alternate) = (rhs.k(), rhs.groups(), rhs.alternates());
-    each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
+    each_part(threads, rhs, lhs, room, |lhs, groups, rows| {
         rhs.isa().run(Round {
             k,
             width,
@@ -268,21 +254,19 @@ pub fn round<'a>(
         });
         rows.fill(Row::PLAIN);
     });
-    let m = rows.len();
-    Lhs { m, groups, rows }
 }
 
-/// The rows of `lhs` as blocks for products with `rhs`, made on several threads if there are some
+/// Makes blocks of the rows of `lhs` for products with `rhs`, on several threads if there are some
 /// and that is faster.
-pub fn blocks<'a>(
+pub fn blocks(
     threads: Option<&Threads>,
     rhs: &Packed,
     lhs: &[f32],
-    (groups, rows): (&'a mut [RowBlock], &'a mut [Row]),
-) -> Lhs<'a, RowBlock> {
-    let (k, m) = (rhs.k(), rows.len());
+    room: (&mut [RowBlock], &mut [Row]),
+) {
+    let k = rhs.k();
     let per_row = matches!(rhs.element(), Element::Blocks { per_row: true, .. });
-    each_part(threads, rhs, lhs, (groups, rows), |rows, blocks, _| {
+    each_part(threads, rhs, lhs, room, |rows, blocks, _| {
         rhs.isa().run(EncodeBlocks {
             k,
             per_row,
@@ -290,7 +274,6 @@ pub fn blocks<'a>(
             blocks,
         });
     });
-    Lhs { m, groups, rows }
 }
 
 /// Codes with a scale for each block of a row, or for the whole row.

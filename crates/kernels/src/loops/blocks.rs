@@ -341,7 +341,7 @@ unsafe fn tile<
     X: Vector<LANES, BYTES, PER>,
 {
     let (float, blocks) = (vector.floats(), product.groups);
-    let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, blocks));
+    let rows: [_; MR] = std::array::from_fn(|r| product.row(first_row + r));
     let mut acc = [[float.splat(0.); NV]; MR];
     // Told its number, the compiler unrolls the loop, for which there are too few registers.
     let steps = match MR {

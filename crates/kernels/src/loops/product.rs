@@ -63,43 +63,6 @@ impl Row {
     };
 }
 
-/// Activations, `[m, groups]`, and the parameters of each row.
-#[derive(Clone, Copy)]
-pub struct Lhs<'a, G> {
-    pub m: usize,
-    pub groups: &'a [G],
-    /// Empty beside floats.
-    pub rows: &'a [Row],
-}
-
-impl<'a, G> Lhs<'a, G> {
-    pub const EMPTY: Self = Self {
-        m: 0,
-        groups: &[],
-        rows: &[],
-    };
-
-    /// The `count` groups of a row.
-    #[inline(always)]
-    pub fn groups(&self, row: usize, count: usize) -> &'a [G] {
-        &self.groups[row * count..][..count]
-    }
-
-    /// Some of the rows, of `count` groups each.
-    pub fn of(&self, rows: Range<usize>, count: usize) -> Self {
-        Self {
-            m: rows.len(),
-            groups: &self.groups[rows.start * count..rows.end * count],
-            rows: self.rows.get(rows).unwrap_or_default(),
-        }
-    }
-
-    #[inline(always)]
-    pub fn row(&self, row: usize) -> &'a Row {
-        self.rows.get(row).unwrap_or(&Row::PLAIN)
-    }
-}
-
 /// Elements of an output in the second-level caches of two cores: 2 MiB.
 const L2: usize = 1 << 19;
 
@@ -283,8 +246,12 @@ pub struct Part {
 /// weights, or pairs for bfloat16 weights.
 #[derive(Clone, Copy)]
 pub struct Product<'a, G> {
-    /// The activations.
-    pub lhs: Lhs<'a, G>,
+    /// Rows of activations.
+    pub m: usize,
+    /// The activations, row by row.
+    pub lhs: &'a [G],
+    /// The parameters of each row; empty beside floats.
+    pub rows: &'a [Row],
     /// The weights.
     pub rhs: &'a Packed,
     /// The number of groups of inputs that are multiplied: all groups of the weights, or the first.
@@ -297,11 +264,9 @@ impl<'a> Product<'a, f32> {
     /// The product of `rows` rows of `xs`.
     pub fn of(xs: &'a [f32], rows: usize, rhs: &'a Packed, activation: Option<Activation>) -> Self {
         Self {
-            lhs: Lhs {
-                m: rows,
-                groups: xs,
-                rows: &[],
-            },
+            m: rows,
+            lhs: xs,
+            rows: &[],
             rhs,
             groups: rhs.groups(),
             activation,
@@ -317,26 +282,39 @@ impl<'a> Product<'a, Pair> {
     )]
     #[inline(always)]
     pub fn by_twos(self) -> Product<'a, [Pair; 2]> {
-        let Self {
-            lhs,
-            rhs,
-            groups,
-            activation,
-        } = self;
         Product {
-            lhs: Lhs {
-                m: lhs.m,
-                groups: lhs.groups.as_chunks().0,
-                rows: lhs.rows,
-            },
-            rhs,
-            groups: groups / 2,
-            activation,
+            groups: self.groups / 2,
+            ..self.with(self.m, self.lhs.as_chunks().0, self.rows)
         }
     }
 }
 
-impl<G> Product<'_, G> {
+impl<'a, G> Product<'a, G> {
+    /// The product of other activations, `m` rows.
+    #[inline(always)]
+    pub fn with<H>(self, m: usize, lhs: &'a [H], rows: &'a [Row]) -> Product<'a, H> {
+        Product {
+            m,
+            lhs,
+            rows,
+            rhs: self.rhs,
+            groups: self.groups,
+            activation: self.activation,
+        }
+    }
+
+    /// The groups of a row.
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &'a [G] {
+        &self.lhs[row * self.groups..][..self.groups]
+    }
+
+    /// The parameters of a row.
+    #[inline(always)]
+    pub fn parameters(&self, row: usize) -> &'a Row {
+        self.rows.get(row).unwrap_or(&Row::PLAIN)
+    }
+
     /// Calls `apply` with the activation function, if there is one, and rows of a panel's
     /// channels: once a panel, while the sums are in L1.
     ///

@@ -345,12 +345,12 @@ unsafe fn tile<
 {
     let groups = product.groups;
     // Slices of one length, so that one check of a group holds for all rows.
-    let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first_row + r, groups));
-    let rows = two_bases(rows, product.lhs.groups, first_row, groups);
+    let rows: [_; MR] = std::array::from_fn(|r| product.row(first_row + r));
+    let rows = two_bases(rows, product.lhs, first_row, groups);
     let weights = &panel.groups::<BYTES, NV>()[..groups];
 
     let channels = panel.channels::<LANES, NV>(0);
-    let of_rows: [_; MR] = std::array::from_fn(|r| product.lhs.row(first_row + r));
+    let of_rows: [_; MR] = std::array::from_fn(|r| product.parameters(first_row + r));
     let mut acc = [[vector.start(Row::PLAIN, channels[0]); NV]; MR];
     for r in 0..MR {
         for v in 0..NV {
@@ -466,7 +466,7 @@ where
     V: Vector<LANES, BYTES>,
 {
     let (first, block) = lhs;
-    let rows: [_; MR] = std::array::from_fn(|r| product.lhs.groups(first + r, weights.len()));
+    let rows: [_; MR] = std::array::from_fn(|r| product.row(first + r));
     let mut acc = [zeros; MR];
     for group in block {
         if MR == 1 {
@@ -501,7 +501,7 @@ unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
     V: Vector<LANES, BYTES>,
 {
     let groups = product.groups;
-    let rows = [product.lhs.groups(row, groups)];
+    let rows = [product.row(row)];
     let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
     let mut acc = panels.map(|panel| {
         let channels = panel.channels::<LANES, NV>(0);

@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::product::{Lhs, Part, Product, Sink};
+use super::product::{Part, Product, Sink};
 
 /// Widened groups of a block: 64 KiB of four i16 each, which stay in L2.
 const GROUPS: usize = 8 << 10;
@@ -39,23 +39,15 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
     };
     for first in part.rows.clone().step_by(rows) {
         let block = first..part.rows.end.min(first + rows);
-        let lhs = product.lhs.of(block.clone(), groups);
-        let wide = &mut room[..lhs.groups.len()];
-        for (&group, wide) in lhs.groups.iter().zip(wide.iter_mut()) {
+        let lhs = &product.lhs[block.start * groups..block.end * groups];
+        let wide = &mut room[..lhs.len()];
+        for (&group, wide) in lhs.iter().zip(wide.iter_mut()) {
             wide.write(widen(group));
         }
         // SAFETY: each is written, and a written `MaybeUninit<W>` is a `W`.
         let wide = unsafe { &*(std::ptr::from_ref(wide) as *const [W]) };
-        let product = Product {
-            lhs: Lhs {
-                m: lhs.m,
-                groups: wide,
-                rows: lhs.rows,
-            },
-            rhs: product.rhs,
-            groups,
-            activation: product.activation,
-        };
+        let rows = product.rows.get(block.clone()).unwrap_or_default();
+        let product = product.with(block.len(), wide, rows);
         let part = Part {
             rows: 0..block.len(),
             ..part.clone()

@@ -78,9 +78,9 @@ pub unsafe fn attend<const CAREFUL: bool>(
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let lhs = product.lhs.of(part.rows.clone(), product.groups);
+    let [start, end] = [part.rows.start, part.rows.end].map(|row| row * product.groups);
     let has_7_bits = || {
-        let codes = lhs.groups.as_flattened().iter();
+        let codes = product.lhs[start..end].as_flattened().iter();
         codes.fold(0, |used, code| used | code) <= 127
     };
     // SAFETY: the contract is the same.

@@ -34,7 +34,6 @@ pub use step::{Step, update_state};
 
 use super::quantize::{self, BLOCK_GROUPS, Codes};
 use crate::arch;
-use crate::loops::product::Lhs;
 use crate::packed::Element;
 use crate::qparams::activation::DynamicConfig;
 use crate::threads::Threads;
@@ -70,21 +69,15 @@ fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
-    let room = codes.room(rows, rows * ih.groups());
-    let inputs = quantize::quantize(Some(&threads), ih, config, sums, xs, room);
+    let (groups, rows) = codes.room(rows, rows * ih.groups());
+    quantize::quantize(Some(&threads), ih, config, sums, xs, (groups, rows));
+    let inputs = (&*groups, &*rows);
     for direction in directions {
         let [_, hh] = direction.weights;
         let sums = hh.has_zero_points();
-        run(
-            &threads,
-            direction,
-            inputs,
-            config.per_row,
-            arch::multiply,
-            |h, room| {
-                quantize::quantize(None, hh, config, sums, h, room);
-            },
-        );
+        run(&threads, direction, inputs, arch::multiply, |h, room| {
+            quantize::quantize(None, hh, config, sums, h, room);
+        });
     }
     codes.keep();
 }
@@ -97,14 +90,15 @@ fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
     let (groups, rows) = codes.room(rows, rows * ih.groups());
-    let inputs = quantize::round(Some(&threads), ih, xs, (quantize::as_pairs(groups), rows));
+    let groups = quantize::as_pairs(groups);
+    quantize::round(Some(&threads), ih, xs, (groups, rows));
+    let inputs = (&*groups, &*rows);
     for direction in directions {
         let [_, hh] = direction.weights;
         run(
             &threads,
             direction,
             inputs,
-            true,
             arch::multiply_bf16,
             |h, room| {
                 quantize::round(None, hh, h, room);
@@ -122,14 +116,15 @@ fn blocks(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
     let (groups, rows) = codes.room(rows, rows * ih.groups() * BLOCK_GROUPS);
-    let inputs = quantize::blocks(Some(&threads), ih, xs, (quantize::as_blocks(groups), rows));
+    let groups = quantize::as_blocks(groups);
+    quantize::blocks(Some(&threads), ih, xs, (groups, rows));
+    let inputs = (&*groups, &*rows);
     for direction in directions {
         let [_, hh] = direction.weights;
         run(
             &threads,
             direction,
             inputs,
-            true,
             arch::multiply_blocks,
             |h, room| {
                 quantize::blocks(None, hh, h, room);
@@ -142,16 +137,10 @@ fn blocks(xs: &[f32], directions: Vec<Recurrence<'_>>) {
 fn float(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let threads = Threads::of_caller();
     for direction in directions {
-        let inputs = Lhs {
-            m: direction.rows(),
-            groups: xs,
-            rows: &[],
-        };
         run(
             &threads,
             direction,
-            inputs,
-            true,
+            (xs, &[]),
             arch::multiply_f16,
             |h, (groups, _)| {
                 groups.copy_from_slice(h);

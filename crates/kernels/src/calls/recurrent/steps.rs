@@ -8,31 +8,31 @@ use super::plan::{Cut, Work};
 use super::state::{Set, State};
 use crate::calls::quantize::Codes;
 use crate::loops::buffer::Aligned;
-use crate::loops::product::{Group, Lhs, Part, Product, Row, Sink};
-use crate::packed::Packed;
+use crate::loops::product::{Group, Part, Product, Row, Sink};
+use crate::packed::{Element, Packed};
 use crate::threads::{Shared, Threads};
 
 thread_local! {
     static MEMORY: Cell<Aligned> = Cell::default();
 }
 
-/// All steps, with products by the `kernel`. `codes` quantizes rows of the hidden state: any of them
-/// if rows are independent (`apart`), else all of them together.
+/// All steps, with products by the `kernel`. `codes` quantizes rows of the hidden state: any of
+/// them, or all of them together if they share a scale.
 pub fn run<G: Group>(
     threads: &Threads,
     recurrence: Recurrence<'_>,
-    inputs: Lhs<'_, G>,
-    apart: bool,
+    inputs: (&[G], &[Row]),
     kernel: unsafe fn(&Product<'_, G>, &Sink<'_>, Part),
     codes: impl Fn(&[f32], (&mut [G], &mut [Row])) + Sync,
 ) {
     let (steps, [ih, hh]) = (recurrence.steps, recurrence.weights);
+    let share_scale = matches!(hh.element(), Element::Int8(config) if !config.per_row);
     let cut = Cut {
         ih,
         hh,
         group_bytes: size_of::<G>(),
         threads: threads.count(),
-        apart,
+        apart: !share_scale,
     };
     let work = cut.plan(steps);
     let at_once = work.iter().map(|work| match work {
@@ -97,7 +97,7 @@ struct Steps<'a, G, C> {
     steps: &'a [Range<usize>],
     ih: &'a Packed,
     hh: &'a Packed,
-    inputs: Lhs<'a, G>,
+    inputs: (&'a [G], &'a [Row]),
     state: State<'a>,
     /// The codes of a hidden state that threads share, before a step.
     groups: Shared<'a, G>,
@@ -110,8 +110,10 @@ struct Steps<'a, G, C> {
 impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
     /// Computes a part of the products of some rows of the input.
     fn input(&self, rows: &Range<usize>, part: Part) {
-        let lhs = self.inputs.of(rows.clone(), self.ih.groups());
-        self.multiply((lhs, self.ih, self.state.ih), part);
+        let (width, (groups, of_rows)) = (self.ih.groups(), self.inputs);
+        let lhs = &groups[rows.start * width..rows.end * width];
+        let of_rows = of_rows.get(rows.clone()).unwrap_or_default();
+        self.multiply((lhs, of_rows), self.ih, self.state.ih, part);
     }
 
     /// Quantizes a block of the hidden state before a step.
@@ -132,19 +134,16 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
         let lhs = match own {
             // SAFETY: they are written in the phase before, and not in this one.
             None => unsafe {
-                Lhs {
-                    m: active,
-                    groups: self.groups.read(0..active * width),
-                    rows: self.rows.read(0..active),
-                }
+                let groups = self.groups.read(0..active * width);
+                (groups, self.rows.read(0..active))
             },
             Some(own) => {
+                let (groups, rows) = own.codes.room(active, active * width);
                 if own.step != Some(step) {
-                    let room = own.codes.room(active, active * width);
-                    (self.codes)(self.h_before(step, 0..active), room);
+                    (self.codes)(self.h_before(step, 0..active), (&mut *groups, &mut *rows));
                     own.step = Some(step);
                 }
-                own.codes.lhs(active, width)
+                (&*groups, &*rows)
             }
         };
         let (rows, sets) = (part.rows.clone(), part.panels.clone());
@@ -152,7 +151,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
             step: Some(step),
             ..part
         };
-        self.multiply((lhs, self.hh, self.state.hh), part);
+        self.multiply(lhs, self.hh, self.state.hh, part);
         let start = self.steps[step].start;
         let update = |set: &Set| {
             // SAFETY: this set of these rows is in no other part of the step, and its products come
@@ -167,9 +166,12 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
     }
 
     /// Computes a part of a product, the panels of which are sets of one for each gate.
-    fn multiply(&self, (lhs, rhs, out): (Lhs<'_, G>, &Packed, Sink<'_>), part: Part) {
+    fn multiply(&self, lhs: (&[G], &[Row]), rhs: &Packed, out: Sink<'_>, part: Part) {
+        let (lhs, rows) = lhs;
         let product = Product {
+            m: part.rows.end,
             lhs,
+            rows,
             rhs,
             groups: rhs.groups(),
             activation: None,

@@ -324,7 +324,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
     for block in 0..blocks {
         let bound = |block| rows.start + rows.len() * block / blocks;
         let rows = bound(block)..bound(block + 1);
-        let lhs = &product.lhs.groups[rows.start * groups..rows.end * groups];
+        let lhs = &product.lhs[rows.start * groups..rows.end * groups];
         let ends = ends.of(lhs, groups, rows.len());
         let activations = Activations {
             groups: lhs,
@@ -530,7 +530,7 @@ impl Lines<'_> {
         finish: impl Finish,
     ) {
         let height = self.rows.len();
-        let rows = &product.lhs.rows[self.rows.clone()];
+        let rows = &product.rows[self.rows.clone()];
         let channels = self.panel.channels::<LINE, C>(self.lane);
         // SAFETY: the tiles were stored; no other thread writes these rows of this panel, and no
         // other of ours is alive.
