@@ -107,7 +107,7 @@ type Tile = (usize, Vec<([f32; HEIGHT], [i32; HEIGHT])>);
 /// Tiles of some rows, at least 16; the last may overlap the one before.
 fn tiles_of(product: &Product<'_, RowBlock>, rows: Range<usize>) -> impl Iterator<Item = Tile> {
     let of_rows = move |first: usize, block: usize| {
-        let row = |r: usize| &product.lhs.groups(first + r, product.groups)[block];
+        let row = |r: usize| &product.row(first + r)[block];
         let scales = std::array::from_fn(|r| blocks::scale(row(r)));
         (scales, std::array::from_fn(|r| blocks::less(row(r))))
     };
@@ -152,7 +152,7 @@ unsafe fn tile<const OFFSETS: bool>(
     out: &Sink<'_>,
 ) {
     let (float, blocks) = (avx512_vnni::register(), product.groups);
-    let rows = &product.lhs.groups[first * blocks..(first + HEIGHT) * blocks];
+    let rows = &product.lhs[first * blocks..(first + HEIGHT) * blocks];
     let mut acc = [[float.splat(0.)]; HEIGHT];
     let mut sums = Sums([[0; LINE]; HEIGHT]);
     let of_blocks = panel.blocks::<LINE, ROW>(format).zip(codes).zip(of_rows);
