@@ -194,18 +194,20 @@ impl Op for Encode<'_> {
         let block = (BLOCK / k).clamp(1, ROWS);
         let blocks = self.lhs.chunks(block * k).zip(self.rows.chunks_mut(block));
         for ((lhs, rows), groups) in blocks.zip(self.groups.chunks_mut(block * width)) {
-            if self.common.is_none() {
+            if let Some(common) = self.common {
+                let finite = rows.iter_mut().filter(|row| !row.scale.is_nan());
+                finite.for_each(|row| *row = common);
+            } else {
                 for (values, extent) in lhs.chunks_exact(k).zip(&mut extents) {
                     *extent = rows::extent(values);
                 }
-            }
-            for (to, extent) in rows.iter_mut().zip(&extents) {
-                *to = match self.common {
-                    Some(_) if to.scale.is_nan() => NOT_FINITE,
-                    Some(common) => common,
-                    None if extent.finite => row(config.qparams(extent.min, extent.max)),
-                    None => NOT_FINITE,
-                };
+                for (extent, to) in extents.iter().zip(&mut *rows) {
+                    *to = if extent.finite {
+                        row(config.qparams(extent.min, extent.max))
+                    } else {
+                        NOT_FINITE
+                    };
+                }
             }
             let rows = lhs.chunks_exact(k).zip(rows);
             for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(width)) {
