@@ -23,7 +23,6 @@ use super::float_vector::Register;
 use super::number::Number;
 use super::product::{Group, Part, Product, Sink};
 use crate::packed::Panel;
-use crate::packed::blocks::Block;
 use crate::qparams::blocks::{Blocks, INPUTS};
 use crate::qparams::symmetric_row;
 
@@ -364,57 +363,56 @@ unsafe fn tile<
             }
         }
         for i in 0..steps {
-            let codes = (weights.codes, i * weights.registers + register);
+            let first = i * weights.registers + register;
+            // SAFETY: a block has as many rows of codes, each of all registers.
+            let codes = unsafe { weights.codes.get_unchecked(first..first + NV) };
             if MR == 1 {
-                fetch_ahead(&weights.codes[codes.1..][..NV]);
+                fetch_ahead(codes);
             }
             let rows = (of_rows, i * PER);
-            // SAFETY: a block has as many rows of codes, each of all registers; together they have
-            // as many groups as the blocks of rows.
+            // SAFETY: all rows of codes have as many groups as the blocks of rows.
             unsafe { step::<LANES, BYTES, PER, NV, MR, X>(&mut sums, codes, rows, vector) };
         }
+        let scales = &weights.scales[register..][..NV];
         if MR == 1 {
-            fetch_ahead(&weights.scales[register..][..NV]);
+            fetch_ahead(scales);
         }
         let of_rows = |r: usize| (scale(of_rows[r]), self::less(of_rows[r]));
         let totals = |r: usize, v: usize| vector.float(sums[r][v], less(r));
-        let weights = (weights, format, register);
+        let offsets = OFFSETS.then(|| (&weights.offsets[register..][..NV], format));
         let widen = |halves: &_| vector.widen(halves);
-        add::<LANES, BYTES, NV, MR, OFFSETS, _>(&mut acc, totals, of_rows, weights, widen, float);
+        add::<LANES, NV, MR, _>(&mut acc, totals, of_rows, (scales, offsets), widen, float);
     }
     // SAFETY: the tile is in the part that this thread alone computes.
     unsafe { store(out, (panel, register), first_row, acc, float) };
 }
 
+/// Registers of float16 numbers.
+type Halves<'a, const LANES: usize> = &'a [[[u8; 2]; LANES]];
+
 /// Adds the sums of a block of inputs, times the scales of rows and channels, to a tile's; given the
-/// scale and the negated sum of codes of each row.
+/// scale and the negated sum of codes of each row, and the scales of the registers and their
+/// offsets, if they have any.
 #[inline(always)]
-pub fn add<
-    const LANES: usize,
-    const BYTES: usize,
-    const NV: usize,
-    const MR: usize,
-    const OFFSETS: bool,
-    R: Register<LANES>,
->(
+pub fn add<const LANES: usize, const NV: usize, const MR: usize, R: Register<LANES>>(
     acc: &mut [[R::V; NV]; MR],
     totals: impl Fn(usize, usize) -> R::V,
     of_rows: impl Fn(usize) -> (f32, i32),
-    (weights, format, register): (Block<'_, LANES, BYTES>, Blocks, usize),
+    (scales, offsets): (Halves<'_, LANES>, Option<(Halves<'_, LANES>, Blocks)>),
     widen: impl Fn(&[[u8; 2]; LANES]) -> R::V,
     float: R,
 ) {
     for v in 0..NV {
-        let scale = widen(&weights.scales[register + v]);
+        let scale = widen(&scales[v]);
         for (r, acc) in acc.iter_mut().enumerate() {
             let scale = multiplied(float, scale, of_rows(r).0);
             acc[v] = float.fma(totals(r, v), scale, acc[v]);
         }
-        if !OFFSETS {
+        let Some((offsets, format)) = offsets else {
             continue;
-        }
+        };
         // Less the addend, for less the sum.
-        let offset = widen(&weights.offsets[register + v]);
+        let offset = widen(&offsets[v]);
         let addend = match format {
             Blocks::Int4ZeroPoint => float.fma(scale, offset, float.splat(-0.)),
             _ => multiplied(float, offset, -1.),
@@ -427,7 +425,7 @@ pub fn add<
     }
 }
 
-/// A row of codes, from a register on, times its groups of activations: `NV` loads, `PER * MR`
+/// A row of codes of `NV` registers times its groups of activations: `NV` loads, `PER * MR`
 /// broadcasts, `PER * MR * NV` dot products.
 ///
 /// # Safety
@@ -444,14 +442,14 @@ unsafe fn step<
     X,
 >(
     sums: &mut [[X::Int; NV]; MR],
-    (codes, register): (&[[u8; BYTES]], usize),
+    codes: &[[u8; BYTES]],
     (rows, group): ([&RowBlock; MR], usize),
     vector: X,
 ) where
     X: Vector<LANES, BYTES, PER>,
 {
     // SAFETY: there are these registers.
-    let load = |v| vector.load(unsafe { codes.get_unchecked(register + v) });
+    let load = |v| vector.load(unsafe { codes.get_unchecked(v) });
     let codes: [_; NV] = std::array::from_fn(load);
     for p in 0..PER {
         for r in 0..MR {

@@ -47,7 +47,7 @@ pub fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]],
 
 /// Has what is that far behind some weights brought to L1.
 #[inline(always)]
-pub fn fetch_ahead<T, const N: usize>(weights: &[[T; N]]) {
+pub fn fetch_ahead<T>(weights: &[T]) {
     let bytes = size_of_val(weights);
     for line in (0..bytes).step_by(LINE) {
         prefetch::<1>(weights.as_ptr().cast(), DISTANCE + line);

@@ -163,11 +163,13 @@ unsafe fn tile<const OFFSETS: bool>(
         unsafe {
             tiles::multiply_block(lhs, blocks * size_of::<RowBlock>(), codes, &mut sums.0);
         }
-        blocks::add::<LINE, ROW, 1, HEIGHT, OFFSETS, _>(
+        let of_register = register..register + 1;
+        let offsets = OFFSETS.then(|| (&weights.offsets[of_register.clone()], format));
+        blocks::add::<LINE, 1, HEIGHT, _>(
             &mut acc,
             |r, _| _mm512_cvtepi32_ps(avx512_vnni::integers(&sums.0[r])),
             |r| (scales[r], less[r]),
-            (weights, format, register),
+            (&weights.scales[of_register], offsets),
             |halves| avx512_vnni::of_halves(halves),
             float,
         );
