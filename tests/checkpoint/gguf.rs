@@ -361,7 +361,22 @@ fn sizes_have_limits() -> Result<()> {
         ]
         .concat()
     };
+    // No rows of Q8_0.
+    let wide = |k: u64| {
+        let sizes = [
+            2u32.to_le_bytes().to_vec(),
+            k.to_le_bytes().to_vec(),
+            vec![0; 8],
+        ]
+        .concat();
+        [text(b"a.weight"), sizes, vec![8, 0, 0, 0], vec![0; 8]].concat()
+    };
     let cases = [
+        (file(1, &[], &[&wide(1 << 56), &[0; 64]]), ""),
+        (
+            file(1, &[], &[&wide(1 << 58), &[0; 64]]),
+            "expected whole blocks of [0, 288230376151711744]",
+        ),
         (file(1 << 20, &[], &[]), "failed to fill whole buffer"),
         (
             file((1 << 20) + 1, &[], &[]),
@@ -385,8 +400,8 @@ fn sizes_have_limits() -> Result<()> {
     ];
     for (bytes, expected) in cases {
         fs::write(&path, bytes)?;
-        match Checkpoint::open(&path) {
-            Ok(_) => assert_eq!(expected, ""),
+        match read(&path) {
+            Ok(()) => assert_eq!(expected, ""),
             Err(error) => {
                 let error = error.to_string();
                 assert!(

@@ -259,6 +259,9 @@ impl Described {
                 return Err(invalid(name, "a type of GGUF that is known", got));
             }
         };
+        // The bits of a row can be counted, even where there are no rows.
+        let counted: Vec<_> = shape.iter().map(|size| (*size).max(1)).collect();
+        let bytes = header::bytes(Dtype::F64, &counted).and(bytes);
         let start = data.checked_add(self.offset);
         let end = start.and_then(|start| start.checked_add(bytes?));
         let Some((start, bytes)) = start
