@@ -81,7 +81,7 @@ type Build = Arc<dyn Fn(&ObserverConfig) -> Result<Box<dyn Observer>> + Send + S
 /// };
 /// use candle_dynquant::{QDType, QScheme, Result};
 ///
-/// /// The same scale, whatever comes.
+/// /// A fixed scale, whatever the weight.
 /// #[derive(Debug)]
 /// struct Fixed(f32);
 ///

@@ -22,8 +22,8 @@
 //! an error of up to 2^-150: 2^-10 of a product of 2^-140, the one for values of 255 and 127 steps
 //! and a maximum of 2.3e-38 when multiplied. A float product of these values is subnormal, too.
 //!
-//! The formulas of weights are those of [`observer`](crate::observer)s, and equal torch 2.9.1's or
-//! onnxruntime 1.31.1's to the bit; those of activations are in
+//! [`observer`](crate::observer)s compute the parameters of weights, which equal torch 2.9.1's or
+//! onnxruntime 1.31.1's to the bit; the formulas of activations are in
 //! [`candle_dynquant_kernels::qparams`].
 
 #[doc(hidden)]

@@ -20,7 +20,7 @@ pub struct PagePoint {
 /// The length of a bar and the figure at its end.
 pub type Bar = (f64, String);
 
-/// A table with two bars for each layer; `titles` are those of the table and of both bars.
+/// A table with two bars for each layer, and the titles of the table and of both bars.
 pub fn bars<'a>(
     [title, titles @ ..]: [&str; 3],
     layers: impl Iterator<Item = &'a LayerInspection>,
@@ -72,7 +72,7 @@ pub fn curve(points: &[PagePoint]) -> String {
     let line = |of: fn(&PagePoint) -> Option<f64>| {
         let points = points.iter().enumerate();
         let points = points.filter_map(|(at, point)| Some([at as f64, of(point)?]));
-        // What an f32 can hold leaves room for the arithmetic of axes.
+        // Values within f32's range leave room for the arithmetic of axes.
         points.filter(|[_, y]| (*y as f32).is_finite()).collect()
     };
     let lines = [

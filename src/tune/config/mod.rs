@@ -92,8 +92,8 @@ impl TuningConfig {
         self
     }
 
-    /// The maximum number of trials; the evaluation of the float model is none. With 1, the model is
-    /// that of the first trial, whatever its accuracy: Neural Compressor's `performance_only`.
+    /// The maximum number of trials; the evaluation of the float model is none. With 1, the first
+    /// trial gives the model, whatever its accuracy: Neural Compressor's `performance_only`.
     #[must_use]
     pub fn max_trials(mut self, trials: usize) -> Self {
         self.max_trials = trials;
