@@ -91,7 +91,9 @@ impl Float {
     }
 
     fn number(&self, key: &str) -> Result<f64> {
-        let number = self.config[key].as_f64();
+        // transformers 5 writes the base of rotary embeddings in an object of its own.
+        let own = &self.config["rope_parameters"][key];
+        let number = self.config[key].as_f64().or_else(|| own.as_f64());
         number.with_context(|| format!("config.json: key {key:?}: expected a number"))
     }
 
