@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use super::activation::Activation;
 use super::attention_int8::encode;
-use super::fetch::{claim, fetch_ahead};
+use super::fetch::{claim, fetch_blocks};
 use super::float_vector::Register;
 use super::number::Number;
 use super::product::{Group, Part, Product, Sink};
@@ -367,7 +367,7 @@ unsafe fn tile<
             // SAFETY: a block has as many rows of codes, each of all registers.
             let codes = unsafe { weights.codes.get_unchecked(first..first + NV) };
             if MR == 1 {
-                fetch_ahead(codes);
+                fetch_blocks(codes);
             }
             let rows = (of_rows, i * PER);
             // SAFETY: all rows of codes have as many groups as the blocks of rows.
@@ -375,7 +375,7 @@ unsafe fn tile<
         }
         let scales = &weights.scales[register..][..NV];
         if MR == 1 {
-            fetch_ahead(scales);
+            fetch_blocks(scales);
         }
         let of_rows = |r: usize| (scale(of_rows[r]), self::less(of_rows[r]));
         let totals = |r: usize, v: usize| vector.float(sums[r][v], less(r));

@@ -59,12 +59,11 @@ const STEP: usize = 512;
 
 impl Decoder {
     pub fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        // Before the layers, whose loading leaves the allocator time to return what it was read to.
+        let own = || nn::linear_no_bias(config.hidden_size, config.vocab_size, vb.pp("lm_head"));
+        let own = (!config.is_tied()).then(own).transpose()?;
         let model = Model::load(config, vb.pp("model"))?;
-        let lm_head = if config.is_tied() {
-            nn::Linear::tied(&model.embed_tokens, None)
-        } else {
-            nn::linear_no_bias(config.hidden_size, config.vocab_size, vb.pp("lm_head"))?
-        };
+        let lm_head = own.unwrap_or_else(|| nn::Linear::tied(&model.embed_tokens, None));
         Ok(Self { model, lm_head })
     }
 
