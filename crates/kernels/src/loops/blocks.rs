@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use super::activation::Activation;
 use super::attention_int8::encode;
-use super::fetch::{claim, fetch_blocks};
+use super::fetch::{Ahead, claim, fetch_blocks};
 use super::float_vector::Register;
 use super::number::Number;
 use super::product::{Group, Part, Product, Sink};
@@ -221,9 +221,17 @@ pub unsafe fn multiply<
     for index in panels {
         let panel = product.rhs.panel(index);
         let registers = panel.sums.len() / LANES;
+        let tiles_of_rows = rows.len().div_ceil(MR);
+        // After the last panel a thread mostly goes on with the part beside this one.
+        let next: &[u8] = if tiles_of_rows > 1 && index + 1 < product.rhs.panels() {
+            product.rhs.panel(index + 1).weights
+        } else {
+            &[]
+        };
+        let ahead = &mut Ahead::new(next, registers.div_ceil(2) * tiles_of_rows, product.groups);
         let mut register = 0;
         while register < registers {
-            let (of, rows) = ((panel, format, register), rows.clone());
+            let (of, rows) = ((panel, format, register, &mut *ahead), rows.clone());
             // Panels of 8 lanes have two registers at most: wider tiles are not compiled for them.
             // SAFETY: the rows and the panel are in the part that this thread alone computes.
             unsafe {
@@ -271,7 +279,7 @@ unsafe fn tiles<
     X,
 >(
     product: &Product<'_, RowBlock>,
-    of: (Panel<'_>, Blocks, usize),
+    (panel, format, register, ahead): (Panel<'_>, Blocks, usize, &mut Ahead<'_>),
     out: &Sink<'_>,
     rows: Range<usize>,
     vector: X,
@@ -284,11 +292,12 @@ where
     let mut row = rows.start;
     for left in (1..=tiles).rev() {
         let height = (rows.end - row).div_ceil(left);
+        let of = (panel, format, register, &mut *ahead);
         // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
         // alone computes.
         unsafe {
-            if far && of.2 == 0 {
-                claim(out, of.0, row..row + height);
+            if far && register == 0 {
+                claim(out, panel, row..row + height);
             }
             match height {
                 6 if const { MR >= 6 } => {
@@ -332,7 +341,7 @@ unsafe fn tile<
     X,
 >(
     product: &Product<'_, RowBlock>,
-    (panel, format, register): (Panel<'_>, Blocks, usize),
+    (panel, format, register, ahead): (Panel<'_>, Blocks, usize, &mut Ahead<'_>),
     out: &Sink<'_>,
     first_row: usize,
     vector: X,
@@ -342,6 +351,9 @@ unsafe fn tile<
     let (float, blocks) = (vector.floats(), product.groups);
     let rows: [_; MR] = std::array::from_fn(|r| product.row(first_row + r));
     let mut acc = [[float.splat(0.); NV]; MR];
+    // All rows pass the panel at once.
+    let near = MR == 1 || ahead.is_none();
+    let (mut own, times) = (*ahead, ahead.times());
     // Told its number, the compiler unrolls the loop, for which there are too few registers.
     let steps = match MR {
         1 => GROUPS / PER,
@@ -356,6 +368,9 @@ unsafe fn tile<
         // SAFETY: each row has as many blocks.
         let of_rows = rows.map(|row| unsafe { row.get_unchecked(block) });
         let less = |r: usize| if OFFSETS { 0 } else { less(of_rows[r]) };
+        if MR > 1 {
+            own.fetch(times);
+        }
         let mut sums = [[vector.start(0); NV]; MR];
         for r in 0..MR {
             for v in 0..NV {
@@ -366,7 +381,7 @@ unsafe fn tile<
             let first = i * weights.registers + register;
             // SAFETY: a block has as many rows of codes, each of all registers.
             let codes = unsafe { weights.codes.get_unchecked(first..first + NV) };
-            if MR == 1 {
+            if near {
                 fetch_blocks(codes);
             }
             let rows = (of_rows, i * PER);
@@ -374,7 +389,7 @@ unsafe fn tile<
             unsafe { step::<LANES, BYTES, PER, NV, MR, X>(&mut sums, codes, rows, vector) };
         }
         let scales = &weights.scales[register..][..NV];
-        if MR == 1 {
+        if near {
             fetch_blocks(scales);
         }
         let of_rows = |r: usize| (scale(of_rows[r]), self::less(of_rows[r]));
@@ -383,6 +398,7 @@ unsafe fn tile<
         let widen = |halves: &_| vector.widen(halves);
         add::<LANES, NV, MR, _>(&mut acc, totals, of_rows, (scales, offsets), widen, float);
     }
+    *ahead = own;
     // SAFETY: the tile is in the part that this thread alone computes.
     unsafe { store(out, (panel, register), first_row, acc, float) };
 }

@@ -58,6 +58,59 @@ pub fn fetch_blocks<T>(weights: &[T]) {
     }
 }
 
+/// Weights of the next panel, which tiles of several rows bring to L2, some lines a block: no hardware
+/// prefetcher knows their address. None if all rows are one tile.
+#[derive(Clone, Copy)]
+pub struct Ahead<'a> {
+    weights: &'a [u8],
+    /// Of the next line.
+    offset: usize,
+    /// How often a tile fetches [`LINES`](Self::LINES) lines a block.
+    times: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// Fewer cost as many instructions around them.
+    const LINES: usize = 3;
+
+    /// All of a panel, by that many tiles of that many blocks.
+    #[inline(always)]
+    pub fn new(weights: &'a [u8], tiles: usize, blocks: usize) -> Self {
+        let lines = (tiles * blocks * Self::LINES).max(1);
+        Self {
+            weights,
+            offset: 0,
+            times: weights.len().div_ceil(lines * LINE),
+        }
+    }
+
+    #[inline(always)]
+    pub fn is_none(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// How often the next tile fetches lines in each of its blocks.
+    #[inline(always)]
+    pub fn times(&self) -> usize {
+        if self.offset < self.weights.len() {
+            self.times
+        } else {
+            0
+        }
+    }
+
+    /// Fetches lines, that often.
+    #[inline(always)]
+    pub fn fetch(&mut self, times: usize) {
+        for _ in 0..times {
+            for line in 0..Self::LINES {
+                prefetch::<2>(self.weights.as_ptr(), self.offset + line * LINE);
+            }
+            self.offset += Self::LINES * LINE;
+        }
+    }
+}
+
 /// Has the lines that the results of a tile go to brought to this core while its sums are computed:
 /// stores to lines beyond L2 took a tenth of a product of 1,024 rows.
 ///
