@@ -9,9 +9,9 @@ use super::declarations::attribute;
 use super::draft::Draft;
 use super::scopes::Origin;
 use super::source::Source;
-use super::syntax::segments;
+use super::syntax::{has_attribute, segments};
 use super::table;
-use super::types::{Declared, Key, Types, arguments, is_skipped, key};
+use super::types::{Declared, Key, Types, arguments, is_skipped, key, parts};
 use super::unit::Unit;
 use super::world::World;
 
@@ -28,8 +28,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
             continue;
         }
         for field in &one.fields {
-            let mut attrs = field.attrs.iter();
-            let marked = attrs.any(|attr| attr.path().is_ident("quantizable"));
+            let marked = has_attribute(&field.attrs, "quantizable");
             if marked || unit.is_left_out(unit.source.range(&field.ty).start) {
                 continue;
             }
@@ -66,11 +65,9 @@ struct Look<'l> {
 impl Look<'_> {
     fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
         match ty {
-            Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| self.plain(file, owner, ty))),
-            Type::Array(array) => self.plain(file, owner, &array.elem),
-            Type::Slice(slice) => self.plain(file, owner, &slice.elem),
-            Type::Paren(inner) => self.plain(file, owner, &inner.elem),
-            Type::Group(inner) => self.plain(file, owner, &inner.elem),
+            Type::Tuple(_) | Type::Array(_) | Type::Slice(_) | Type::Paren(_) | Type::Group(_) => {
+                any(parts(ty).into_iter().map(|ty| self.plain(file, owner, ty)))
+            }
             Type::Reference(reference) => self.plain(file, owner, &reference.elem),
             Type::FnPtr(_) => Some(false),
             Type::Path(path) if path.qself.is_none() => {

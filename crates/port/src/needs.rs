@@ -11,25 +11,25 @@ use super::unit::Unit;
 
 /// Crates that models of candle use, and their lines in a Cargo.toml.
 const CRATES: &[(&str, &str)] = &[
-    ("anyhow", "anyhow = \"1\""),
+    ("anyhow", r#"anyhow = "1""#),
     (
         "candle",
-        "candle = { package = \"candle-core\", version = \"0.11\" }",
+        r#"candle = { package = "candle-core", version = "0.11" }"#,
     ),
-    ("candle_core", "candle-core = \"0.11\""),
+    ("candle_core", r#"candle-core = "0.11""#),
     (
         "candle_dynquant",
-        "candle-dynquant = { path = \"../candle-dynquant\" }",
+        r#"candle-dynquant = { path = "../candle-dynquant" }"#,
     ),
-    ("candle_nn", "candle-nn = \"0.11\""),
-    ("candle_transformers", "candle-transformers = \"0.11\""),
-    ("rand", "rand = \"0.9\""),
+    ("candle_nn", r#"candle-nn = "0.11""#),
+    ("candle_transformers", r#"candle-transformers = "0.11""#),
+    ("rand", r#"rand = "0.9""#),
     (
         "serde",
-        "serde = { version = \"1\", features = [\"derive\"] }",
+        r#"serde = { version = "1", features = ["derive"] }"#,
     ),
-    ("serde_json", "serde_json = \"1\""),
-    ("tracing", "tracing = \"0.1\""),
+    ("serde_json", r#"serde_json = "1""#),
+    ("tracing", r#"tracing = "0.1""#),
 ];
 
 /// Lists modules of the crate that are named and not found.
@@ -47,11 +47,8 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
     }
     for (at, module, path) in find.found {
         let away = unit.is_left_out(at) || unit.source.is_kept(at);
-        let Some(absent) = unit
-            .world
-            .absent(unit.path, &module, &path)
-            .filter(|_| !away)
-        else {
+        let absent = unit.world.absent(unit.path, &module, &path);
+        let Some(absent) = absent.filter(|_| !away) else {
             continue;
         };
         let last = absent.rsplit("::").next().unwrap_or_default();
@@ -63,7 +60,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
             Some(rest) => rest.to_owned(),
             None => format!("models::{}", absent.trim_start_matches("super::")),
         };
-        draft.todos.push(unit.todo(
+        draft.list(unit.todo(
             at,
             format!("`{absent}` is not in this crate"),
             format!(
@@ -102,9 +99,9 @@ impl<'a> Visit<'a> for Find<'_, '_> {
 
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
         let at = self.unit.source.range(item).start;
-        leaves(item)
-            .into_iter()
-            .for_each(|leaf| self.path(at, leaf.path));
+        for leaf in leaves(item) {
+            self.path(at, leaf.path);
+        }
     }
 
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
@@ -118,14 +115,11 @@ impl<'a> Visit<'a> for Find<'_, '_> {
 
 /// The lines that a Cargo.toml lacks for a file.
 pub fn lines(text: &str, manifest: &str) -> Vec<&'static str> {
-    let roots: BTreeSet<_> = text
-        .match_indices("::")
-        .filter_map(|(at, _)| {
-            words(&text[..at])
-                .last()
-                .filter(|word| text[..at].ends_with(word))
-        })
-        .collect();
+    let roots = text.match_indices("::").filter_map(|(at, _)| {
+        let before = &text[..at];
+        words(before).last().filter(|word| before.ends_with(word))
+    });
+    let roots: BTreeSet<_> = roots.collect();
     let lacks = |name: &str| {
         let name = name.replace('_', "-");
         !manifest.lines().any(|line| {
@@ -134,9 +128,8 @@ pub fn lines(text: &str, manifest: &str) -> Vec<&'static str> {
             rest.trim_start().starts_with(['=', '.'])
         })
     };
-    let needed = CRATES
-        .iter()
-        .filter(|(name, _)| roots.contains(name) && lacks(name));
+    let is_needed = |(name, _): &&(&str, _)| roots.contains(name) && lacks(name);
+    let needed = CRATES.iter().filter(is_needed);
     needed.map(|(_, line)| *line).collect()
 }
 

@@ -105,10 +105,9 @@ pub fn leaves(item: &ItemUse) -> Vec<Leaf> {
                 name: "*".into(),
             }),
             UseTree::Group(group) => {
-                group
-                    .items
-                    .iter()
-                    .for_each(|tree| collect(tree, path, leaves));
+                for tree in &group.items {
+                    collect(tree, path, leaves);
+                }
             }
         }
     }
@@ -232,18 +231,14 @@ impl Scopes {
         if first == "candle_dynquant" {
             return Origin::Ours(rest.to_vec());
         }
-        let ways = [
-            "self",
-            "super",
-            "crate",
-            "models",
-            "candle_transformers",
-            "with_tracing",
-        ];
+        let is_way = |step: &String| {
+            matches!(
+                step.as_str(),
+                "self" | "super" | "crate" | "models" | "candle_transformers"
+            )
+        };
         if let Some(at) = path.iter().position(|segment| segment == "with_tracing")
-            && path[..at]
-                .iter()
-                .all(|segment| ways.contains(&segment.as_str()))
+            && path[..at].iter().all(is_way)
             && !(self.own_tracing && first != "candle_transformers")
         {
             return Origin::Traced(path[at + 1..].to_vec());
@@ -269,24 +264,18 @@ impl Scopes {
     }
 
     fn through_glob(&self, module: &[String], scope: &Scope, path: &[String]) -> Option<Origin> {
-        for glob in &scope.globs {
-            match glob {
-                Origin::Crate(_) | Origin::Other(_) | Origin::Local(..) => {}
-                _ => {
-                    let origin = glob.join(path);
-                    if origin.mapped().is_some() || matches!(origin, Origin::Ours(_)) {
-                        return Some(origin);
-                    }
-                }
-            }
-        }
-        // `use super::*` of a module in this file.
-        let above = module.split_last()?.1;
-        let globs_above = scope
-            .globs
-            .iter()
-            .any(|glob| matches!(glob, Origin::Other(path) if path.is_empty()));
-        globs_above.then(|| self.resolve(above, path))
+        let mut origins = scope.globs.iter().map(|glob| glob.join(path));
+        let is_known = |origin: &Origin| match origin {
+            Origin::Crate(_) | Origin::Other(_) | Origin::Local(..) => false,
+            origin => origin.mapped().is_some() || matches!(origin, Origin::Ours(_)),
+        };
+        origins.find(is_known).or_else(|| {
+            // `use super::*` of a module in this file.
+            let above = module.split_last()?.1;
+            let is_above = |glob: &Origin| matches!(glob, Origin::Other(path) if path.is_empty());
+            let globs_above = scope.globs.iter().any(is_above);
+            globs_above.then(|| self.resolve(above, path))
+        })
     }
 }
 
@@ -308,9 +297,9 @@ impl Collect {
 
 impl<'a> Visit<'a> for Collect {
     fn visit_item_use(&mut self, item: &'a ItemUse) {
-        let module = self.module.clone();
-        self.uses
-            .extend(leaves(item).into_iter().map(|leaf| (module.clone(), leaf)));
+        let leaves = leaves(item).into_iter();
+        let leaves = leaves.map(|leaf| (self.module.clone(), leaf));
+        self.uses.extend(leaves);
     }
 
     fn visit_item_mod(&mut self, item: &'a ItemMod) {

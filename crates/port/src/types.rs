@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Fields, GenericArgument, Item, ItemMod, PathArguments, Type};
 
+use super::features::attributes;
 use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
-use super::syntax::words;
+use super::syntax::{ends_with, has_attribute, lists, words};
 use super::table;
 
 /// The most types of a file: the searches recurse from one to those in its fields.
@@ -30,35 +31,12 @@ pub struct Declared {
 impl Declared {
     /// The attributes of the declaration.
     pub fn attrs(&self) -> &[Attribute] {
-        match &self.item {
-            Item::Struct(item) => &item.attrs,
-            Item::Enum(item) => &item.attrs,
-            Item::Union(item) => &item.attrs,
-            Item::Type(item) => &item.attrs,
-            Item::Trait(item) => &item.attrs,
-            _ => &[],
-        }
+        attributes(&self.item)
     }
 
     /// Whether a derive of this name is there.
     pub fn derives(&self, name: &str) -> bool {
-        let mut found = false;
-        for attr in self
-            .attrs()
-            .iter()
-            .filter(|attr| attr.path().is_ident("derive"))
-        {
-            let parsed = attr.parse_nested_meta(|meta| {
-                found |= meta
-                    .path
-                    .segments
-                    .last()
-                    .is_some_and(|last| last.ident == name);
-                Ok(())
-            });
-            found &= parsed.is_ok() || found;
-        }
-        found
+        lists(self.attrs(), "derive", |path| ends_with(path, name))
     }
 
     /// Whether the type can be derived for.
@@ -149,12 +127,8 @@ impl Types {
             }
         }
         for declared in self.declared.values() {
-            let conditional =
-                |one: &Declared| one.attrs().iter().any(|attr| attr.path().is_ident("cfg"));
-            let sure = declared
-                .iter()
-                .filter(|one| !conditional(one) && !one.is_local);
-            let sure: Vec<_> = sure.collect();
+            let is_sure = |one: &&Declared| !has_attribute(one.attrs(), "cfg") && !one.is_local;
+            let sure: Vec<_> = declared.iter().filter(is_sure).collect();
             let [first, second, ..] = sure.as_slice() else {
                 continue;
             };
@@ -182,6 +156,16 @@ impl Types {
     }
 }
 
+/// Whether a type is a path that ends with this name.
+pub fn is_named(ty: &Type, name: &str) -> bool {
+    last_name(ty).is_some_and(|last| last == name)
+}
+
+/// Whether an item is an `impl` of a type of this name.
+pub fn is_impl_of(item: &Item, name: &str) -> bool {
+    matches!(item, Item::Impl(one) if is_named(&one.self_ty, name))
+}
+
 /// The last segment of a type that is a path.
 pub fn last_name(ty: &Type) -> Option<String> {
     match ty {
@@ -202,7 +186,7 @@ impl Collect {
     fn declare(
         &mut self,
         name: &syn::Ident,
-        item: Item,
+        item: &Item,
         fields: Vec<syn::Field>,
         generics: &syn::Generics,
     ) {
@@ -216,17 +200,13 @@ impl Collect {
         let declared = Declared {
             name,
             module,
-            item,
+            item: item.clone(),
             fields,
             params,
             is_local: self.blocks > 0,
         };
         self.types.declared.entry(key).or_default().push(declared);
     }
-}
-
-fn fields(fields: &Fields) -> Vec<syn::Field> {
-    fields.iter().cloned().collect()
 }
 
 impl<'a> Visit<'a> for Collect {
@@ -245,61 +225,51 @@ impl<'a> Visit<'a> for Collect {
     }
 
     fn visit_item(&mut self, item: &'a Item) {
+        let fields = |fields: &Fields| fields.iter().cloned().collect::<Vec<_>>();
         match item {
-            Item::Struct(of) => {
-                self.declare(&of.ident, item.clone(), fields(&of.fields), &of.generics);
-            }
+            Item::Struct(of) => self.declare(&of.ident, item, fields(&of.fields), &of.generics),
             Item::Enum(of) => {
                 let all = of
                     .variants
                     .iter()
-                    .flat_map(|variant| fields(&variant.fields))
-                    .collect();
-                self.declare(&of.ident, item.clone(), all, &of.generics);
+                    .flat_map(|variant| fields(&variant.fields));
+                self.declare(&of.ident, item, all.collect(), &of.generics);
             }
             Item::Union(of) => {
-                let all = of.fields.named.iter().cloned();
-                self.declare(&of.ident, item.clone(), all.collect(), &of.generics);
+                let all = of.fields.named.iter().cloned().collect();
+                self.declare(&of.ident, item, all, &of.generics);
             }
             Item::Type(of) => {
                 // An alias is a type of one field without a name.
                 let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
-                let field = field.ok().map(|field| syn::Field {
-                    ty: (*of.ty).clone(),
-                    ..field
-                });
-                let all = field.into_iter().collect();
-                self.declare(&of.ident, item.clone(), all, &of.generics);
+                let mut all: Vec<_> = field.into_iter().collect();
+                all.iter_mut().for_each(|field| field.ty = (*of.ty).clone());
+                self.declare(&of.ident, item, all, &of.generics);
             }
-            Item::Trait(of) => {
-                self.declare(&of.ident, item.clone(), Vec::new(), &of.generics);
-                for item in &of.items {
-                    if let syn::TraitItem::Fn(function) = item {
-                        self.types.methods.insert(function.sig.ident.to_string());
-                    }
-                }
-            }
+            Item::Trait(of) => self.declare(&of.ident, item, Vec::new(), &of.generics),
             Item::Impl(of) => {
-                if let Some((path, _)) = &of.trait_
-                    && let Some(last) = path.segments.last()
-                {
+                let of_trait = of.trait_.as_ref();
+                if let Some(last) = of_trait.and_then(|(path, _)| path.segments.last()) {
                     let of_trait = self.types.impls.entry(last.ident.to_string()).or_default();
                     let place = (self.module.clone(), last_name(&of.self_ty));
-                    of_trait
-                        .entry(place)
-                        .or_default()
-                        .push((*of.self_ty).clone());
-                }
-                for item in &of.items {
-                    if let syn::ImplItem::Fn(function) = item {
-                        self.types.methods.insert(function.sig.ident.to_string());
-                    }
+                    let types = of_trait.entry(place).or_default();
+                    types.push((*of.self_ty).clone());
                 }
             }
             Item::Macro(of) if of.ident.is_none() => self.types.macros.push(of.mac.clone()),
             _ => {}
         }
         visit::visit_item(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        self.types.methods.insert(item.sig.ident.to_string());
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'a syn::TraitItemFn) {
+        self.types.methods.insert(item.sig.ident.to_string());
+        visit::visit_trait_item_fn(self, item);
     }
 }
 
@@ -312,16 +282,28 @@ pub fn key(declared: &Declared) -> Key {
 
 /// Whether a field is marked as one without layers.
 pub fn is_skipped(field: &syn::Field) -> bool {
-    field.attrs.iter().any(|attr| {
-        let mut skip = false;
-        if attr.path().is_ident("quantizable") {
-            let _ = attr.parse_nested_meta(|meta| {
-                skip |= meta.path.is_ident("skip");
-                Ok(())
-            });
-        }
-        skip
-    })
+    lists(&field.attrs, "quantizable", |path| path.is_ident("skip"))
+}
+
+/// A field by its name.
+pub fn named<'f>(
+    fields: impl IntoIterator<Item = &'f syn::Field>,
+    name: &str,
+) -> Option<&'f syn::Field> {
+    let mut fields = fields.into_iter();
+    fields.find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
+}
+
+/// The types that a type is written with: those in angle brackets, and elements.
+pub fn parts(ty: &Type) -> Vec<&Type> {
+    match ty {
+        Type::Tuple(tuple) => tuple.elems.iter().collect(),
+        Type::Array(array) => vec![&array.elem],
+        Type::Slice(slice) => vec![&slice.elem],
+        Type::Paren(inner) => vec![&inner.elem],
+        Type::Group(inner) => vec![&inner.elem],
+        _ => arguments(ty),
+    }
 }
 
 /// The types in angle brackets.

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use syn::{GenericArgument, PathArguments, Type};
+use syn::Type;
 
 use super::features;
 use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
-use super::syntax::{mentions, segments};
-use super::types::{Declared, Types};
+use super::syntax::{ends_with, mentions, segments};
+use super::types::{Declared, Types, arguments, is_named, parts};
 use crate::files;
 
 /// The files that are ported together, and those that they name.
@@ -71,28 +71,20 @@ impl World {
     /// Whether the module of a file is declared for a GPU only.
     pub fn is_left_out(&self, path: &Path) -> bool {
         let path = real(path);
-        let Some(above) = parent(&path).filter(|above| *above != path) else {
-            return false;
-        };
-        let Ok(text) = files::read(&above) else {
-            return false;
-        };
         let name = if is_folder(&path) {
             path.parent().and_then(Path::file_name)
         } else {
-            path.file_stem().map(AsRef::as_ref)
+            path.file_stem()
         };
-        let Some(name) = name.and_then(|name| name.to_str()) else {
-            return false;
-        };
-        let Ok((_, file)) = Source::parse(&text) else {
-            return false;
-        };
-        let left_out = |item: &syn::Item| match item {
-            syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
-            _ => false,
-        };
-        file.items.iter().any(left_out)
+        let name = name.and_then(|name| name.to_str());
+        let above = parent(&path).filter(|above| *above != path);
+        above.zip(name).is_some_and(|(above, name)| {
+            let is_left_out = |item: &syn::Item| match item {
+                syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
+                _ => false,
+            };
+            has_item(&above, is_left_out)
+        })
     }
 
     /// Whether the `with_tracing` that a file sees is unlike candle-transformers': a function of it
@@ -114,16 +106,11 @@ impl World {
         if let Some(known) = self.tracing.borrow().get(&module) {
             return *known;
         }
-        let own = || {
-            let text = files::read(&module).ok()?;
-            let (_, file) = Source::parse(&text).ok()?;
-            let differs = |item: &syn::Item| match item {
-                syn::Item::Fn(item) => is_unlike_candles(&item.sig),
-                _ => false,
-            };
-            Some(file.items.iter().any(differs))
+        let differs = |item: &syn::Item| match item {
+            syn::Item::Fn(item) => is_unlike_candles(&item.sig),
+            _ => false,
         };
-        let own = own().unwrap_or(false);
+        let own = has_item(&module, differs);
         self.tracing.borrow_mut().insert(module, own);
         own
     }
@@ -288,30 +275,16 @@ impl World {
         module: &[String],
         ty: &Type,
     ) -> bool {
-        let mut any = |ty: &Type| self.search(search, path, types, module, ty);
+        let any = |ty: &Type| self.search(search, path, types, module, ty);
+        if !is_named(ty, "PhantomData") && parts(ty).into_iter().any(any) {
+            return true;
+        }
         match ty {
-            Type::Tuple(tuple) => tuple.elems.iter().any(any),
-            Type::Array(array) => any(&array.elem),
-            Type::Slice(slice) => any(&slice.elem),
-            Type::Paren(inner) => any(&inner.elem),
-            Type::Group(inner) => any(&inner.elem),
             Type::TraitObject(object) => {
                 let names = trait_names(object);
                 names.iter().any(|name| self.is_tree(types, module, name))
             }
             Type::Path(path_type) => {
-                let Some(last) = path_type.path.segments.last() else {
-                    return false;
-                };
-                if let PathArguments::AngleBracketed(arguments) = &last.arguments {
-                    let types = arguments.args.iter().filter_map(|argument| match argument {
-                        GenericArgument::Type(ty) => Some(ty),
-                        _ => None,
-                    });
-                    if last.ident != "PhantomData" && types.into_iter().any(&mut any) {
-                        return true;
-                    }
-                }
                 let origin = types.scopes.resolve(module, &segments(&path_type.path));
                 origin.layer().is_some() || self.search_at(search, path, types, module, &origin)
             }
@@ -324,11 +297,7 @@ impl World {
         let declared = types.declared.get(&(module.to_vec(), name.to_owned()));
         declared.into_iter().flatten().any(|one| match &one.item {
             syn::Item::Trait(of) => of.supertraits.iter().any(|bound| match bound {
-                syn::TypeParamBound::Trait(bound) => bound
-                    .path
-                    .segments
-                    .last()
-                    .is_some_and(|last| last.ident == "Quantizable"),
+                syn::TypeParamBound::Trait(bound) => ends_with(&bound.path, "Quantizable"),
                 _ => false,
             }),
             _ => false,
@@ -482,18 +451,13 @@ pub fn trait_names(object: &syn::TypeTraitObject) -> Vec<String> {
 
 /// Whether a type has that name, or an argument of it has, as in `Result<Linear>`.
 fn is_or_holds(ty: &Type, name: &str) -> bool {
-    let Type::Path(path) = ty else { return false };
-    let Some(last) = path.path.segments.last() else {
-        return false;
-    };
-    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
-        return last.ident == name;
-    };
-    let holds = |argument: &GenericArgument| match argument {
-        GenericArgument::Type(ty) => is_or_holds(ty, name),
-        _ => false,
-    };
-    last.ident == name || arguments.args.iter().any(holds)
+    is_named(ty, name) || arguments(ty).into_iter().any(|ty| is_or_holds(ty, name))
+}
+
+/// Whether a file can be read and has such an item.
+fn has_item(path: &Path, is_it: impl FnMut(&syn::Item) -> bool) -> bool {
+    let text = files::read(path).unwrap_or_default();
+    Source::parse(&text).is_ok_and(|(_, file)| file.items.iter().any(is_it))
 }
 
 /// Whether a function has the name of one in candle-transformers' `with_tracing`, and another
@@ -567,9 +531,7 @@ fn parent(file: &Path) -> Option<PathBuf> {
 /// Whether a file is a crate of its own: a test, an example, a benchmark or another program.
 fn is_root(file: &Path) -> bool {
     let folder = file.parent();
-    let name = folder
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
+    let name = folder.and_then(|folder| folder.file_name()?.to_str());
     let package = folder.and_then(Path::parent);
     let beside = |above: Option<&Path>| above.is_some_and(|at| at.join("Cargo.toml").is_file());
     match name {

@@ -6,9 +6,6 @@ use syn::{Expr, Stmt};
 
 use super::chain::Scores;
 
-/// Deep enough for any chain of definitions in a function.
-pub const DEPTH: usize = 24;
-
 /// Attention in one block.
 pub struct Found<'a> {
     pub scores: Scores,

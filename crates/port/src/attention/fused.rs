@@ -1,11 +1,10 @@
 //! The call of `ops::scaled_dot_product_attention` in the place of attention.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use syn::{Expr, Stmt};
 
-use super::chain::{Cast, Env, Mask, Scores};
+use super::chain::{Cast, Mask, Scores, borrow};
 use super::found::Found;
 use crate::draft::Draft;
 use crate::facts::Facts;
@@ -33,28 +32,17 @@ pub fn write(
         ..
     } = found;
     let product_range = source.range(product);
-    let removed_starts = removed.iter().map(|(range, _)| range.start);
-    if removed_starts
+    let starts = removed.iter().map(|(range, _)| range.start);
+    if starts
         .chain([product_range.start])
         .any(|at| source.is_kept(at))
     {
         return;
     }
-    let number = |_: &Expr| false;
-    let env = Env {
-        unit: facts.unit,
-        signature: None,
-        current: None,
-        masks: BTreeMap::new(),
-        is_number: &number,
-        is_owned: &|_| None,
-        is_reference: &|expr| facts.is_reference(expr),
-        is_identity: &number,
-    };
     let call = Call {
         ops,
         scores: &scores,
-        operands: [scores.q.clone(), scores.k.clone(), env.borrow(values)],
+        operands: [scores.q.clone(), scores.k.clone(), borrow(facts, values)],
         is_four,
         indent: source.indent(product_range.start),
         column: product_range.start - source.line_start(product_range.start),
@@ -103,17 +91,16 @@ fn guarded(
         .is_some_and(|init| source.range(&*init.expr) == range));
     if !is_init {
         let at = source.line_start(source.range(last).start);
+        let indent = source.indent(at);
         let lines = guards
             .iter()
-            .map(|guard| format!("{}{guard}{newline}", source.indent(at)));
+            .map(|guard| format!("{indent}{guard}{newline}"));
         draft.edits.insert(at, lines.collect::<String>());
         return call;
     }
     let inner = format!("{newline}{indent}    ");
-    let lines: String = guards
-        .iter()
-        .map(|guard| format!("{inner}{guard}"))
-        .collect();
+    let lines = guards.iter().map(|guard| format!("{inner}{guard}"));
+    let lines: String = lines.collect();
     let shifted = call.replace(newline, &format!("{newline}    "));
     format!("{{{lines}{inner}{shifted}{newline}{indent}}}")
 }
@@ -128,10 +115,9 @@ pub fn joined(
     let blank = |range: Range<usize>| source.text[range].trim().is_empty();
     let mut all: Vec<(Range<usize>, Option<String>)> = Vec::new();
     for (range, text) in removed {
-        let range = if text.is_none() {
-            source.with_comments(range)
-        } else {
-            range
+        let range = match text {
+            None => source.with_comments(range),
+            Some(_) => range,
         };
         match all.last_mut() {
             Some((last, None)) if text.is_none() && blank(last.end..range.start) => {
@@ -186,7 +172,8 @@ impl Call<'_> {
         args.push(scale(&self.scores.scale));
         let mut after = String::new();
         if !self.is_four {
-            after += if self.scores.shape.is_some() {
+            let is_shaped = self.scores.shape.is_some();
+            after += if is_shaped {
                 ".flatten_to(1)?"
             } else {
                 ".squeeze(0)?"
@@ -208,12 +195,11 @@ impl Call<'_> {
         let inner = format!("{newline}{indent}    ");
         let lines: String = args.iter().map(|arg| format!("{inner}{arg},")).collect();
         let after = after.replace(")?.", &format!(")?{newline}{indent}."));
-        let gap = if after.is_empty() {
-            String::new()
-        } else {
-            format!("{newline}{indent}")
-        };
-        format!("{ops}::scaled_dot_product_attention({lines}{newline}{indent})?{gap}{after}")
+        let mut text = format!("{ops}::scaled_dot_product_attention({lines}{newline}{indent})?");
+        if !after.is_empty() {
+            text += &format!("{newline}{indent}{after}");
+        }
+        text
     }
 
     /// An operand of rank 4: our attention wants batch and heads apart.

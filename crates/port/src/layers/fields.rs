@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Fields as StructFields, Member, Token};
+use syn::{Fields as StructFields, Token};
 
 use super::holder::{Holder, Layer, named};
 use super::literals::Literals;
 use crate::source::Source;
-use crate::syntax::ident;
+use crate::syntax::{ident, member};
 
 /// The fields: a layer in the place of the weight, and no bias.
 pub fn declaration(
@@ -28,10 +28,11 @@ pub fn declaration(
         }
         public |= !matches!(field.vis, syn::Visibility::Inherited);
         if let Some(layer) = layers.get(&name) {
+            let ty = format!("{nn}::Linear");
             let ty = if layer.is_list {
-                format!("Vec<{nn}::Linear>")
+                format!("Vec<{ty}>")
             } else {
-                format!("{nn}::Linear")
+                ty
             };
             changes.push(match &field.ident {
                 Some(ident) => {
@@ -64,9 +65,7 @@ fn item_of_list<T: Spanned>(
     let comma = pair.and_then(|pair| pair.punct().map(|comma| source.range(*comma).end));
     let Some(comma) = comma else {
         // The last one takes the comma before it along.
-        let before = index
-            .checked_sub(1)
-            .map(|before| source.range(&list[before]).end);
+        let before = index.checked_sub(1).map(|at| source.range(&list[at]).end);
         return before.unwrap_or(range.start)..range.end;
     };
     match next {
@@ -95,8 +94,8 @@ pub fn literals(
             return None;
         }
         let given = |name: &str| {
-            let is_it = |value: &syn::FieldValue| matches!(&value.member, Member::Named(member) if member == name);
-            literal.fields.iter().position(is_it)
+            let mut names = literal.fields.iter().map(|value| member(&value.member));
+            names.position(|own| own == name)
         };
         for (weight, layer) in layers {
             let value = &literal.fields[given(weight)?];

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprField, Item};
+use syn::{Expr, ExprField};
 
-use super::holder::{Holder, Layer, Plan, is_inside};
+use super::holder::{Holder, Layer, Plan};
 use crate::functions::{self, Function};
-use crate::syntax::{ident, member, own_member, words};
-use crate::types::last_name;
+use crate::source::is_inside;
+use crate::syntax::{is, member, own_member, words};
+use crate::types::is_impl_of;
 use crate::unit::Unit;
+use crate::walk::{Node, nodes};
 
 /// Makes other reads of the tensors read from the layer. `None` where that is not certain.
 pub fn others(
@@ -31,8 +33,7 @@ pub fn others(
         certain: true,
     };
     for item in &holder.unit.file.items {
-        reads.own = matches!(item, Item::Impl(one)
-            if last_name(&one.self_ty).is_some_and(|name| name == holder.declared.name));
+        reads.own = is_impl_of(item, &holder.declared.name);
         reads.visit_item(item);
     }
     reads.certain.then_some(reads.changes)
@@ -41,17 +42,11 @@ pub fn others(
 /// The names of functions that compute products, of those called `forward`, and of all that these
 /// call.
 fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
-    struct Calls(BTreeSet<String>);
-    impl<'a> Visit<'a> for Calls {
-        fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
-            self.0.insert(call.method.to_string());
-            visit::visit_expr_method_call(self, call);
-        }
-        fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
-            let last = path.path.segments.last();
-            self.0.extend(last.map(|last| last.ident.to_string()));
-        }
-    }
+    let used = |node| match node {
+        Node::Expr(Expr::MethodCall(call)) => Some(call.method.to_string()),
+        Node::Expr(Expr::Path(path)) => Some(path.path.segments.last()?.ident.to_string()),
+        _ => None,
+    };
     let functions = functions::of(unit.file);
     let computes = |function: &&Function<'_>| {
         let block = unit.source.range(function.block);
@@ -63,12 +58,11 @@ fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
     let mut called: BTreeSet<_> = functions.iter().filter(computes).map(name).collect();
     let mut open: Vec<_> = called.iter().cloned().collect();
     while let Some(next) = open.pop() {
-        let mut calls = Calls(BTreeSet::new());
-        for function in functions.iter().filter(|one| name(one) == next) {
-            calls.visit_block(function.block);
-        }
+        let of_name = functions.iter().filter(|one| name(one) == next);
+        let calls = of_name.flat_map(|one| nodes(one.block).filter_map(used));
+        let calls: BTreeSet<_> = calls.collect();
         for function in functions.iter().map(name) {
-            if calls.0.contains(&function) && called.insert(function.clone()) {
+            if calls.contains(&function) && called.insert(function.clone()) {
                 open.push(function);
             }
         }
@@ -236,8 +230,7 @@ impl<'a> Visit<'a> for Reads<'_, '_, '_> {
 
     fn visit_expr_field(&mut self, field: &'a ExprField) {
         let source = self.holder.unit.source;
-        let is_self = ident(&field.base).is_some_and(|base| base == "self");
-        let other = is_self && !self.own;
+        let other = is(&field.base, "self") && !self.own;
         let goes = self.goes(&member(&field.member));
         if goes && !other && !self.plan.is_done(&source.range(field)) {
             self.certain = false;
