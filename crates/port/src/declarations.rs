@@ -30,7 +30,7 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
     }
     // After the documentation, before whatever else is declared of it.
     let first = one.attrs().iter().find(|attr| !attr.path().is_ident("doc"));
-    let at = first.map_or_else(|| declaration(unit, one), |attr| source.range(attr).start);
+    let at = first.map_or_else(|| declaration(unit, one), |attr| source.start(attr));
     let (names, newline, indent) = (names.join(", "), source.newline(), source.indent(at));
     let text = format!("#[derive({names})]{newline}{indent}");
     draft.edits.insert(at, text);
@@ -40,13 +40,13 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
 fn declaration(unit: &Unit<'_>, one: &Declared) -> usize {
     let source = unit.source;
     let (vis, keyword) = match &one.item {
-        Item::Struct(item) => (&item.vis, source.range(&item.struct_token).start),
-        Item::Enum(item) => (&item.vis, source.range(&item.enum_token).start),
-        item => return source.range(item).start,
+        Item::Struct(item) => (&item.vis, source.start(&item.struct_token)),
+        Item::Enum(item) => (&item.vis, source.start(&item.enum_token)),
+        item => return source.start(item),
     };
     match vis {
         syn::Visibility::Inherited => keyword,
-        vis => source.range(vis).start,
+        vis => source.start(vis),
     }
 }
 
@@ -59,7 +59,7 @@ pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &
             let rest = &source.text[source.range(doc).end..];
             source.text.len() - rest.trim_start().len()
         }
-        None => source.range(field).start,
+        None => source.start(field),
     };
     let first = source.text[source.line_start(at)..at].trim().is_empty();
     let gap = if first {

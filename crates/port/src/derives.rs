@@ -47,7 +47,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         let implemented = unit.types.implements(&one.module, &one.name, "Quantizable");
         if !one.is_derivable() || one.derives("Quantizable") || implemented {
             if matches!(one.item, Item::Union(_)) {
-                let at = unit.source.range(&one.item).start;
+                let at = unit.source.start(&one.item);
                 let what = format!(
                     "the union `{}` holds layers, and cannot be derived for",
                     one.name
@@ -68,10 +68,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for key in &plan.traits {
         supertrait(unit, plan.draft, key);
     }
-    for (key, at) in &plan.clone {
-        let declared = unit.types.declared.get(key).into_iter().flatten();
+    for (key, at) in plan.clone.clone() {
+        let declared = unit.types.declared.get(&key).into_iter().flatten();
         for one in declared {
-            clone(unit, plan.draft, &plan.quantizable, one, *at);
+            plan.clone(one, at);
         }
     }
 }
@@ -85,7 +85,7 @@ impl Plan<'_, '_> {
     fn field_type(&mut self, owner: &Declared, ty: &Type, field: &syn::Field) {
         let unit = self.unit;
         let module = &owner.module;
-        let at = unit.source.range(&field.ty).start;
+        let at = unit.source.start(&field.ty);
         if let Type::TraitObject(object) = ty {
             self.opaque_object(module, object, at);
             if holds(unit, module, ty) {
@@ -234,7 +234,7 @@ impl Plan<'_, '_> {
             fields.any(|field| holds(unit, &one.module, &field.ty) || has_object(&field.ty));
         for attr in one.attrs().iter().filter(|_| holds) {
             let path = segments(attr.path()).join("::");
-            let at = unit.source.range(attr).start;
+            let at = unit.source.start(attr);
             let tool = path.starts_with("rustfmt::") || path.starts_with("clippy::");
             if tool || table::PLAIN_ATTRIBUTES.contains(&path.as_str()) || unit.source.is_kept(at) {
                 continue;
@@ -287,6 +287,27 @@ impl Plan<'_, '_> {
             for ty in parts(ty) {
                 self.want_clone(module, ty, at);
             }
+        }
+    }
+
+    /// Adds `Clone` to a type that an `Arc` needs it of and that gets no other derive.
+    fn clone(&mut self, one: &Declared, at: usize) {
+        let unit = self.unit;
+        if is_clone(unit, one) || !one.is_derivable() {
+            return;
+        }
+        let cannot = bars_clone(one);
+        if cannot {
+            let what = "an `Arc` is walked where its content is `Clone`, and";
+            let what = format!("{what} `{}` is not", one.name);
+            let advice = "implement `Clone`, or take the layers out of the `Arc`";
+            self.draft.list(unit.todo(at, what, advice));
+        }
+        let derived = one.derives("Quantizable")
+            || unit.types.implements(&one.module, &one.name, "Quantizable")
+            || !self.quantizable.contains(&key(one));
+        if derived && !cannot {
+            derive(unit, self.draft, one, &["Clone"]);
         }
     }
 
@@ -345,32 +366,6 @@ fn bars_clone(one: &Declared) -> bool {
     let mut fields = one.fields.iter().map(|field| &field.ty);
     let object = |ty: &Type| is_named(ty, "Box") && has_object(ty);
     fields.any(|ty| lock(ty).is_some() || object(ty))
-}
-
-/// Adds `Clone` to a type that an `Arc` needs it of and that gets no other derive.
-fn clone(
-    unit: &Unit<'_>,
-    draft: &mut Draft,
-    quantizable: &BTreeSet<Key>,
-    one: &Declared,
-    at: usize,
-) {
-    if is_clone(unit, one) || !one.is_derivable() {
-        return;
-    }
-    let cannot = bars_clone(one);
-    if cannot {
-        let what = "an `Arc` is walked where its content is `Clone`, and";
-        let what = format!("{what} `{}` is not", one.name);
-        let advice = "implement `Clone`, or take the layers out of the `Arc`";
-        draft.list(unit.todo(at, what, advice));
-    }
-    let derived = one.derives("Quantizable")
-        || unit.types.implements(&one.module, &one.name, "Quantizable")
-        || !quantizable.contains(&key(one));
-    if derived && !cannot {
-        derive(unit, draft, one, &["Clone"]);
-    }
 }
 
 /// A wrapper of one layer, `struct Linear { inner: candle_nn::Linear, span }`, adds no name to

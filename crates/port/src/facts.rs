@@ -119,7 +119,7 @@ impl<'f, 'u> Facts<'f, 'u> {
                 let Some(name) = ident(expr) else {
                     return false;
                 };
-                let at = self.unit.source.range(expr).start;
+                let at = self.unit.source.start(expr);
                 let made = self.definitions(&name, at).into_iter().next();
                 self.parameter(&name).is_some_and(is_float)
                     || made.is_some_and(|made| self.is_number(made, depth))
@@ -150,7 +150,7 @@ impl<'f, 'u> Facts<'f, 'u> {
             Expr::Match(choice) => choice.arms.iter().any(|arm| self.is_tensor(&arm.body)),
             Expr::Block(block) => tail(&block.block).is_some_and(|last| self.is_tensor(last)),
             Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.range(expr).start;
+                let at = self.unit.source.start(expr);
                 match self.definitions(&name, at).first() {
                     Some(made) => self.is_tensor(made),
                     None => matches!(self.parameter(&name), Some("&Tensor" | "Tensor")),
@@ -193,7 +193,7 @@ impl<'f, 'u> Facts<'f, 'u> {
         match expr {
             Expr::Reference(_) => true,
             Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.range(expr).start;
+                let at = self.unit.source.start(expr);
                 self.is_reference_at(&name, at)
             }),
             _ => false,
@@ -210,7 +210,7 @@ impl<'f, 'u> Facts<'f, 'u> {
 
     /// Whether an expression is a parameter that is an `Option`.
     pub fn is_option(&self, expr: &Expr) -> bool {
-        let at = self.unit.source.range(expr).start;
+        let at = self.unit.source.start(expr);
         let given = ident(expr).filter(|name| self.definitions(name, at).is_empty());
         let ty = given.and_then(|name| self.parameter(&name));
         ty.is_some_and(|ty| ty.starts_with("Option<"))
@@ -219,7 +219,7 @@ impl<'f, 'u> Facts<'f, 'u> {
     /// Whether a variable is an `Option<Tensor>`, by its last definition; `None` where it has none.
     pub fn is_owned(&self, expr: &Expr) -> Option<bool> {
         let name = ident(expr)?;
-        let at = self.unit.source.range(expr).start;
+        let at = self.unit.source.start(expr);
         let made = self.definitions(&name, at);
         let clone = format!("Some({name}.clone())");
         // `let (.., mask) = if .. { (.., None) } else { (.., Some(mask.clone())) };`

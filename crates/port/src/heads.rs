@@ -56,38 +56,35 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
             continue;
         }
         let linear = linear(unit, house, &head.module);
-        let Ok(()) = one(unit, draft, &head, &linear) else {
-            continue;
-        };
-        if linear == "Linear" {
+        let is_rewritten = one(unit, draft, &head, &linear);
+        if is_rewritten && linear == "Linear" {
             draft.need_name(&head.module, "Linear");
-        } else {
+        } else if is_rewritten {
             draft.need(&head.module, house.name(Home::Nn), Home::Nn);
         }
     }
 }
 
-/// Rewrites one head, or lists it.
-fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> Result<(), Listed> {
+/// Rewrites one head, or lists it; whether it was rewritten.
+fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> bool {
     let declared = head.of.as_ref().and_then(|of| {
         let key = (head.module.clone(), of.clone());
         unit.types.declared.get(&key)?.first()
     });
     let own = declared.and_then(|one| Some((one, untied::field(unit, one, head)?)));
     if let Some((declared, own)) = own {
-        return untied::rewrite(unit, draft, declared, head, linear).ok_or_else(|| {
-            let advice = format!(
-                "make `{own}` a `Linear`: `{own}.unwrap_or_else(|| \
-                 Linear::tied(&embedding, None))`; else put `// dynquant: keep` here"
-            );
-            list(unit, draft, head, advice)
-        });
+        let advice = format!(
+            "make `{own}` a `Linear`: `{own}.unwrap_or_else(|| \
+             Linear::tied(&embedding, None))`; else put `// dynquant: keep` here"
+        );
+        return untied::rewrite(unit, draft, declared, head, linear).is_some()
+            || list(unit, draft, head, advice);
     }
     let field = head.field.as_ref();
     let Some(edits) = field.and_then(|field| edits(unit, head, field, linear)) else {
         let advice = "if it is the head, hold a `Linear::tied(&embedding, None)` and call it, so \
                       that the table is quantized and kept once; else put `// dynquant: keep` here";
-        return Err(list(unit, draft, head, advice.into()));
+        return list(unit, draft, head, advice.into());
     };
     for (at, text) in edits {
         draft.edits.insert(at, text);
@@ -98,16 +95,14 @@ fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> Res
     for range in &head.gone {
         draft.edits.rewrite(unit.source.lines_of(range.clone()), "");
     }
-    Ok(())
+    true
 }
 
-/// A head that is listed.
-struct Listed;
-
-fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> Listed {
+/// Lists a head, which then is not rewritten.
+fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> bool {
     let what = "a product with an embedding's table is no layer";
     draft.list(unit.todo(head.range.start, what, advice));
-    Listed
+    false
 }
 
 struct Find<'a, 'u> {
@@ -278,14 +273,14 @@ fn edits(
         return None;
     }
     let mut edits = Vec::new();
-    let at = source.range(embedding).start;
+    let at = source.start(embedding);
     let newline = source.newline();
     let indent = source.indent(at);
     edits.push((at, format!("{FIELD}: {linear},{newline}{indent}")));
     for (literal, _) in literals.found {
         let given = given(literal, field)?;
         let name = ident(&given.expr).filter(|_| literal.rest.is_none())?;
-        let at = source.range(given).start;
+        let at = source.start(given);
         let alone = source.text[source.line_start(at)..at].trim().is_empty();
         let gap = if alone {
             format!("{newline}{}", source.indent(at))

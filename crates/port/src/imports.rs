@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::visit::{self, Visit};
-use syn::{ItemUse, Visibility};
+use syn::{Item, Visibility};
 
 use super::draft::Draft;
 use super::names::House;
@@ -12,20 +11,24 @@ use super::scopes::{Leaf, Module, Origin, leaves};
 use super::unit::Unit;
 use super::unused::Unused;
 use super::uses::{Use, in_place, place, replace};
+use super::walk::{Node, places};
 
 /// Rewrites imports, and adds those that the other passes need. What nothing uses any more is no
 /// longer imported.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option<&Unused>) {
-    let mut collect = Collect {
-        module: Vec::new(),
-        blocks: 0,
-        uses: Vec::new(),
-    };
-    collect.visit_file(unit.file);
+    let uses = places(unit.file).filter_map(|place| match place.node {
+        Node::Item(Item::Use(item)) => Some(Use {
+            item,
+            module: place.module.to_vec(),
+            in_function: place.in_function,
+        }),
+        _ => None,
+    });
+    let uses: Vec<_> = uses.collect();
     let mut wanted: BTreeMap<Module, Vec<Leaf>> = BTreeMap::new();
     let mut gone = BTreeSet::new();
     let mut removed = Vec::new();
-    for (index, usage) in collect.uses.iter().enumerate() {
+    for (index, usage) in uses.iter().enumerate() {
         let (stay, moved) = split(unit, usage, house, unused);
         if stay.len() == leaves(usage.item).len() {
             continue;
@@ -54,7 +57,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option
     let mut filled = Vec::new();
     for (module, leaves) in wanted {
         if !leaves.is_empty() {
-            filled.extend(add(unit, draft, &collect.uses, &gone, &module, leaves));
+            filled.extend(add(unit, draft, &uses, &gone, &module, leaves));
         }
     }
     for range in removed {
@@ -101,7 +104,7 @@ fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Opt
     let (Origin::Nn(path) | Origin::Traced(path)) = &origin else {
         return None;
     };
-    if leaf.name == "*" || unit.source.is_kept(unit.source.range(usage.item).start) {
+    if leaf.name == "*" || unit.source.is_kept(unit.source.start(usage.item)) {
         return None;
     }
     if matches!(origin, Origin::Nn(_)) && house.moved.contains(&leaf.name) {
@@ -168,7 +171,7 @@ fn add(
     leaves_wanted.dedup_by(|a, b| a.path == b.path && a.name == b.name);
     let here: Vec<_> = uses.iter().filter(in_module).collect();
     let (at, after) = match ours.first() {
-        Some(usage) => (source.range(usage.item).start, false),
+        Some(usage) => (source.start(usage.item), false),
         None => place(unit, module, &here)?,
     };
     let (indent, newline) = (source.indent(at), source.newline());
@@ -202,33 +205,4 @@ fn add(
         draft.edits.insert(start, text);
     }
     Some(at)
-}
-
-struct Collect<'a> {
-    module: Module,
-    blocks: usize,
-    uses: Vec<Use<'a>>,
-}
-
-impl<'a> Visit<'a> for Collect<'a> {
-    fn visit_item_use(&mut self, item: &'a ItemUse) {
-        let (module, in_function) = (self.module.clone(), self.blocks > 0);
-        self.uses.push(Use {
-            item,
-            module,
-            in_function,
-        });
-    }
-
-    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        self.module.push(item.ident.to_string());
-        visit::visit_item_mod(self, item);
-        self.module.pop();
-    }
-
-    fn visit_block(&mut self, block: &'a syn::Block) {
-        self.blocks += 1;
-        visit::visit_block(self, block);
-        self.blocks -= 1;
-    }
 }

@@ -29,7 +29,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
         }
         for field in &one.fields {
             let marked = has_attribute(&field.attrs, "quantizable");
-            if marked || unit.is_left_out(unit.source.range(&field.ty).start) {
+            if marked || unit.is_left_out(unit.source.start(&field.ty)) {
                 continue;
             }
             let (world, ty) = (unit.world, &field.ty);

@@ -113,7 +113,7 @@ impl<'a, 'u> Find<'a, 'u> {
         let Some(last) = (segments.len() + mapped.segments).checked_sub(inside + 1) else {
             return;
         };
-        let start = colon.unwrap_or(self.unit.source.range(idents[0]).start);
+        let start = colon.unwrap_or(self.unit.source.start(idents[0]));
         self.hits.push(Hit {
             module: self.module.clone(),
             range: start..self.unit.source.range(idents[last]).end,
@@ -183,7 +183,7 @@ impl<'a, 'u> Find<'a, 'u> {
         if shared == Shared::WithNumbers && !tried {
             return;
         }
-        let at = source.range(&call.method).start;
+        let at = source.start(&call.method);
         if self.unit.types.methods.contains(&name) {
             if !self.unit.is_of_candle() {
                 return;
@@ -198,12 +198,12 @@ impl<'a, 'u> Find<'a, 'u> {
             Expr::Reference(_) => true,
             receiver => self.is_borrowed(receiver),
         };
-        let first = call.args.first().map(|first| source.range(first).start);
+        let first = call.args.first().map(|first| source.start(first));
         let copies = call.args.iter().flat_map(|argument| self.copied(argument));
         self.methods.push(Method {
             module: self.module.clone(),
             receiver: source.range(&*call.receiver),
-            name: source.range(&call.dot_token).start..first.unwrap_or(whole.end),
+            name: source.start(&call.dot_token)..first.unwrap_or(whole.end),
             has_arguments: first.is_some(),
             copies: copies.collect(),
             function,
@@ -248,7 +248,7 @@ impl<'a> Visit<'a> for Find<'_, '_> {
     fn visit_path(&mut self, path: &'a Path) {
         let idents: Vec<_> = path.segments.iter().map(|segment| &segment.ident).collect();
         let colon = path.leading_colon.as_ref();
-        let colon = colon.map(|colon| self.unit.source.range(colon).start);
+        let colon = colon.map(|colon| self.unit.source.start(colon));
         self.path(&idents, colon);
         visit::visit_path(self, path);
     }
@@ -276,7 +276,7 @@ impl<'a> Visit<'a> for Find<'_, '_> {
                 && table::loads(&path[0])
             {
                 self.todos.push(self.unit.todo(
-                    self.unit.source.range(&*call.func).start,
+                    self.unit.source.start(&*call.func),
                     format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
                     "load it by the function of `candle_dynquant::nn`",
                 ));

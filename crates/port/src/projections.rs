@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::functions::{self, Function};
 use super::scopes::Module;
 use super::syntax::{applied, ident, own_field};
-use super::unit::{Unit, is_ours};
+use super::unit::Unit;
 use super::walk::{Node, nodes};
 
 /// Rewrites runs of `let` statements that each multiply the same variable by a `Linear` of ours.
@@ -101,9 +101,9 @@ impl Blocks<'_, '_, '_> {
             return None;
         };
         let field = own_field(layer)?;
-        let ty = is_ours(self.unit, self.module, self.of, &field, "Linear")?;
+        let ty = self.unit.ours(self.module, self.of, &field, "Linear")?;
         let (name, input_name) = (pat.ident.to_string(), ident(input)?);
-        let at = self.unit.source.range(stmt).start;
+        let at = self.unit.source.start(stmt);
         if name == input_name || reads(&init.expr, &name) || self.unit.source.is_kept(at) {
             return None;
         }
@@ -114,7 +114,7 @@ impl Blocks<'_, '_, '_> {
             init: &init.expr,
             call: self.unit.source.range(*call),
             field,
-            ty,
+            ty: ty.to_owned(),
             borrowed: self.borrowed(call, input),
             input: input_name,
         })
@@ -123,7 +123,7 @@ impl Blocks<'_, '_, '_> {
     /// The input as an expression of type `&Tensor`, as which `forward` has it.
     fn borrowed(&self, call: &Expr, input: &Expr) -> String {
         let source = self.unit.source;
-        let is_receiver = source.range(call).start == source.range(input).start;
+        let is_receiver = source.start(call) == source.start(input);
         match input {
             Expr::Path(_) if is_receiver && !self.unit.is_borrowed_path(input) => {
                 format!("&{}", source.slice(input))

@@ -13,7 +13,7 @@ use super::walk::{Node, nodes};
 impl<'f> Facts<'f, '_> {
     /// The rank of an expression's tensor.
     pub fn rank(&self, expr: &Expr, depth: usize) -> Option<usize> {
-        let at = self.unit.source.range(expr).start;
+        let at = self.unit.source.start(expr);
         let depth = depth.checked_sub(1)?;
         match strip(expr) {
             Expr::Path(_) => self.rank_of(&ident(expr)?, at, depth),
@@ -131,7 +131,7 @@ impl<'f> Facts<'f, '_> {
 
     /// How many dimensions a shape has.
     fn dims(&self, shape: &Expr, depth: usize) -> Option<usize> {
-        let at = self.unit.source.range(shape).start;
+        let at = self.unit.source.start(shape);
         match strip(shape) {
             Expr::Tuple(tuple) => Some(tuple.elems.len()),
             Expr::Array(array) => Some(array.elems.len()),
@@ -259,7 +259,7 @@ impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
 
     fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
         let scope = self.source.range(closure);
-        let at = self.source.range(&*closure.body).start;
+        let at = self.source.start(&*closure.body);
         self.within(scope, (&closure.inputs, at), |inner| {
             visit::visit_expr_closure(inner, closure);
         });
@@ -267,7 +267,7 @@ impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
 
     fn visit_expr_for_loop(&mut self, each: &'f syn::ExprForLoop) {
         let scope = self.source.range(each);
-        let at = self.source.range(&each.body).start;
+        let at = self.source.start(&each.body);
         self.within(scope, ([&*each.pat], at), |inner| {
             visit::visit_expr_for_loop(inner, each);
         });
@@ -279,7 +279,7 @@ impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
     }
 
     fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
-        let condition = self.source.range(&*choice.cond).start;
+        let condition = self.source.start(&*choice.cond);
         let scope = condition..self.source.range(&choice.then_branch).end;
         self.within(scope, ([], 0), |inner| {
             inner.visit_expr(&choice.cond);
@@ -318,7 +318,7 @@ impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
 
     fn visit_expr_method_call(&mut self, call: &'f syn::ExprMethodCall) {
         if is(&call.receiver, self.name) && call.method == "dims4" {
-            let at = self.source.range(call).start;
+            let at = self.source.start(call);
             let scope = self.scope();
             self.four.push((at, scope));
         }

@@ -10,7 +10,7 @@ use super::facts::Facts;
 use super::functions::{self, Function, blocks};
 use super::sums::terms;
 use super::syntax::{applied, assigned, assigns, is, mentions, own_field};
-use super::unit::{Unit, is_ours};
+use super::unit::Unit;
 
 /// Rewrites `let xs = (a + b)?;` before a statement with `self.norm.forward(&xs)?`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
@@ -130,7 +130,7 @@ impl Find<'_, '_, '_> {
         let is_name = is_plain && is(input, self.name);
         let field = own_field(layer).filter(|_| is_name)?;
         let (unit, of) = (self.facts.unit, self.function.of.as_ref()?);
-        is_ours(unit, &self.function.module, of, &field, "RmsNorm")?;
+        unit.ours(&self.function.module, of, &field, "RmsNorm")?;
         Some(field)
     }
 }

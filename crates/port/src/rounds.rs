@@ -36,7 +36,7 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
         let (changed, todos) = pass(path, &ported.text, world, (round > 0).then_some(text))
             .map_err(|fault| match round {
                 0 => fault,
-                _ => whole(format!(
+                _ => Fault::whole(format!(
                     "the result is no Rust (line {}: {})",
                     fault.line, fault.message
                 )),
@@ -54,12 +54,9 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
             }
         }
     }
-    Err(whole(format!("not settled after {MAX_ROUNDS} rounds")))
-}
-
-/// A fault of the whole file.
-fn whole(message: String) -> Fault {
-    Fault { line: 1, message }
+    Err(Fault::whole(format!(
+        "not settled after {MAX_ROUNDS} rounds"
+    )))
 }
 
 /// One round: the changed text, if anything changes, and what is left.
@@ -108,6 +105,6 @@ fn pass(
     if draft.edits.is_empty() {
         return Ok((None, todos));
     }
-    let overlap = || whole("two changes of one place".into());
+    let overlap = || Fault::whole("two changes of one place".into());
     Ok((Some(draft.edits.apply(text).ok_or_else(overlap)?), todos))
 }

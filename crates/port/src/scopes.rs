@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::visit::{self, Visit};
-use syn::{Item, ItemMod, ItemUse, UseTree};
+use syn::{Item, ItemUse, UseTree};
 
 use super::table::{self, Mapped};
+use super::walk::{Node, places};
 
 /// A module inside the file; the file itself is the empty path.
 pub type Module = Vec<String>;
@@ -138,19 +138,17 @@ pub struct Scopes {
 impl Scopes {
     /// Of a parsed file. A `use` inside a function counts as one of its module.
     pub fn of(file: &syn::File, own_tracing: bool) -> Self {
-        let mut collect = Collect {
-            scopes: Self {
-                own_tracing,
-                ..Self::default()
-            },
-            module: Vec::new(),
-            uses: Vec::new(),
+        let mut scopes = Self {
+            own_tracing,
+            modules: [(Vec::new(), Scope::default())].into(),
         };
-        collect.scopes.modules.insert(Vec::new(), Scope::default());
-        collect.visit_file(file);
-        let Collect {
-            mut scopes, uses, ..
-        } = collect;
+        let mut uses = Vec::new();
+        for place in places(file) {
+            if let Node::Item(item) = place.node {
+                let leaves = scopes.declare(&place.module, item).into_iter();
+                uses.extend(leaves.map(|leaf| (place.module.to_vec(), leaf)));
+            }
+        }
         // Twice: a `use` may start from a name that another one brings.
         for _ in 0..2 {
             for (module, leaf) in &uses {
@@ -164,6 +162,32 @@ impl Scopes {
             }
         }
         scopes
+    }
+
+    /// Takes in what an item of a module declares; what it brings.
+    fn declare(&mut self, module: &Module, item: &Item) -> Vec<Leaf> {
+        let (name, is_type) = match item {
+            Item::Struct(item) => (&item.ident, true),
+            Item::Enum(item) => (&item.ident, true),
+            Item::Union(item) => (&item.ident, true),
+            Item::Type(item) => (&item.ident, true),
+            Item::Trait(item) => (&item.ident, true),
+            Item::Fn(item) => (&item.sig.ident, false),
+            Item::Const(item) => (&item.ident, false),
+            Item::Static(item) => (&item.ident, false),
+            Item::Mod(item) => (&item.ident, false),
+            Item::Use(item) => return leaves(item),
+            _ => return Vec::new(),
+        };
+        let name = name.to_string();
+        let scope = self.modules.entry(module.clone()).or_default();
+        scope.items.insert(name.clone());
+        scope.types.extend(is_type.then(|| name.clone()));
+        if matches!(item, Item::Mod(item) if item.content.is_some()) {
+            let inner = [&module[..], &[name]].concat();
+            self.modules.entry(inner).or_default();
+        }
+        Vec::new()
     }
 
     /// The scope of a module.
@@ -276,54 +300,5 @@ impl Scopes {
             let globs_above = scope.globs.iter().any(is_above);
             globs_above.then(|| self.resolve(above, path))
         })
-    }
-}
-
-struct Collect {
-    scopes: Scopes,
-    module: Module,
-    uses: Vec<(Module, Leaf)>,
-}
-
-impl Collect {
-    fn declare(&mut self, name: &syn::Ident, is_type: bool) {
-        let scope = self.scopes.modules.entry(self.module.clone()).or_default();
-        scope.items.insert(name.to_string());
-        if is_type {
-            scope.types.insert(name.to_string());
-        }
-    }
-}
-
-impl<'a> Visit<'a> for Collect {
-    fn visit_item_use(&mut self, item: &'a ItemUse) {
-        let leaves = leaves(item).into_iter();
-        let leaves = leaves.map(|leaf| (self.module.clone(), leaf));
-        self.uses.extend(leaves);
-    }
-
-    fn visit_item_mod(&mut self, item: &'a ItemMod) {
-        self.declare(&item.ident, false);
-        if item.content.is_some() {
-            self.module.push(item.ident.to_string());
-            self.scopes.modules.entry(self.module.clone()).or_default();
-            visit::visit_item_mod(self, item);
-            self.module.pop();
-        }
-    }
-
-    fn visit_item(&mut self, item: &'a Item) {
-        match item {
-            Item::Struct(item) => self.declare(&item.ident, true),
-            Item::Enum(item) => self.declare(&item.ident, true),
-            Item::Union(item) => self.declare(&item.ident, true),
-            Item::Type(item) => self.declare(&item.ident, true),
-            Item::Trait(item) => self.declare(&item.ident, true),
-            Item::Fn(item) => self.declare(&item.sig.ident, false),
-            Item::Const(item) => self.declare(&item.ident, false),
-            Item::Static(item) => self.declare(&item.ident, false),
-            _ => {}
-        }
-        visit::visit_item(self, item);
     }
 }

@@ -12,6 +12,13 @@ pub struct Fault {
     pub message: String,
 }
 
+impl Fault {
+    /// Of a file as a whole.
+    pub fn whole(message: String) -> Self {
+        Self { line: 1, message }
+    }
+}
+
 /// A text and where its lines begin.
 pub struct Source<'t> {
     pub text: &'t str,
@@ -37,7 +44,7 @@ impl<'t> Source<'t> {
             newline: if text.contains("\r\n") { "\r\n" } else { "\n" },
         };
         if text.len() > MAX_BYTES {
-            return Err(source.fault(0, format!("larger than {} MiB", MAX_BYTES >> 20)));
+            return Err(Fault::whole(format!("larger than {} MiB", MAX_BYTES >> 20)));
         }
         let tokens = text[source.prefix..].parse();
         let tokens: TokenStream = tokens.map_err(|error: proc_macro2::LexError| {
@@ -75,13 +82,6 @@ impl<'t> Source<'t> {
         Ok(())
     }
 
-    fn fault(&self, at: usize, message: String) -> Fault {
-        Fault {
-            line: self.line(at),
-            message,
-        }
-    }
-
     fn at_span(&self, span: proc_macro2::Span, message: &str) -> Fault {
         let before = self.text[..self.prefix].matches('\n').count();
         Fault {
@@ -94,6 +94,11 @@ impl<'t> Source<'t> {
     pub fn range(&self, node: &impl Spanned) -> Range<usize> {
         let range = node.span().byte_range();
         range.start + self.prefix..range.end + self.prefix
+    }
+
+    /// The first byte of a token or a node.
+    pub fn start(&self, node: &impl Spanned) -> usize {
+        self.range(node).start
     }
 
     /// The text of a node.

@@ -186,6 +186,11 @@ pub fn tail(block: &syn::Block) -> Option<&Expr> {
     }
 }
 
+/// The expression that is all of a block.
+pub fn only(block: &syn::Block) -> Option<&Expr> {
+    tail(block).filter(|_| block.stmts.len() == 1)
+}
+
 /// Whether a pattern binds a name, or one in code does.
 pub fn binds<T: Tree>(tree: &T, name: &str) -> bool {
     nodes(tree).any(|node| matches!(node, Node::PatIdent(pat) if pat.ident == name))

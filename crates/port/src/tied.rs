@@ -66,7 +66,7 @@ impl Heads<'_, '_, '_> {
         let has_comment = text.contains("//") || text.contains("/*");
         // The embedding is borrowed while the bias is computed.
         let is_read = mentions(source.slice(bias), &root(embedding)?) > 0;
-        let is_left = has_comment || is_read || source.is_kept(source.range(call).start);
+        let is_left = has_comment || is_read || source.is_kept(source.start(call));
         let is_ours = constructors.contains(&linear) && !is_left;
         if !is_ours || self.origin(embedding, DEPTH)? != ours(&["Embedding"]) {
             return None;
@@ -110,7 +110,7 @@ impl Heads<'_, '_, '_> {
 
     /// The type of a variable, by the definition that is read or by the field that it becomes.
     fn variable(&self, name: &Ident, depth: usize) -> Option<Origin> {
-        let (function, at) = (self.function, self.unit.source.range(name).start);
+        let (function, at) = (self.function, self.unit.source.start(name));
         let name = name.to_string();
         let mut bindings = Bindings {
             name: &name,

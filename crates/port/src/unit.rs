@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use syn::Type;
+use syn::{Item, Type};
 
 use super::draft::Todo;
 use super::features;
@@ -74,6 +74,13 @@ impl<'u> Unit<'u> {
         Some(&named(&declared.fields, field)?.ty)
     }
 
+    /// The type of a field as it is written, if it is this layer of `candle_dynquant::nn`.
+    pub fn ours(&self, module: &[String], of: &str, field: &str, layer: &str) -> Option<&'u str> {
+        let ty = self.field(module, of, field)?;
+        let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
+        (self.origin(module, ty)? == ours).then(|| self.source.slice(ty))
+    }
+
     /// Where a type leads that is a path.
     pub fn origin(&self, module: &[String], ty: &Type) -> Option<Origin> {
         let Type::Path(path) = ty else { return None };
@@ -91,24 +98,11 @@ impl<'u> Unit<'u> {
 
     /// Whether a name is a parameter `&Tensor` here.
     pub fn is_borrowed(&self, ident: &syn::Ident) -> bool {
-        let at = self.source.range(ident).start;
+        let at = self.source.start(ident);
         self.borrowed
             .iter()
             .any(|(name, body)| ident == name && body.contains(&at))
     }
-}
-
-/// The type of a field as it is written, if it is this layer of `candle_dynquant::nn`.
-pub fn is_ours(
-    unit: &Unit<'_>,
-    module: &[String],
-    of: &str,
-    field: &str,
-    layer: &str,
-) -> Option<String> {
-    let ty = unit.field(module, of, field)?;
-    let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
-    (unit.origin(module, ty)? == ours).then(|| unit.source.slice(ty).to_owned())
 }
 
 /// Parameters of type `&Tensor` that their function does not bind anew.
@@ -116,7 +110,7 @@ fn borrowed(source: &Source<'_>, file: &syn::File) -> Vec<(String, std::ops::Ran
     let mut found = Vec::new();
     for node in nodes(file) {
         let (signature, block) = match node {
-            Node::ItemFn(item) => (&item.sig, &*item.block),
+            Node::Item(Item::Fn(item)) => (&item.sig, &*item.block),
             Node::ImplItemFn(item) => (&item.sig, &item.block),
             _ => continue,
         };

@@ -299,7 +299,7 @@ fn literals(
         if literal.rest.is_some() || is_read(&head, field) {
             return None;
         }
-        let at = source.range(stmt).start;
+        let at = source.start(stmt);
         let (newline, indent) = (source.newline(), source.indent(at));
         lets.push((
             at,

@@ -64,7 +64,7 @@ pub fn in_place(
 pub fn replace(unit: &Unit<'_>, draft: &mut Draft, usage: &Use<'_>, leaves: &[Leaf]) {
     let source = unit.source;
     let whole = source.range(usage.item);
-    let tail = source.range(&usage.item.use_token).start..whole.end;
+    let tail = source.start(&usage.item.use_token)..whole.end;
     let head = match usage.item.vis {
         Visibility::Inherited => String::new(),
         ref vis => format!("{} ", source.slice(vis)),
@@ -109,5 +109,5 @@ fn first_item(unit: &Unit<'_>, module: &[String]) -> Option<usize> {
         });
         items = &inner?.1;
     }
-    items.first().map(|item| unit.source.range(item).start)
+    items.first().map(|item| unit.source.start(item))
 }

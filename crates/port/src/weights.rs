@@ -76,13 +76,7 @@ fn value(
     depth: usize,
     seen: &RefCell<BTreeSet<String>>,
 ) -> (Origin, Option<usize>) {
-    let mut find = Made {
-        facts,
-        depth,
-        seen,
-        origin: Origin::Computed,
-        rank: None,
-    };
+    let mut find = Made::of(facts, depth, seen);
     find.visit_expr(expr);
     (find.origin, find.rank)
 }
@@ -97,7 +91,17 @@ struct Made<'f, 'e, 'u> {
     rank: Option<usize>,
 }
 
-impl Made<'_, '_, '_> {
+impl<'f, 'e, 'u> Made<'f, 'e, 'u> {
+    fn of(facts: &'e Facts<'f, 'u>, depth: usize, seen: &'e RefCell<BTreeSet<String>>) -> Self {
+        Self {
+            facts,
+            depth,
+            seen,
+            origin: Origin::Computed,
+            rank: None,
+        }
+    }
+
     fn is_at_least(&mut self, origin: Origin) {
         self.origin = self.origin.max(origin);
     }
@@ -134,7 +138,7 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         let segments = segments(path);
         let Some(name) = segments.last() else { return };
         let known = segments.iter().any(|one| MAKERS.contains(&one.as_str()));
-        let at = self.facts.unit.source.range(path).start;
+        let at = self.facts.unit.source.start(path);
         let is_variable = segments.len() == 1 && !self.facts.definitions(name, at).is_empty();
         if known || is_variable {
             return;
@@ -147,13 +151,8 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         if !self.seen.borrow_mut().insert(name.clone()) {
             return;
         }
-        let mut inner = Made {
-            facts: &Facts::of(self.facts.unit, function),
-            depth,
-            seen: self.seen,
-            origin: Origin::Computed,
-            rank: None,
-        };
+        let facts = Facts::of(self.facts.unit, function);
+        let mut inner = Made::of(&facts, depth, self.seen);
         inner.visit_block(function.block);
         // Its arguments are seen where it is called; values that it computes from a read are not.
         if matches!(inner.origin, Origin::Unknown | Origin::Loaded) {
@@ -187,7 +186,7 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         let Some(name) = path.path.get_ident().map(ToString::to_string) else {
             return;
         };
-        let at = self.facts.unit.source.range(path).start;
+        let at = self.facts.unit.source.start(path);
         let definitions = self.facts.definitions(&name, at);
         let (origin, rank) = match (definitions.first(), self.depth.checked_sub(1)) {
             (Some(made), Some(depth)) => value(self.facts, made, depth, self.seen),
@@ -221,12 +220,12 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft, held: &BTreeSet<(String, String)
     }
 }
 
-/// The first product of each field's tensor: where, the type and the field, and what to do.
-fn found(
-    unit: &Unit<'_>,
-    counts: impl Fn(usize) -> bool,
-) -> Vec<(usize, (String, String), String)> {
-    let mut found = Vec::<(usize, (String, String), String)>::new();
+/// Where a product is, the type and the field of its tensor, and what to do.
+type Found = (usize, (String, String), String);
+
+/// The first product of each field's tensor.
+fn found(unit: &Unit<'_>, counts: impl Fn(usize) -> bool) -> Vec<Found> {
+    let mut found = Vec::<Found>::new();
     if !has_products(unit) {
         return found;
     }
@@ -260,7 +259,7 @@ fn found(
 /// Macros of the file that multiply what they are given.
 fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
     let multiplying = |node| match node {
-        Node::ItemMacro(item) if item.mac.tokens.to_string().contains("matmul") => {
+        Node::Item(Item::Macro(item)) if item.mac.tokens.to_string().contains("matmul") => {
             item.ident.as_ref().map(ToString::to_string)
         }
         _ => None,
@@ -279,7 +278,7 @@ impl<'a> Visit<'a> for Products<'_, '_> {
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         if (call.method == "matmul" || call.method == "broadcast_matmul") && call.args.len() == 1 {
             let operands = call.args.iter().chain([&*call.receiver]).cloned();
-            let at = self.source.range(&call.method).start;
+            let at = self.source.start(&call.method);
             self.found.push((at, operands.collect()));
         }
         visit::visit_expr_method_call(self, call);
@@ -292,7 +291,7 @@ impl<'a> Visit<'a> for Products<'_, '_> {
             for operand in &operands {
                 Visit::visit_expr(self, operand);
             }
-            let at = self.source.range(&call.path).start;
+            let at = self.source.start(&call.path);
             self.found.push((at, operands.into_iter().collect()));
         }
     }
@@ -347,10 +346,10 @@ impl<'f, 'u> Trace<'f, 'u> {
             }
             Expr::Tuple(tuple) => tuple.elems.iter().find_map(|elem| self.field(elem, depth)),
             path @ Expr::Path(_) => {
-                let at = self.facts.unit.source.range(path).start;
+                let at = self.facts.unit.source.start(path);
                 let name = ident(path)?;
                 let made = self.facts.definitions(&name, at).into_iter().next();
-                let start = |expr: &Expr| self.facts.unit.source.range(expr).start;
+                let start = |expr: &Expr| self.facts.unit.source.start(expr);
                 let option = self.option(&name, at);
                 let option = option.filter(|one| made.is_none_or(|made| start(made) < start(one)));
                 self.field(option.or(made)?, depth)

@@ -1,6 +1,6 @@
 //! Other files: where the modules are that a file names, and what their types hold.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub struct World {
     pub(super) read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
     /// Whether a `with_tracing` is unlike candle-transformers'.
     tracing: RefCell<BTreeMap<PathBuf, bool>>,
-    packages: RefCell<Option<Rc<BTreeSet<String>>>>,
+    packages: OnceCell<BTreeSet<String>>,
     /// The names of files' modules, which globs bring.
     pub(super) names: RefCell<BTreeMap<PathBuf, Rc<Names>>>,
     /// Whether a type holds a layer, where that is known.
@@ -37,6 +37,9 @@ pub type Names = BTreeMap<String, Option<Vec<String>>>;
 
 /// A type of some file, or a name that the file passes on: [`Types::id`], the module and the name.
 type Place = (usize, Module, String);
+
+/// A file's types, and where it is.
+type File<'f> = (&'f Path, &'f Types);
 
 /// A search for layers in types that may hold each other in a circle. Each is visited once:
 /// Tarjan's strongly connected components, whose types hold a layer together or not at all.
@@ -182,16 +185,13 @@ impl World {
     }
 
     /// The names of the crates whose files are ported.
-    fn packages(&self) -> Rc<BTreeSet<String>> {
-        let known = self.packages.borrow().clone();
-        known.unwrap_or_else(|| {
+    fn packages(&self) -> &BTreeSet<String> {
+        self.packages.get_or_init(|| {
             let folders = self.given.iter().filter_map(|file| file.parent());
             let folders: BTreeSet<_> = folders.flat_map(Path::ancestors).collect();
             let manifests = folders.iter().map(|folder| folder.join("Cargo.toml"));
             let names = manifests.filter_map(|manifest| releases::package(&manifest));
-            let names: Rc<BTreeSet<_>> = Rc::new(names.collect());
-            *self.packages.borrow_mut() = Some(Rc::clone(&names));
-            names
+            names.collect()
         })
     }
 
@@ -219,7 +219,7 @@ impl World {
 
     /// Whether a type holds a layer, however deep; the file at `path` declares `types`.
     pub fn holds(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
-        self.search(&mut Search::default(), path, types, module, ty)
+        self.search(&mut Search::default(), (path, types), module, ty)
     }
 
     /// Whether a type holds a layer, or a tensor that multiplies.
@@ -228,7 +228,7 @@ impl World {
             tensors: true,
             ..Search::default()
         };
-        self.search(&mut search, path, types, module, ty)
+        self.search(&mut search, (path, types), module, ty)
     }
 
     /// Whether the type at a place holds a layer; `look` looks into it.
@@ -267,15 +267,9 @@ impl World {
         found
     }
 
-    fn search(
-        &self,
-        search: &mut Search,
-        path: &Path,
-        types: &Types,
-        module: &[String],
-        ty: &Type,
-    ) -> bool {
-        let any = |ty: &Type| self.search(search, path, types, module, ty);
+    fn search(&self, search: &mut Search, file: File<'_>, module: &[String], ty: &Type) -> bool {
+        let types = file.1;
+        let any = |ty: &Type| self.search(search, file, module, ty);
         if !is_named(ty, "PhantomData") && parts(ty).into_iter().any(any) {
             return true;
         }
@@ -286,7 +280,7 @@ impl World {
             }
             Type::Path(path_type) => {
                 let origin = types.scopes.resolve(module, &segments(&path_type.path));
-                origin.layer().is_some() || self.search_at(search, path, types, module, &origin)
+                origin.layer().is_some() || self.search_at(search, file, module, &origin)
             }
             _ => false,
         }
@@ -307,8 +301,7 @@ impl World {
     fn search_at(
         &self,
         search: &mut Search,
-        path: &Path,
-        types: &Types,
+        (path, types): File<'_>,
         module: &[String],
         origin: &Origin,
     ) -> bool {
@@ -316,17 +309,12 @@ impl World {
             Origin::Local(at, name) => {
                 let place = (types.id, at.clone(), name.clone());
                 let declared = types.declared.get(&(at.clone(), name.clone()));
+                let multiplies = at.is_empty() && types.multiplied.contains(name);
                 self.visit(search, place, |search| {
-                    let multiplied =
-                        search.tensors && at.is_empty() && types.multiplied.contains(name);
-                    multiplied
+                    search.tensors && multiplies
                         || declared.into_iter().flatten().any(|one| {
-                            let own = |ty: &Type| {
-                                matches!(ty, Type::Path(p) if p.path.get_ident()
-                            .is_some_and(|ident| one.params.contains(&ident.to_string())))
-                            };
-                            let mut fields = one.fields.iter().map(|field| &field.ty);
-                            fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
+                            let mut fields = one.fields.iter().filter(|field| !one.is_given(field));
+                            fields.any(|it| self.search(search, (path, types), at, &it.ty))
                         })
                 })
             }
@@ -342,7 +330,7 @@ impl World {
                 let origin = types.scopes.resolve(&[], &[name]);
                 origin.layer().is_some()
                     || self.visit(search, passed, |search| {
-                        self.search_at(search, &file, &types, &[], &origin)
+                        self.search_at(search, (&file, &types), &[], &origin)
                     })
             }
             _ => false,
@@ -411,13 +399,8 @@ impl World {
     }
 
     /// The file and the name that a path of this crate means, as written in a file's module.
-    fn find(
-        &self,
-        from: &Path,
-        module: &[String],
-        segments: &[String],
-    ) -> Option<(PathBuf, String)> {
-        let (name, mut modules) = segments.split_last()?;
+    fn find(&self, from: &Path, module: &[String], path: &[String]) -> Option<(PathBuf, String)> {
+        let (name, mut modules) = path.split_last()?;
         let mut depth = module.len();
         let mut place = from.to_path_buf();
         if let ["crate", rest @ ..] = as_strs(modules).as_slice() {

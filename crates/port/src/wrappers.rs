@@ -135,7 +135,7 @@ fn only(unit: &Unit<'_>, ranges: &[Range<usize>]) -> bool {
     let is_inside = |at: usize| ranges.iter().any(|range| range.contains(&at));
     !nodes(unit.file).any(|node| match node {
         Node::Expr(Expr::Struct(literal)) => {
-            literal.path.is_ident("Linear") && !is_inside(unit.source.range(literal).start)
+            literal.path.is_ident("Linear") && !is_inside(unit.source.start(literal))
         }
         _ => false,
     })

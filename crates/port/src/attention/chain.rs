@@ -6,7 +6,7 @@ use syn::{Expr, Stmt};
 
 use crate::facts::{DEPTH, Facts};
 use crate::syntax::{
-    axes, called, condition, guard, ident, method, optional, some_name, strip, without, words,
+    axes, called, condition, guard, ident, method, only, optional, some_name, strip, without, words,
 };
 
 /// Methods that change no more than a mask's shape or layout.
@@ -389,9 +389,7 @@ impl Env<'_, '_, '_> {
         let bound = condition(choice)?;
         let name = some_name(&bound.pat)?;
         let plain = self.eval(&choice.else_branch.as_ref()?.1)?;
-        let [Stmt::Expr(some, None)] = choice.then_branch.stmts.as_slice() else {
-            return None;
-        };
+        let some = only(&choice.then_branch)?;
         self.optional(&bound.expr, &name, plain, some)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use syn::{Expr, Stmt};
 
 use super::chain::{Cast, Mask, Scores, borrow};
-use super::found::Found;
+use super::found::{Found, Removed};
 use crate::draft::Draft;
 use crate::facts::Facts;
 use crate::source::Source;
@@ -56,7 +56,7 @@ pub fn write(
     };
     let text = guarded(source, draft, &scores, text.to_owned(), product, last);
     draft.edits.rewrite(product_range, text);
-    let at = source.range(last).start;
+    let at = source.start(last);
     for (range, text) in joined(source, removed, at) {
         match text {
             Some(text) => draft.edits.rewrite(range, text),
@@ -90,7 +90,7 @@ fn guarded(
     let is_init = matches!(last, Stmt::Local(local) if local.init.as_ref()
         .is_some_and(|init| source.range(&*init.expr) == range));
     if !is_init {
-        let at = source.line_start(source.range(last).start);
+        let at = source.line_start(source.start(last));
         let indent = source.indent(at);
         let lines = guards
             .iter()
@@ -107,13 +107,9 @@ fn guarded(
 
 /// Statements that go one after another as one, so that no empty lines are left between them. Their
 /// comments go, too, but for those above the first if the call at `call` follows.
-pub fn joined(
-    source: &Source<'_>,
-    removed: Vec<(Range<usize>, Option<String>)>,
-    call: usize,
-) -> Vec<(Range<usize>, Option<String>)> {
+pub fn joined(source: &Source<'_>, removed: Removed, call: usize) -> Removed {
     let blank = |range: Range<usize>| source.text[range].trim().is_empty();
-    let mut all: Vec<(Range<usize>, Option<String>)> = Vec::new();
+    let mut all = Removed::new();
     for (range, text) in removed {
         let range = match text {
             None => source.with_comments(range),

@@ -3,7 +3,7 @@
 use syn::{Expr, Stmt};
 
 use super::chain::{Env, Mask, Scores};
-use crate::syntax::{assigned, condition, ident, is, method, some_name};
+use crate::syntax::{assigned, condition, ident, is, method, only, some_name};
 
 /// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
 pub fn broadcast_mask(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(String, String)> {
@@ -14,21 +14,15 @@ pub fn broadcast_mask(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(String, Str
 }
 
 /// `let scores = if first { scores } else { let mask = ..; masked_fill(&scores, &mask, -inf)? };`
-pub fn excluded_later(
-    env: &Env<'_, '_, '_>,
-    stmt: &Stmt,
-    name: &str,
-    scores: &Scores,
-) -> Option<(Scores, String)> {
+pub fn excluded_later(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, String)> {
+    let (name, scores) = env.current.as_ref()?;
     let (bound, Expr::If(choice)) = assigned(stmt)? else {
         return None;
     };
     if bound != *name || scores.mask != Mask::None || matches!(&*choice.cond, Expr::Let(_)) {
         return None;
     }
-    let [Stmt::Expr(plain, None)] = choice.then_branch.stmts.as_slice() else {
-        return None;
-    };
+    let plain = only(&choice.then_branch)?;
     let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
         return None;
     };
@@ -68,12 +62,8 @@ pub fn excluded_later(
 }
 
 /// `if let Some(mask) = mask { let mask = ..; scores = scores.broadcast_add(&mask)? }`
-pub fn added_maybe(
-    env: &Env<'_, '_, '_>,
-    stmt: &Stmt,
-    name: &str,
-    scores: &Scores,
-) -> Option<(Scores, Option<String>)> {
+pub fn added_maybe(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
+    let (name, scores) = env.current.as_ref()?;
     let Stmt::Expr(Expr::If(choice), _) = stmt else {
         return None;
     };

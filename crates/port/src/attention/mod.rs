@@ -7,7 +7,6 @@ mod masks;
 mod scale;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use syn::{Block, Expr, ExprMethodCall, Stmt};
 
@@ -20,7 +19,7 @@ use crate::table::Home;
 use crate::unit::Unit;
 use crate::walk::{Node, Tree, nodes};
 use chain::{Env, Scores};
-use found::Found;
+use found::{Found, Removed};
 use masks::{added_maybe, broadcast_mask, excluded_later};
 
 /// Rewrites the attention that is certain, and lists the rest.
@@ -33,7 +32,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
 fn rewrite_in(unit: &Unit<'_>, draft: &mut Draft, ops: &str, function: &Function<'_>) {
     let softmaxes = nodes(function.block).filter_map(|node| match node {
         Node::Expr(Expr::Call(call)) => match &*call.func {
-            Expr::Path(path) if is_softmax(&path.path) => Some(unit.source.range(path).start),
+            Expr::Path(path) if is_softmax(&path.path) => Some(unit.source.start(path)),
             _ => None,
         },
         _ => None,
@@ -93,7 +92,7 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
         if let Some((name, scores, expr)) = bound {
             // The scores that this replaces must not be read by others.
             let other = env.current.as_ref().is_some_and(|(current, _)| {
-                *current != name && is_read_later(facts, block, index, stmt, current)
+                *current != name && is_read_later(facts, block, index, current)
             });
             if other || removed.is_empty() && env.current.is_some() {
                 return None;
@@ -112,12 +111,12 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
             removed.push((range, None));
             continue;
         }
-        if let Some((scores, text)) = excluded_later(&env, stmt, &name, &scores) {
+        if let Some((scores, text)) = excluded_later(&env, stmt) {
             env.current = Some((name, scores));
             removed.push((range, Some(text)));
             continue;
         }
-        if let Some((scores, text)) = added_maybe(&env, stmt, &name, &scores) {
+        if let Some((scores, text)) = added_maybe(&env, stmt) {
             env.current = Some((name, scores));
             removed.push((range, text));
             continue;
@@ -147,12 +146,12 @@ fn used_up(
         let outside = mentions(facts.unit.source.slice(stmt), name)
             > mentions(text(product), name) + usize::from(assigns(stmt, name));
         let inside = mentions(text(values), name) > 0;
-        if outside || inside || is_read_later(facts, block, index, stmt, name) {
+        if outside || inside || is_read_later(facts, block, index, name) {
             return None;
         }
     }
     let mut masks = env.masks.keys();
-    let is_read = masks.any(|mask| is_read_later(facts, block, index, stmt, mask));
+    let is_read = masks.any(|mask| is_read_later(facts, block, index, mask));
     (!is_read).then_some(scores)
 }
 
@@ -161,7 +160,7 @@ fn found<'a>(
     facts: &Facts<'a, '_>,
     (block, first, index): (&'a Block, usize, usize),
     (mut scores, (product, values)): (Scores, (&'a Expr, &'a Expr)),
-    mut removed: Vec<(Range<usize>, Option<String>)>,
+    mut removed: Removed,
     mut ranks: Vec<usize>,
 ) -> Found<'a> {
     ranks.extend(operand_ranks(facts, product));
@@ -196,14 +195,8 @@ fn rebinds(stmt: &Stmt, name: &str) -> bool {
 }
 
 /// Whether statements after one read a variable that was bound before it.
-fn is_read_later(
-    facts: &Facts<'_, '_>,
-    block: &Block,
-    index: usize,
-    stmt: &Stmt,
-    name: &str,
-) -> bool {
-    if assigns(stmt, name) {
+fn is_read_later(facts: &Facts<'_, '_>, block: &Block, index: usize, name: &str) -> bool {
+    if assigns(&block.stmts[index], name) {
         return false;
     }
     for later in &block.stmts[index + 1..] {

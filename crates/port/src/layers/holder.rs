@@ -77,6 +77,12 @@ impl Found {
     }
 }
 
+/// Changes of the text.
+pub type Edits = Vec<(Range<usize>, String)>;
+
+/// Layers by their weights.
+pub type Layers = BTreeMap<String, Layer>;
+
 /// How a layer stands for the tensors of a struct.
 pub struct Layer {
     pub name: String,
@@ -175,8 +181,8 @@ impl Plan {
     }
 
     /// The layers by their weights; `None` where a weight is used in two ways.
-    pub fn layers(&self, holder: &Holder<'_, '_>) -> Option<BTreeMap<String, Layer>> {
-        let mut layers = BTreeMap::<String, Layer>::new();
+    pub fn layers(&self, holder: &Holder<'_, '_>) -> Option<Layers> {
+        let mut layers = Layers::new();
         for Found { product, .. } in &self.products {
             if let Some(layer) = layers.get(&product.weight) {
                 if layer.bias != product.bias || layer.turned != product.turned {

@@ -8,8 +8,8 @@ use syn::{Expr, Pat, Stmt};
 use crate::facts::Facts;
 use crate::scopes::Origin;
 use crate::syntax::{
-    axes, condition, ident, is_ok, mentions, optional, own_member, some_name, strip, tail, untyped,
-    without,
+    axes, condition, ident, is_ok, mentions, only, optional, own_member, some_name, strip, tail,
+    untyped, without,
 };
 use crate::types::arguments;
 use crate::unit::Unit;
@@ -402,7 +402,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
                 let first = tail(&choice.then_branch).and_then(|expr| self.tuple(expr));
                 same([first, other].into_iter())
             }
-            Expr::Block(block) if block.block.stmts.len() == 1 => self.tuple(tail(&block.block)?),
+            Expr::Block(block) => self.tuple(only(&block.block)?),
             _ => None,
         }
     }
@@ -429,7 +429,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         if let Some(bound) = condition(choice) {
             let bias = self.option(&bound.expr)?;
             let name = some_name(&bound.pat)?;
-            let some = tail(&choice.then_branch).filter(|_| choice.then_branch.stmts.len() == 1)?;
+            let some = only(&choice.then_branch)?;
             let other = self.beside(some).eval(other);
             return self.optional(&bias, name, other, some);
         }

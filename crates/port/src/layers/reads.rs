@@ -1,12 +1,12 @@
 //! Reads of tensors that a layer holds now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprField};
 
-use super::holder::{Holder, Layer, Plan};
+use super::holder::{Edits, Holder, Layers, Plan};
 use crate::functions::{self, Function};
 use crate::source::is_inside;
 use crate::syntax::{is, member, own_member, words};
@@ -15,11 +15,7 @@ use crate::unit::Unit;
 use crate::walk::{Node, nodes};
 
 /// Makes other reads of the tensors read from the layer. `None` where that is not certain.
-pub fn others(
-    holder: &Holder<'_, '_>,
-    plan: &Plan,
-    layers: &BTreeMap<String, Layer>,
-) -> Option<Vec<(Range<usize>, String)>> {
+pub fn others(holder: &Holder<'_, '_>, plan: &Plan, layers: &Layers) -> Option<Edits> {
     let mut reads = Reads {
         holder,
         plan,
@@ -90,7 +86,7 @@ fn is_cpu(condition: &str) -> bool {
 struct Reads<'r, 'h, 'u> {
     holder: &'r Holder<'h, 'u>,
     plan: &'r Plan,
-    layers: &'r BTreeMap<String, Layer>,
+    layers: &'r Layers,
     /// In an `impl` of the struct.
     own: bool,
     /// In a `const fn`, which calls no accessor of a layer.
@@ -101,7 +97,7 @@ struct Reads<'r, 'h, 'u> {
     is_called: bool,
     /// In a branch that no CPU takes.
     on_gpu: bool,
-    changes: Vec<(Range<usize>, String)>,
+    changes: Edits,
     certain: bool,
 }
 

@@ -154,7 +154,7 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
             let (start, call) = (source.line_start(range.start), self.call(&found.norm, ops));
             draft.edits.insert(start, comments(source, &range));
             draft.edits.rewrite(range, call + tried);
-            let at = source.range(&self.block.stmts[found.stmt]).start;
+            let at = source.start(&self.block.stmts[found.stmt]);
             let removed = ranges.map(|range| (range, None)).collect();
             for (range, _) in joined(source, removed, at) {
                 draft.edits.rewrite(source.lines_of(range), "");

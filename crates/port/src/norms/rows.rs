@@ -8,7 +8,7 @@ use syn::{Expr, ExprMethodCall, Pat};
 
 use crate::facts::{DEPTH, Facts};
 use crate::layers::product::Place;
-use crate::syntax::{ident, is, mentions, method, optional, own_field, some_name, strip, tail};
+use crate::syntax::{ident, is, mentions, method, only, optional, own_field, some_name, strip};
 use crate::unit::Unit;
 use crate::weights::origin;
 
@@ -350,13 +350,11 @@ impl Env<'_, '_, '_> {
         let Value::IsNarrow = self.value(&choice.cond, trail)? else {
             return None;
         };
-        let [syn::Stmt::Expr(then, None)] = choice.then_branch.stmts.as_slice() else {
-            return None;
-        };
+        let then = only(&choice.then_branch)?;
         let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
             return None;
         };
-        let other = tail(&other.block).filter(|_| other.block.stmts.len() == 1)?;
+        let other = only(&other.block)?;
         let (then, other) = (self.tensor(then, trail)?, self.tensor(other, trail)?);
         let wide = then.wide;
         (Norm { wide, ..other } == then).then_some(Value::Tensor(then))
