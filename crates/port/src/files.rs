@@ -70,9 +70,7 @@ pub fn read(path: &Path) -> Result<String> {
     let bytes = input::read(path, MAX_BYTES)?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        let ends = error.as_bytes()[..valid]
-            .iter()
-            .filter(|byte| **byte == b'\n');
-        anyhow!("line {}: not UTF-8", ends.count() + 1)
+        let before = error.as_bytes()[..valid].split(|byte| *byte == b'\n');
+        anyhow!("line {}: not UTF-8", before.count())
     })
 }

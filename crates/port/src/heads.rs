@@ -40,9 +40,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
     }
     let heads = find.heads;
     let given_away = find.transposed.iter().filter(|range| {
-        let ranges = |head: &'_ Head<'_>| [&[head.range.clone()], &head.gone[..]].concat();
-        let mut ranges = heads.iter().flat_map(ranges);
-        !ranges.any(|outer| is_inside(range, &outer))
+        let inside = |outer: &Range<usize>| is_inside(range, outer);
+        let mut heads = heads.iter();
+        !heads.any(|head| inside(&head.range) || head.gone.iter().any(inside))
     });
     for range in given_away.filter(|range| !unit.source.is_kept(range.start)) {
         draft.list(unit.todo(

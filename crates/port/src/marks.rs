@@ -33,24 +33,18 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
                 continue;
             }
             let (world, ty) = (unit.world, &field.ty);
+            let mut look = Look {
+                world,
+                seen: BTreeSet::new(),
+                above: 0,
+            };
             if !world.multiplies(unit.path, unit.types, &one.module, ty)
-                && plain(unit, one, ty) == Some(true)
+                && look.plain((unit.path, unit.types), one, ty) == Some(true)
             {
                 attribute(unit, draft, field, "skip");
             }
         }
     }
-}
-
-/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to
-/// the last field; `None` where it is not.
-fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
-    let mut look = Look {
-        world: unit.world,
-        seen: BTreeSet::new(),
-        above: 0,
-    };
-    look.plain((unit.path, unit.types), owner, ty)
 }
 
 /// A look into all fields of a type.
@@ -63,6 +57,8 @@ struct Look<'l> {
 }
 
 impl Look<'_> {
+    /// Whether a type has one of the crate's in it that is no tree, where all of it is known, down
+    /// to the last field; `None` where it is not.
     fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
         match ty {
             Type::Tuple(_) | Type::Array(_) | Type::Slice(_) | Type::Paren(_) | Type::Group(_) => {

@@ -233,15 +233,11 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             None => {
                 let bare = without(expr, &["contiguous"]);
                 let own = self.facts.unit.source.slice(bare);
-                let weight = |name: &String| mentions(own, name) > 0;
-                let is_weight =
-                    |(_, value): &(&String, &Value)| !matches!(value, Value::Input { .. });
-                let mut known = self
-                    .variables
-                    .iter()
-                    .filter(is_weight)
-                    .map(|(name, _)| name);
-                (!known.any(weight)).then(|| (self.facts.borrowed(bare), false))
+                let is_other = |(name, value): (&String, &Value)| {
+                    !matches!(value, Value::Input { .. }) && mentions(own, name) > 0
+                };
+                let is_read = self.variables.iter().any(is_other);
+                (!is_read).then(|| (self.facts.borrowed(bare), false))
             }
         }
     }

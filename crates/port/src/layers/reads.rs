@@ -71,11 +71,8 @@ fn is_gpu(condition: &str) -> bool {
     let condition = condition.to_lowercase();
     let gpu = |part: &str| part.contains("cuda") || part.contains("metal");
     let other = condition.contains('!') || condition.contains("cpu");
-    !other
-        && condition
-            .split('|')
-            .filter(|one| !one.trim().is_empty())
-            .all(gpu)
+    let mut parts = condition.split('|').filter(|one| !one.trim().is_empty());
+    !other && parts.all(gpu)
 }
 
 /// Whether a condition holds for all that is on a CPU.
@@ -105,16 +102,14 @@ impl Reads<'_, '_, '_> {
     /// `self.inner.weight()` for a weight, `self.inner.bias()` for an optional bias.
     fn accessor(&self, field: &str) -> Option<String> {
         if let Some(layer) = self.layers.get(field) {
-            return (!layer.turned && !layer.is_list)
-                .then(|| format!("self.{}.weight()", layer.name));
+            let is_plain = !layer.turned && !layer.is_list;
+            return is_plain.then(|| format!("self.{}.weight()", layer.name));
         }
-        let options = &self.holder.options;
         let mut layers = self.layers.values();
         let layer = layers.find(|layer| layer.bias.as_deref() == Some(field))?;
-        options
-            .iter()
-            .any(|option| option == field)
-            .then(|| format!("self.{}.bias()", layer.name))
+        let mut options = self.holder.options.iter();
+        let is_option = options.any(|option| option == field);
+        is_option.then(|| format!("self.{}.bias()", layer.name))
     }
 
     fn goes(&self, name: &str) -> bool {
