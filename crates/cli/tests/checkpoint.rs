@@ -1,29 +1,32 @@
 //! The commands on checkpoints, as they are run.
 
+mod common;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Output, Stdio};
 
 use anyhow::{Context, Result};
 use candle_dynquant::candle_core::{DType, Device, Tensor, safetensors};
 use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
-use serde_json::Value;
+use common::{command, command_for_small, has, stderr, stdout};
 use tempfile::TempDir;
 
 fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-    // The matrices of these tests are small.
-    if args.first() == Some(&"quantize") {
-        command.args(["quantize", "--min-params", "0"]);
-    }
-    let rest = args.strip_prefix(&["quantize"]).unwrap_or(args);
-    command.args(rest).args(paths).output().unwrap()
+    command_for_small(args, paths).output().unwrap()
 }
 
 fn text(output: &Output) -> String {
-    let both = [&output.stdout[..], &output.stderr[..]].concat();
-    String::from_utf8(both).unwrap()
+    stdout(output) + &stderr(output)
+}
+
+/// What the command prints; it succeeds.
+#[track_caller]
+fn done(args: &[&str], paths: &[&Path]) -> String {
+    let output = dynquant(args, paths);
+    assert!(output.status.success(), "{output:?}");
+    text(&output)
 }
 
 /// A checkpoint with an embedding, a Linear, a GRU and a norm.
@@ -73,13 +76,7 @@ fn a_file_is_that_of_a_saved_model() -> Result<()> {
         quantize_dynamic(&mut model, &spec)?;
         checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
         let args = ["quantize", "--embeddings", "--preset", preset, "-o"];
-        let output = dynquant(&args, &[&written, &float]);
-        assert!(output.status.success(), "{preset}: {}", text(&output));
-        assert!(
-            text(&output).contains("3 of 3 layers quantized"),
-            "{}",
-            text(&output)
-        );
+        has(&done(&args, &[&written, &float]), "3 of 3 layers quantized");
         assert!(fs::read(&saved)? == fs::read(&written)?, "{preset}");
     }
     Ok(())
@@ -121,13 +118,9 @@ fn a_weight_of_short_rows_is_quantized_in_little_memory() -> Result<()> {
         &["--preset", "pytorch"],
         &["--embedding", "head", "--embeddings"],
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-        command
-            .arg("quantize")
-            .args(args)
-            .arg("-o")
-            .args([&out, &float]);
-        let peak = peak(command.stdout(std::process::Stdio::null()).spawn()?)?;
+        let args = [&["quantize"], args, &["-o"]].concat();
+        let mut command = command(&args, &[&out, &float]);
+        let peak = peak(command.stdout(Stdio::null()).spawn()?)?;
         assert!(peak < 60_000, "{args:?}: {peak} kB");
     }
     Ok(())
@@ -137,26 +130,20 @@ fn a_weight_of_short_rows_is_quantized_in_little_memory() -> Result<()> {
 fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let float = float(&folder);
-    let output = text(&dynquant(
-        &["quantize", "--dry-run", "--exclude", "head"],
-        &[&float],
-    ));
+    let args = ["quantize", "--dry-run", "--exclude", "head"];
+    let output = text(&dynquant(&args, &[&float]));
     let line = |start: &str| {
         let line = output.lines().find(|line| line.starts_with(start));
         line.unwrap_or_else(|| panic!("{start}: {output}"))
-            .to_owned()
     };
     assert!(line("gru").contains("GRU") && line("gru").contains("qint8 per channel, u8 per row"));
     let left = "left: kept float by name \"head\"";
     assert!(line("head").contains("Linear") && line("head").ends_with(left));
     assert!(line("word_embeddings").contains("Embedding"));
-    assert!(output.contains("4 other tensors are copied"), "{output}");
+    has(&output, "4 other tensors are copied");
     assert_eq!(fs::read_dir(folder.path())?.count(), 1);
-    let output = dynquant(
-        &["quantize", "--dry-run", "--linear", "word_embeddings"],
-        &[&float],
-    );
-    let output = text(&output);
+    let args = ["quantize", "--dry-run", "--linear", "word_embeddings"];
+    let output = text(&dynquant(&args, &[&float]));
     assert!(
         output.lines().nth(3).is_some_and(|l| l.contains("Linear"))
             || output.contains("word_embeddings  Linear"),
@@ -185,10 +172,8 @@ fn a_report_ends_with_the_matrices_that_stay_float() -> Result<()> {
         &["quantize", "-o", out.to_str().unwrap()],
     ] {
         let output = text(&dynquant(args, &[&path]));
-        let lines: Vec<_> = output
-            .lines()
-            .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "))
-            .collect();
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<_> = output.lines().map(words).collect();
         let end = &lines[lines.len().saturating_sub(3)..];
         // 11,264 of 11,648 bytes: head.weight takes 256 + 64, norm.weight 64.
         assert_eq!(
@@ -208,56 +193,38 @@ fn a_report_ends_with_the_matrices_that_stay_float() -> Result<()> {
 fn a_tied_head_and_a_norm_can_be_excluded_and_a_linear_is_named_by_its_tensor() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let float = float(&folder);
-    for args in [
-        &[
-            "--exclude",
-            "lm_head",
-            "--exclude",
-            "norm",
-            "--exclude",
-            "cls.predictions.decoder",
-        ][..],
-        &["--linear", "word_embeddings.weight"],
-    ] {
-        let output = dynquant(&[&["quantize", "--dry-run"], args].concat(), &[&float]);
-        assert!(output.status.success(), "{}", text(&output));
-        assert!(
-            text(&output).contains("word_embeddings"),
-            "{}",
-            text(&output)
-        );
+    let names = ["lm_head", "norm", "cls.predictions.decoder"];
+    let exclude: Vec<_> = names.iter().flat_map(|name| ["--exclude", name]).collect();
+    for args in [&exclude[..], &["--linear", "word_embeddings.weight"]] {
+        let args = [&["quantize", "--dry-run"], args].concat();
+        has(&done(&args, &[&float]), "word_embeddings");
     }
     Ok(())
+}
+
+/// A folder with the checkpoint of [`float`], and the path of another one.
+fn model_folder(folder: &TempDir) -> Result<(PathBuf, String)> {
+    let [model, out] = ["float", "out"].map(|name| folder.path().join(name));
+    fs::create_dir(&model)?;
+    fs::rename(float(folder), model.join("model.safetensors"))?;
+    Ok((model, out.to_str().context("a path")?.to_owned()))
 }
 
 #[test]
 fn a_table_that_transformers_ties_is_left_with_a_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let float = folder.path().join("float");
-    std::fs::create_dir(&float)?;
-    std::fs::rename(self::float(&folder), float.join("model.safetensors"))?;
+    let (float, out) = model_folder(&folder)?;
     let config = r#"{"architectures": ["BertForMaskedLM"]}"#;
-    std::fs::write(float.join("config.json"), config)?;
-    let out = folder.path().join("out");
-    let out = out.to_str().context("a path")?;
+    fs::write(float.join("config.json"), config)?;
     let note = "transformers reads no codes in a table";
+    let named = ["--embedding", "word_embeddings", "--embeddings", "-o", &out];
     for (args, expected) in [
-        (&["quantize", "--embeddings", "--dry-run"][..], true),
-        (&["quantize", "--embeddings", "-o", out], true),
-        (&["quantize", "-o", out], false),
-        (
-            &[
-                "quantize",
-                "--embeddings",
-                "--embedding",
-                "word_embeddings",
-                "-o",
-                out,
-            ],
-            false,
-        ),
+        (&["--embeddings", "--dry-run"][..], true),
+        (&["--embeddings", "-o", &out], true),
+        (&["-o", &out], false),
+        (&named, false),
     ] {
-        let output = text(&dynquant(args, &[&float]));
+        let output = text(&dynquant(&[&["quantize"], args].concat(), &[&float]));
         assert_eq!(output.contains(note), expected, "{output}");
     }
     Ok(())
@@ -266,24 +233,16 @@ fn a_table_that_transformers_ties_is_left_with_a_line() -> Result<()> {
 #[test]
 fn a_model_that_transformers_does_not_read_is_written_with_a_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let float = folder.path().join("float");
-    std::fs::create_dir(&float)?;
-    std::fs::rename(self::float(&folder), float.join("model.safetensors"))?;
-    let out = folder.path().join("out");
-    let out = out.to_str().context("a path")?;
+    let (float, out) = model_folder(&folder)?;
     for (kind, args, expected) in [
-        ("dinov2", &["quantize", "--dry-run"][..], true),
-        ("dinov2", &["quantize", "-o", out], true),
-        (
-            "dinov2",
-            &["quantize", "--preset", "float16", "-o", out],
-            false,
-        ),
-        ("bert", &["quantize", "-o", out], false),
+        ("dinov2", &["--dry-run"][..], true),
+        ("dinov2", &["-o", &out], true),
+        ("dinov2", &["--preset", "float16", "-o", &out], false),
+        ("bert", &["-o", &out], false),
     ] {
         let config = format!("{{\"model_type\": \"{kind}\"}}");
-        std::fs::write(float.join("config.json"), config)?;
-        let output = text(&dynquant(args, &[&float]));
+        fs::write(float.join("config.json"), config)?;
+        let output = text(&dynquant(&[&["quantize"], args].concat(), &[&float]));
         let note = "transformers 5.24 reads no int8 of dinov2";
         assert_eq!(output.contains(note), expected, "{output}");
     }
@@ -295,41 +254,28 @@ fn a_model_that_transformers_does_not_read_is_written_with_a_line() -> Result<()
 fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let float = folder.path().join("float.safetensors");
-    let ones = |rows: usize| Tensor::ones((rows, 70_000), DType::F32, &Device::Cpu);
+    let ones = |rows: usize, columns| Tensor::ones((rows, columns), DType::F32, &Device::Cpu);
     let head = Tensor::randn(0f32, 1., (64, 64), &Device::Cpu)?;
     let tensors = HashMap::from([
         ("head.weight", head),
-        ("rnn.weight_ih", ones(3)?),
-        (
-            "rnn.weight_hh",
-            Tensor::ones((3, 1), DType::F32, &Device::Cpu)?,
-        ),
-        ("wide.weight", ones(2)?),
-        ("wide_embeddings.weight", ones(2)?),
+        ("rnn.weight_ih", ones(3, 70_000)?),
+        ("rnn.weight_hh", ones(3, 1)?),
+        ("wide.weight", ones(2, 70_000)?),
+        ("wide_embeddings.weight", ones(2, 70_000)?),
     ]);
     safetensors::save(&tensors, &float)?;
     let out = folder.path().join("out.safetensors");
     let left = "left: output channel 0 can overflow the i32 accumulator";
-    let dry = text(&dynquant(
-        &["quantize", "--embeddings", "--dry-run"],
-        &[&float],
-    ));
+    let args = ["quantize", "--embeddings", "--dry-run"];
+    let dry = text(&dynquant(&args, &[&float]));
     let lines = dry.lines().filter(|line| line.ends_with(left)).count();
     assert_eq!(lines, 3, "two layers, one of which has two weights: {dry}");
-    let output = dynquant(&["quantize", "--embeddings", "-o"], &[&out, &float]);
-    let said = text(&output);
-    assert!(
-        output.status.success() && said.contains("2 of 4 layers quantized"),
-        "{said}"
-    );
-    assert!(said.contains(&format!("wide: {left}")), "{said}");
-    assert!(said.contains(&format!("rnn: {left}")), "{said}");
-    let float16 = dynquant(&["quantize", "--preset", "float16", "-o"], &[&out, &float]);
-    assert!(
-        text(&float16).contains("3 of 4 layers quantized"),
-        "{}",
-        text(&float16)
-    );
+    let said = done(&["quantize", "--embeddings", "-o"], &[&out, &float]);
+    has(&said, "2 of 4 layers quantized");
+    has(&said, &format!("wide: {left}"));
+    has(&said, &format!("rnn: {left}"));
+    let args = ["quantize", "--preset", "float16", "-o"];
+    has(&done(&args, &[&out, &float]), "3 of 4 layers quantized");
     // Alone, or by its exact name, it is what was asked for.
     let spec = folder.path().join("spec.yaml");
     for rules in [
@@ -340,11 +286,9 @@ fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
         let args = ["quantize", "--spec", spec.to_str().unwrap(), "-o"];
         let output = dynquant(&args, &[&out, &float]);
         let said = text(&output);
-        assert!(
-            !output.status.success() && said.contains("float.safetensors: "),
-            "{said}"
-        );
-        assert!(said.contains(": output channel 0 can overflow"), "{said}");
+        assert!(!output.status.success(), "{said}");
+        has(&said, "float.safetensors: ");
+        has(&said, ": output channel 0 can overflow");
     }
     Ok(())
 }
@@ -368,22 +312,13 @@ fn mistakes_are_named_and_change_nothing() -> Result<()> {
     for (args, source, expected) in cases {
         let args = [&["quantize"], args, &["-o"]].concat();
         let output = dynquant(&args, &[&out, source]);
-        assert!(!output.status.success());
-        assert!(
-            text(&output).contains(expected),
-            "{args:?}: {}",
-            text(&output)
-        );
+        assert!(!output.status.success(), "{args:?}");
+        has(&text(&output), expected);
         assert_eq!(fs::read(&out)?, b"old");
     }
-    let output = dynquant(&["quantize", "-o"], &[&out, &float]);
-    assert!(output.status.success(), "{}", text(&output));
-    let output = dynquant(&["quantize", "-o"], &[&folder.path().join("twice"), &out]);
-    assert!(
-        text(&output).contains("expected one that is float"),
-        "{}",
-        text(&output)
-    );
+    done(&["quantize", "-o"], &[&out, &float]);
+    let twice = dynquant(&["quantize", "-o"], &[&folder.path().join("twice"), &out]);
+    has(&text(&twice), "expected one that is float");
     Ok(())
 }
 
@@ -392,42 +327,25 @@ fn inspect_diff_and_dequantize() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let float = float(&folder);
     let [int8, back] = ["int8", "back"].map(|name| folder.path().join(name));
-    assert!(
-        dynquant(&["quantize", "-o"], &[&int8, &float])
-            .status
-            .success()
-    );
-    let output = text(&dynquant(&["inspect"], &[&int8]));
-    assert!(
-        output.contains("gru.weight_ih_l0") && output.contains("I8"),
-        "{output}"
-    );
-    assert!(
-        output.contains("3 quantized weights") && !output.contains("_scale "),
-        "{output}"
-    );
-    let json = dynquant(&["inspect", "--json"], &[&int8]);
-    let json: Value = serde_json::from_slice(&json.stdout)?;
-    let tensors = json["tensors"].as_array().expect("a list");
-    let head = tensors
-        .iter()
-        .find(|tensor| tensor["name"] == "head.weight")
-        .expect("a head");
+    done(&["quantize", "-o"], &[&int8, &float]);
+    let output = done(&["inspect"], &[&int8]);
+    for part in ["gru.weight_ih_l0", "I8", "3 quantized weights"] {
+        has(&output, part);
+    }
+    assert!(!output.contains("_scale "), "{output}");
+    let json = common::json(&["inspect", "--json"], &int8);
+    let mut tensors = json["tensors"].as_array().expect("a list").iter();
+    let head = tensors.find(|tensor| tensor["name"] == "head.weight");
+    let head = head.expect("a head");
     assert!(head["scales"][0].as_f64() > Some(0.) && head["shape"] == serde_json::json!([6, 5]));
     let output = text(&dynquant(&["diff"], &[&float, &int8]));
     let sqnr: f64 = (output.lines().find(|line| line.starts_with("head.weight")))
         .and_then(|line| line.split_whitespace().nth(3)?.parse().ok())
         .unwrap_or_else(|| panic!("{output}"));
-    assert!(
-        (30. ..70.).contains(&sqnr) && output.contains("5 tensors are the same"),
-        "{output}"
-    );
-    assert!(
-        dynquant(&["dequantize", "-o"], &[&back, &int8])
-            .status
-            .success()
-    );
-    assert!(text(&dynquant(&["diff"], &[&int8, &back])).contains("8 tensors are the same"));
+    assert!((30. ..70.).contains(&sqnr), "{output}");
+    has(&output, "5 tensors are the same");
+    done(&["dequantize", "-o"], &[&back, &int8]);
+    has(&done(&["diff"], &[&int8, &back]), "8 tensors are the same");
     let tensors = safetensors::load(&back, &Device::Cpu)?;
     assert!(tensors.len() == 8 && tensors.values().all(|tensor| tensor.dtype() == DType::F32));
     Ok(())
@@ -438,31 +356,32 @@ fn inspect_diff_and_dequantize() -> Result<()> {
 fn folders_of_others_are_inspected_compared_and_dequantized() -> Result<()> {
     let out = tempfile::tempdir()?;
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference");
-    for name in [
+    let names = [
         "layout_gptq",
         "layout_gptq_v2",
         "layout_awq",
         "pack_quantized",
-    ] {
+    ];
+    for name in names {
         let (folder, float) = (reference.join(name), out.path().join(name));
         let output = text(&dynquant(&["inspect"], &[&folder]));
         let line = output.lines().find(|line| line.starts_with("up.weight "));
         let words = line.map(|line| line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(words.as_ref().map(|words| words[1]), Some("I4"), "{output}");
-        assert!(output.contains("3 quantized weights"), "{output}");
-        let written = dynquant(&["dequantize", "-o"], &[&float, &folder]);
-        assert!(written.status.success(), "{}", text(&written));
-        let output = text(&dynquant(&["diff"], &[&folder, &float]));
-        assert!(output.contains("7 tensors are the same"), "{output}");
+        has(&output, "3 quantized weights");
+        done(&["dequantize", "-o"], &[&float, &folder]);
+        has(
+            &done(&["diff"], &[&folder, &float]),
+            "7 tensors are the same",
+        );
     }
     Ok(())
 }
 
 /// The files of a folder and their bytes.
 fn files(folder: &Path) -> HashMap<PathBuf, Vec<u8>> {
-    let entries = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
+    let entries = fs::read_dir(folder).unwrap();
+    let entries = entries.map(|entry| entry.unwrap().path());
     let read = |path: PathBuf| (path.file_name().unwrap().into(), fs::read(&path).unwrap());
     entries.map(read).collect()
 }
@@ -473,43 +392,29 @@ fn killed_at_any_time_it_leaves_the_old_output_or_the_new() -> Result<()> {
     let [float, out, new] = ["float", "out", "new"].map(|name| dir.path().join(name));
     fs::create_dir(&float)?;
     fs::write(float.join("config.json"), "{}")?;
-    let tensors: HashMap<String, Tensor> = (0..6)
-        .map(|i| {
-            Ok((
-                format!("{i}.weight"),
-                Tensor::randn(0f32, 1., (300, 400), &Device::Cpu)?,
-            ))
-        })
-        .collect::<Result<_>>()?;
+    let random = || Tensor::randn(0f32, 1., (300, 400), &Device::Cpu);
+    let tensors = (0..6).map(|i| Ok((format!("{i}.weight"), random()?)));
+    let tensors = tensors.collect::<Result<HashMap<_, _>>>()?;
     safetensors::save(&tensors, float.join("model.safetensors"))?;
-    assert!(
-        dynquant(&["quantize", "--preset", "pytorch", "-o"], &[&out, &float])
-            .status
-            .success()
-    );
+    done(&["quantize", "--preset", "pytorch", "-o"], &[&out, &float]);
     let start = std::time::Instant::now();
-    assert!(
-        dynquant(&["quantize", "-o"], &[&new, &float])
-            .status
-            .success()
-    );
+    done(&["quantize", "-o"], &[&new, &float]);
     let whole = start.elapsed();
     let (old, new) = (files(&out), files(&new));
     assert_ne!(old, new);
     let mut left_old = 0;
     for tries in 0..24 {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dynquant"))
-            .args(["quantize", "-o"])
-            .args([&out, &float])
-            .stdout(std::process::Stdio::null())
-            .spawn()?;
+        let mut command = command(&["quantize", "-o"], &[&out, &float]);
+        let mut child = command.stdout(Stdio::null()).spawn()?;
         std::thread::sleep(whole * tries / 20);
         match tries % 2 {
             0 => child.kill()?,
             // As ctrl-c does; it may be through already.
             _ => {
                 let id = child.id().to_string();
-                Command::new("kill").args(["-INT", &id]).status()?;
+                std::process::Command::new("kill")
+                    .args(["-INT", &id])
+                    .status()?;
             }
         }
         child.wait()?;
@@ -528,42 +433,37 @@ fn no_fifo_is_waited_for_and_no_device_is_replaced() {
     let path = |name: &str| folder.path().join(name);
     let float = float(&folder);
     for name in ["fifo.safetensors", "fifo.yaml"] {
-        let made = Command::new("mkfifo").arg(path(name)).status().unwrap();
-        assert!(made.success());
+        common::fifo(&path(name));
     }
     std::os::unix::fs::symlink("/dev/null", path("null")).unwrap();
     let (fifo, out) = (path("fifo.safetensors"), path("out"));
     let spec = path("fifo.yaml");
-    let regular = "expected a regular file, got a fifo";
+    let (null, with_spec) = (path("null"), ["quantize", "--dry-run", "--spec"]);
     let cases: [(&[&str], &[&Path], &str); 7] = [
-        (&["quantize", "-o"], &[&out, &fifo], regular),
-        (&["dequantize", "-o"], &[&out, &fifo], regular),
-        (&["inspect"], &[&fifo], regular),
-        (&["diff"], &[&float, &fifo], regular),
-        (
-            &["quantize", "--dry-run", "--spec"],
-            &[&spec, &float],
-            regular,
-        ),
         (
             &["quantize", "-o"],
-            &[&fifo, &float],
-            "expected a file, got a fifo",
+            &[&out, &fifo],
+            "a regular file, got a fifo",
         ),
         (
+            &["dequantize", "-o"],
+            &[&out, &fifo],
+            "a regular file, got a fifo",
+        ),
+        (&["inspect"], &[&fifo], "a regular file, got a fifo"),
+        (&["diff"], &[&float, &fifo], "a regular file, got a fifo"),
+        (&with_spec, &[&spec, &float], "a regular file, got a fifo"),
+        (&["quantize", "-o"], &[&fifo, &float], "a file, got a fifo"),
+        (
             &["quantize", "-o"],
-            &[&path("null"), &float],
-            "expected a file, got a character device",
+            &[&null, &float],
+            "a file, got a character device",
         ),
     ];
     for (args, paths, expected) in cases {
         let output = dynquant(args, paths);
         assert!(!output.status.success(), "{args:?}");
-        assert!(
-            text(&output).contains(expected),
-            "{args:?}: {}",
-            text(&output)
-        );
+        has(&text(&output), &format!("expected {expected}"));
     }
     assert!(!out.exists() && path("null").is_symlink());
 }

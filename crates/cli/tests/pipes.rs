@@ -1,45 +1,24 @@
 //! Where the command prints to: pipes that are closed, devices that are full, terminals that obey.
 #![cfg(unix)]
 
+mod common;
+
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use candle_dynquant::candle_core::{Device, Tensor, safetensors};
+use candle_dynquant::candle_core::{DType, Device, Tensor, safetensors};
+use common::{command_for_small as dynquant, folder, has, stderr, stdout};
 use tempfile::TempDir;
-
-fn dynquant(args: &[&str], paths: &[&Path]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-    // The matrices of these tests are small.
-    if args.first() == Some(&"quantize") {
-        command.args(["quantize", "--min-params", "0"]);
-    }
-    let args = args.strip_prefix(&["quantize"]).unwrap_or(args);
-    command.args(args).args(paths);
-    command
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
 
 /// A checkpoint with matrices of these names.
 fn checkpoint(folder: &TempDir, names: &[&str]) -> PathBuf {
-    let ones = Tensor::ones(
-        (4, 4),
-        candle_dynquant::candle_core::DType::F32,
-        &Device::Cpu,
-    )
-    .unwrap();
-    let tensors: HashMap<_, _> = names
+    let ones = Tensor::ones((4, 4), DType::F32, &Device::Cpu).unwrap();
+    let tensors = names
         .iter()
-        .map(|name| (format!("{name}.weight"), ones.clone()))
-        .collect();
+        .map(|name| (format!("{name}.weight"), ones.clone()));
+    let tensors: HashMap<_, _> = tensors.collect();
     let path = folder.path().join("float.safetensors");
     safetensors::save(&tensors, &path).unwrap();
     path
@@ -77,47 +56,37 @@ fn closed() -> Stdio {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_fault() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     for mut command in printing(&folder) {
         let output = command.stdout(closed()).stderr(Stdio::piped()).output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
         let said = stderr(&output);
-        assert!(
-            !said.contains("panicked") && !said.contains("error:"),
-            "{command:?}: {said}"
-        );
+        let is_faulty = said.contains("panicked") || said.contains("error:");
+        assert!(!is_faulty, "{command:?}: {said}");
     }
-    assert!(
-        folder.path().join("third").exists(),
-        "the work is done nevertheless"
-    );
+    let third = folder.path().join("third");
+    assert!(third.exists(), "the work is done nevertheless");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_device_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     for mut command in printing(&folder) {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let output = command
-            .stdout(full)
-            .stderr(Stdio::piped())
-            .output()
-            .unwrap();
+        let output = command.stdout(full).stderr(Stdio::piped()).output();
+        let output = output.unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {output:?}");
         let said = stderr(&output);
-        assert!(
-            said.contains("error: stdout: No space left on device"),
-            "{command:?}: {said}"
-        );
+        has(&said, "error: stdout: No space left on device");
         assert!(!said.contains("panicked"), "{command:?}: {said}");
     }
 }
 
 #[test]
 fn a_stderr_that_is_closed_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let missing = dynquant(&["inspect"], &[Path::new("missing")]);
     let cases = [(missing, 1), (dynquant(&["port"], &[]), 2)];
     let cases = cases.into_iter();
@@ -130,18 +99,16 @@ fn a_stderr_that_is_closed_changes_nothing() {
 
 #[test]
 fn errors_of_files_show_in_the_status_though_nobody_reads_the_report() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let missing = folder.path().join("missing.rs");
     let mut command = dynquant(&["port", "--write", "--json"], &[&missing]);
-    assert_eq!(
-        command.stdout(closed()).output().unwrap().status.code(),
-        Some(1)
-    );
+    let output = command.stdout(closed()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
 fn a_terminal_sees_no_name_that_it_would_obey() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let name = "a\u{1b}[2J\u{202e}\r\nb";
     let float = checkpoint(&folder, &[name, "other"]);
     let shown = "a\\u{1b}[2J\\u{202e}\\r\\nb";
@@ -152,44 +119,29 @@ fn a_terminal_sees_no_name_that_it_would_obey() {
     let spec = folder.path().join("spec.yaml");
     fs::write(&spec, "exclude: [\"\\e[2J\"]\n").unwrap();
     let obeyed = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
-    let cases = [
-        (dynquant(&["inspect"], &[&float]), Some(shown)),
-        (dynquant(&["quantize", "--dry-run"], &[&float]), Some(shown)),
-        (dynquant(&["quantize", "-o"], &[&out, &float]), None),
-        (dynquant(&["diff"], &[&float, &out]), Some(shown)),
+    let dry = ["quantize", "--dry-run"];
+    let (other, layer) = (["--exclude", "\u{1b}[2J"], ["--linear", "a\u{1b}[2J"]);
+    let cases: [(&[&str], &[&Path], &str); 10] = [
+        (&["inspect"], &[&float], shown),
+        (&dry, &[&float], shown),
+        (&["quantize", "-o"], &[&out, &float], ""),
+        (&["diff"], &[&float, &out], shown),
+        (&["port"], &[&named], "\\u{1b}[2J\\n.rs:1: error:"),
+        (&["inspect"], &[&absent], "\\u{1b}[2J"),
+        (&[dry, other].concat(), &[&float], "u{1b}[2J"),
+        (&[dry, layer].concat(), &[&float], "u{1b}[2J"),
         (
-            dynquant(&["port"], &[&named]),
-            Some("\\u{1b}[2J\\n.rs:1: error:"),
+            &["quantize", "--dry-run", "--spec"],
+            &[&spec, &float],
+            "[2J",
         ),
-        (dynquant(&["inspect"], &[&absent]), Some("\\u{1b}[2J")),
-        (
-            dynquant(
-                &["quantize", "--dry-run", "--exclude", "\u{1b}[2J"],
-                &[&float],
-            ),
-            Some("u{1b}[2J"),
-        ),
-        (
-            dynquant(
-                &["quantize", "--dry-run", "--linear", "a\u{1b}[2J"],
-                &[&float],
-            ),
-            Some("u{1b}[2J"),
-        ),
-        (
-            dynquant(&["quantize", "--dry-run", "--spec"], &[&spec, &float]),
-            Some("[2J"),
-        ),
-        (dynquant(&["\u{1b}[2J"], &[]), Some("\\u{1b}[2J")),
+        (&["\u{1b}[2J"], &[], "\\u{1b}[2J"),
     ];
-    for (mut command, expected) in cases {
-        let output = command.output().unwrap();
+    for (args, paths, expected) in cases {
+        let output = dynquant(args, paths).output().unwrap();
         let both = stdout(&output) + &stderr(&output);
-        assert!(!both.contains(obeyed), "{command:?}: {both:?}");
-        assert!(
-            both.contains(expected.unwrap_or_default()),
-            "{command:?}: {both:?}"
-        );
+        assert!(!both.contains(obeyed), "{args:?}: {both:?}");
+        has(&both, expected);
     }
     // JSON has escapes of its own.
     let output = dynquant(&["inspect", "--json"], &[&float])
@@ -201,7 +153,7 @@ fn a_terminal_sees_no_name_that_it_would_obey() {
 
 #[test]
 fn a_name_may_be_long() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let long = "x".repeat(70_000);
     let float = checkpoint(&folder, &[&long, "other"]);
     let out = folder.path().join("out");

@@ -1,15 +1,16 @@
 //! rustfmt that takes long, or never ends.
 #![cfg(unix)]
 
+mod common;
+
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::{SMALL, has, kill, read, said, stderr};
 use tempfile::TempDir;
-
-const SMALL: &str = "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}\n";
 
 /// Far more than any step takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,10 +38,18 @@ impl Fake {
 
     fn port(&self, args: &[&str]) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-        command.arg("port").args(args).arg(self.path("a.rs"));
+        let args = [&["port"], args].concat();
+        let mut command = common::command(&args, &[&self.path("a.rs")]);
         command.env("PATH", format!("{}:{path}", self.0.path().display()));
         command
+    }
+
+    /// The file as the command writes it, run in the folder.
+    fn write(&self) -> String {
+        let mut command = self.port(&["--write"]);
+        let output = command.current_dir(self.0.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        read(&self.path("a.rs"))
     }
 
     /// Starts the command, and waits until rustfmt runs; the ids of both.
@@ -71,51 +80,31 @@ fn runs(id: &str) -> bool {
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
 /// Writes its id, and does not end before the test.
 const ENDLESS: &str =
     "cd \"$(dirname \"$0\")\"; echo $$ >id.new; mv id.new id; while [ -e id ]; do :; done";
 
+const NOTE: &str = "not formatted: rustfmt was ended after 1s";
+
 #[test]
 fn rustfmt_is_ended_at_its_limit_and_the_text_is_not_formatted() {
-    for script in [
-        ENDLESS,
-        "sleep 1000",
-        "sleep 1000 & exit 1",
-        "cat; sleep 1000",
-    ] {
+    let scripts = ["sleep 1000", "sleep 1000 & exit 1", "cat; sleep 1000"];
+    for script in [ENDLESS].into_iter().chain(scripts) {
         let fake = Fake::new(script);
-        let output = fake
-            .port(&["--write", "--rustfmt-seconds", "1"])
-            .output()
-            .unwrap();
-        let said = stderr(&output);
-        assert!(output.status.success(), "{script}: {said}");
-        let note = format!(
-            "{}: not formatted: rustfmt was ended after 1s\n",
-            fake.path("a.rs").display()
-        );
-        assert!(said.contains(&note), "{script}: {said}");
-        let ported = fs::read_to_string(fake.path("a.rs")).unwrap();
-        assert!(
-            ported.contains("#[derive(Quantizable)]\npub struct A"),
-            "{ported}"
-        );
+        let mut command = fake.port(&["--write", "--rustfmt-seconds", "1"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        let note = format!("{}: {NOTE}\n", fake.path("a.rs").display());
+        has(&stderr(&output), &note);
+        let ported = read(&fake.path("a.rs"));
+        has(&ported, "#[derive(Quantizable)]\npub struct A");
     }
     let fake = Fake::new(ENDLESS);
-    let output = fake
-        .port(&["--json", "--rustfmt-seconds", "1"])
-        .output()
-        .unwrap();
+    let mut command = fake.port(&["--json", "--rustfmt-seconds", "1"]);
+    let output = command.output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        json["files"][0]["note"],
-        "not formatted: rustfmt was ended after 1s"
-    );
-    assert!(!runs(fs::read_to_string(fake.path("id")).unwrap().trim()));
+    assert_eq!(json["files"][0]["note"], NOTE);
+    assert!(!runs(read(&fake.path("id")).trim()));
 }
 
 #[test]
@@ -133,32 +122,13 @@ fn rustfmt_formats_what_it_had_formatted() {
     // It knows the file as it is, and makes one line of the result.
     let fake =
         Fake::new("cat >in; if grep -q candle_nn in; then cat in; else tr '\\n' ' ' <in; fi");
-    let fake_in = |args: &[&str]| fake.port(args).current_dir(fake.0.path()).output().unwrap();
-    assert!(fake_in(&["--write"]).status.success());
-    let ported = fs::read_to_string(fake.path("a.rs")).unwrap();
-    assert!(
-        ported.starts_with("use candle_dynquant::nn::Linear; "),
-        "{ported}"
-    );
+    let ported = fake.write();
+    let start = "use candle_dynquant::nn::Linear; ";
+    assert!(ported.starts_with(start), "{ported}");
     assert_eq!(ported.lines().count(), 1);
     // One that it had not formatted stays as it is.
     let fake = Fake::new("cat >in; tr '\\n' ' ' <in");
-    let mut command = fake.port(&["--write"]);
-    assert!(
-        command
-            .current_dir(fake.0.path())
-            .output()
-            .unwrap()
-            .status
-            .success()
-    );
-    assert!(
-        fs::read_to_string(fake.path("a.rs"))
-            .unwrap()
-            .lines()
-            .count()
-            > 5
-    );
+    assert!(fake.write().lines().count() > 5);
 }
 
 #[test]
@@ -170,20 +140,14 @@ fn a_depth_for_which_the_true_rustfmt_takes_hours() {
     let path = folder.path().join("a.rs");
     let closures = format!("{}1{}", "g(|aaaaaaaa| ".repeat(24), ")".repeat(24));
     fs::write(&path, format!("{SMALL}\nfn f() {{ {closures}; }}\n")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-    command.args(["port", "--rustfmt-seconds", "1"]).arg(&path);
-    let output = command.output().unwrap();
-    assert!(output.status.success());
-    assert!(
-        stderr(&output).contains("a.rs: not formatted: rustfmt was ended"),
-        "{output:?}"
-    );
+    let said = said(&["port", "--rustfmt-seconds", "1"], &[&path]);
+    has(&said, "a.rs: not formatted: rustfmt was ended");
 }
 
 /// Whether this process, and so its children, ignore a signal.
 #[cfg(target_os = "linux")]
 fn is_ignored(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let status = read(Path::new("/proc/self/status"));
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() >> (signal - 1) & 1 == 1
 }
@@ -191,23 +155,13 @@ fn is_ignored(signal: i32) -> bool {
 #[cfg(target_os = "linux")]
 #[test]
 fn rustfmt_ends_with_the_command() {
-    let signals = [("TERM", 15), ("INT", 2), ("HUP", 1)];
     // In the background of a shell some are ignored.
-    for (name, number) in signals
-        .into_iter()
-        .filter(|(_, number)| !is_ignored(*number))
-    {
+    let signals = [("TERM", 15), ("INT", 2), ("HUP", 1)].into_iter();
+    for (name, number) in signals.filter(|(_, number)| !is_ignored(*number)) {
         let fake = Fake::new(ENDLESS);
         let (mut child, rustfmt) = fake.started();
         assert!(runs(&rustfmt));
-        let id = child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", name, &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        kill(name, &child.id().to_string());
         // By the signal, as shells expect it.
         assert_eq!(child.wait().unwrap().signal(), Some(number), "{name}");
         until("rustfmt is ended", || !runs(&rustfmt));
@@ -230,11 +184,10 @@ fn signals_that_were_ignored_stay_ignored() {
     let mut child = shell.spawn().unwrap();
     until("rustfmt is started", || fake.path("id").exists());
     let id = child.id().to_string();
-    let kill = |name: &str| Command::new("kill").args(["-s", name, &id]).status();
-    assert!(kill("HUP").unwrap().success());
+    kill("HUP", &id);
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none());
-    assert!(kill("TERM").unwrap().success());
+    kill("TERM", &id);
     assert_eq!(child.wait().unwrap().signal(), Some(15));
 }
 
@@ -244,7 +197,7 @@ fn a_command_that_is_killed_leaves_a_rustfmt_whose_time_is_limited() {
     let fake = Fake::new(ENDLESS);
     let (mut child, rustfmt) = fake.started();
     until("its time is limited", || {
-        let limits = fs::read_to_string(format!("/proc/{rustfmt}/limits")).unwrap();
+        let limits = read(&Path::new("/proc").join(&rustfmt).join("limits"));
         let line = limits.lines().find(|line| line.starts_with("Max cpu time"));
         let words: Vec<_> = line.unwrap().split_whitespace().collect();
         let is_limited = |word: &&str| word.parse().is_ok_and(|s: u64| s <= 3601);
@@ -253,11 +206,5 @@ fn a_command_that_is_killed_leaves_a_rustfmt_whose_time_is_limited() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(runs(&rustfmt), "there is no way for it to know");
-    assert!(
-        Command::new("kill")
-            .args(["-KILL", &rustfmt])
-            .status()
-            .unwrap()
-            .success()
-    );
+    kill("KILL", &rustfmt);
 }

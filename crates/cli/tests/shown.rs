@@ -1,28 +1,16 @@
 //! The commands' figures of checkpoints and sources, one by one.
 
+mod common;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use candle_dynquant::QConfigSpec;
 use candle_dynquant::candle_core::{DType, Device, Result, Tensor, safetensors};
+use common::{SMALL, dynquant, file, has, printed, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-    command.args(args).args(paths).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
 
 fn save<const N: usize>(folder: &TempDir, name: &str, tensors: [(&str, Tensor); N]) -> PathBuf {
     let path = folder.path().join(name);
@@ -64,9 +52,8 @@ fn a_dry_run_knows_the_sizes() -> Result<()> {
     for preset in QConfigSpec::PRESETS {
         for embeddings in [&[][..], &["--embeddings"], &["--exclude", "head"]] {
             let args = [&["quantize", "--preset", preset], embeddings].concat();
-            let dry = dynquant(&[&args[..], &["--dry-run"]].concat(), &[&float]);
-            let written = dynquant(&[&args[..], &["-o"]].concat(), &[&out, &float]);
-            let (dry, written) = (stdout(&dry), stdout(&written));
+            let dry = printed(&[&args[..], &["--dry-run"]].concat(), &[&float]);
+            let written = printed(&[&args[..], &["-o"]].concat(), &[&out, &float]);
             assert_eq!(sizes(&dry), sizes(&written), "{preset}, {embeddings:?}");
             assert!(sizes(&dry).starts_with("1.08 MB -> "), "{dry}");
             let count = if embeddings == ["--embeddings"] { 3 } else { 2 };
@@ -86,7 +73,7 @@ fn a_dry_run_shows_a_row_for_each_matrix() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let float = float(&folder)?;
     let args = ["quantize", "--dry-run", "--embedding", "head"];
-    let printed = stdout(&dynquant(&args, &[&float]));
+    let printed = printed(&args, &[&float]);
     let rows: Vec<_> = printed.lines().collect();
     let expected = "\
 layer  kind       shape       is   becomes
@@ -104,35 +91,20 @@ lstm   LSTM       [400, 100]  F32  qint8 per channel, u8 per row
 #[test]
 fn a_spec_is_that_of_its_options() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
-    let (float, spec) = (float(&folder)?, folder.path().join("spec.yaml"));
-    let [a, b, c] = ["a", "b", "c"].map(|name| folder.path().join(name));
-    fs::write(
-        &spec,
-        "preset: float16\nembeddings: true\nexclude: [head]\n",
-    )?;
-    let options = [
-        "quantize",
-        "--preset",
-        "float16",
-        "--embeddings",
-        "--exclude",
-        "head",
-        "-o",
-    ];
-    stdout(&dynquant(&options, &[&a, &float]));
-    let spec = spec.to_str().unwrap();
-    stdout(&dynquant(
-        &["quantize", "--spec", spec, "-o"],
-        &[&b, &float],
-    ));
-    assert!(fs::read(&a)? == fs::read(&b)?);
+    let float = float(&folder)?;
+    let spec = "preset: float16\nembeddings: true\nexclude: [head]\n";
+    let spec = file(&folder, "spec.yaml", spec);
+    let written = |options: &[&str]| {
+        let out = folder.path().join("out");
+        printed(&[&["quantize"], options, &["-o"]].concat(), &[&out, &float]);
+        fs::read(out)
+    };
+    let options = ["--preset", "float16", "--embeddings", "--exclude", "head"];
+    let by_options = written(&options)?;
+    assert!(by_options == written(&["--spec", spec.to_str().unwrap()])?);
     // The preset that needs no name.
-    stdout(&dynquant(&["quantize", "-o"], &[&b, &float]));
-    stdout(&dynquant(
-        &["quantize", "--preset", "int8", "-o"],
-        &[&c, &float],
-    ));
-    assert!(fs::read(&b)? == fs::read(&c)? && fs::read(&a)? != fs::read(&b)?);
+    let plain = written(&[])?;
+    assert!(plain == written(&["--preset", "int8"])? && plain != by_options);
     Ok(())
 }
 
@@ -154,17 +126,11 @@ fn place(entry: &Value) -> std::ops::Range<usize> {
 /// The minimum and the maximum.
 fn extent(entry: &Value, floats: &[u8]) -> [f32; 2] {
     let floats: Vec<f32> = if entry["dtype"] == "F16" {
-        let halves = floats
-            .chunks(2)
-            .map(|b| u16::from_le_bytes(b.try_into().unwrap()));
-        halves
-            .map(|bits| half::f16::from_bits(bits).to_f32())
-            .collect()
+        let float = |bytes: &[u8]| half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f32();
+        floats.chunks(2).map(float).collect()
     } else {
-        let floats = floats.chunks(4);
-        floats
-            .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-            .collect()
+        let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+        floats.chunks(4).map(float).collect()
     };
     let fold = |of: fn(f32, f32) -> f32| floats.iter().copied().reduce(of).unwrap();
     [fold(f32::min), fold(f32::max)]
@@ -176,19 +142,16 @@ fn inspect_has_each_weight_once_with_its_figures() -> Result<()> {
     let (float, out) = (float(&folder)?, folder.path().join("out"));
     for preset in QConfigSpec::PRESETS {
         let args = ["quantize", "--embeddings", "--preset", preset, "-o"];
-        stdout(&dynquant(&args, &[&out, &float]));
+        printed(&args, &[&out, &float]);
         let (entries, bytes) = parts(&out);
-        let shown = stdout(&dynquant(&["inspect", "--json"], &[&out]));
-        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let shown = common::json(&["inspect", "--json"], &out);
         // The shapes of packed weights are no tensors of a model.
         let shapes = entries.iter().filter(|(name, _)| name.ends_with("_shape"));
         let shapes: usize = shapes.map(|(_, entry)| place(entry).len()).sum();
         assert_eq!(shown["bytes"], bytes.len() - shapes, "{preset}");
         let tensors = shown["tensors"].as_array().unwrap();
-        let mut names: Vec<_> = tensors
-            .iter()
-            .map(|t| t["name"].as_str().unwrap())
-            .collect();
+        let names = tensors.iter().map(|one| one["name"].as_str().unwrap());
+        let mut names: Vec<_> = names.collect();
         names.sort_unstable();
         let expected = [
             "embed.weight",
@@ -211,11 +174,8 @@ fn inspect_has_each_weight_once_with_its_figures() -> Result<()> {
                 assert_eq!(shown["dtype"], entry["dtype"], "{preset}: {name}");
             }
             assert_eq!(shown["bytes"], place(entry).len(), "{preset}: {name}");
-            assert_eq!(
-                shown["quantized"],
-                name != "norm.weight",
-                "{preset}: {name}"
-            );
+            let is_quantized = name != "norm.weight";
+            assert_eq!(shown["quantized"], is_quantized, "{preset}: {name}");
             let scales = entries.get(&format!("{name}_scale"));
             let scales = scales.filter(|_| entry["dtype"] == "I8" || packed.is_some());
             let scales = scales.map(|entry| extent(entry, &bytes[place(entry)]));
@@ -223,15 +183,11 @@ fn inspect_has_each_weight_once_with_its_figures() -> Result<()> {
             let shown: Option<[f32; 2]> = serde_json::from_value(shown["scales"].clone()).unwrap();
             assert_eq!(shown, scales, "{preset}: {name}");
         }
-        let text = stdout(&dynquant(&["inspect"], &[&out]));
+        let text = printed(&["inspect"], &[&out]);
         let megabytes = bytes.len() as f64 / 1e6;
-        let last = format!(
-            "{} tensors, {megabytes:.2} MB; 4 quantized weights",
-            entries
-                .keys()
-                .filter(|name| !name.ends_with("_shape"))
-                .count()
-        );
+        let names = entries.keys().filter(|name| !name.ends_with("_shape"));
+        let count = names.count();
+        let last = format!("{count} tensors, {megabytes:.2} MB; 4 quantized weights");
         assert_eq!(text.lines().last(), Some(last.as_str()), "{preset}");
     }
     Ok(())
@@ -243,23 +199,15 @@ fn inspect_shows_a_row_for_each_tensor() -> Result<()> {
     let ones = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
     let float = save(&folder, "float", [("a.weight", ones), ("b", tensor(&[1.]))]);
     let out = folder.path().join("out");
-    stdout(&dynquant(
-        &["quantize", "--preset", "pytorch", "-o"],
-        &[&out, &float],
-    ));
-    let shown = stdout(&dynquant(&["inspect"], &[&out]));
-    let words = |line: &str| {
-        line.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let rows: Vec<_> = shown.lines().map(words).collect();
+    let args = ["quantize", "--preset", "pytorch", "-o"];
+    printed(&args, &[&out, &float]);
+    let shown = printed(&["inspect"], &[&out]);
+    let words = |line: &'_ str| line.split_whitespace().map(str::to_owned).collect();
+    let rows: Vec<Vec<_>> = shown.lines().map(words).collect();
     assert_eq!(rows[0], ["tensor", "dtype", "shape", "size", "scales"]);
     let (entries, bytes) = parts(&out);
-    let [scale, _] = extent(
-        &entries["a.weight_scale"],
-        &bytes[place(&entries["a.weight_scale"])],
-    );
+    let scales = &entries["a.weight_scale"];
+    let [scale, _] = extent(scales, &bytes[place(scales)]);
     let scale = format!("{scale:.3e}");
     let first = [
         "a.weight", "I8", "[2,", "3]", "0.00", "MB", &scale, "to", &scale,
@@ -292,7 +240,6 @@ fn diff_has_a_row_for_each_difference() -> Result<()> {
         ("shape", tensor(&[1.])),
     ];
     let (a, b) = (save(&folder, "a", a), save(&folder, "b", b));
-    let printed = stdout(&dynquant(&["diff"], &[&a, &b]));
     let expected = "\
 tensor   A     B     SQNR dB  max difference
 changed  F32   F32   13.98    1.000e0
@@ -303,34 +250,24 @@ shape    F32   F32            [1], not [2]
 only_b   none  F16
 1 tensors are the same
 ";
-    assert_eq!(printed, expected);
-    assert_eq!(
-        stdout(&dynquant(&["diff"], &[&a, &a])),
-        "6 tensors are the same\n"
-    );
+    assert_eq!(printed(&["diff"], &[&a, &b]), expected);
+    assert_eq!(printed(&["diff"], &[&a, &a]), "6 tensors are the same\n");
     Ok(())
 }
 
 #[test]
 fn port_counts_lines_files_and_places() {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs::write(&path, text).unwrap();
-        path
-    };
-    let one = file(
-        "a.rs",
-        "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}\n",
-    );
-    let left = file("b.rs", "pub struct B {\n    b: Box<dyn Module>,\n}\n");
-    let broken = file("c.rs", "fn f() {\n");
+    let one = file(&folder, "a.rs", SMALL);
+    let left = "pub struct B {\n    b: Box<dyn Module>,\n}\n";
+    let left = file(&folder, "b.rs", left);
+    let broken = file(&folder, "c.rs", "fn f() {\n");
     let all = [&one, &left, &broken].map(PathBuf::as_path);
     let names = all.map(|path| path.display().to_string());
 
     let output = dynquant(&["port"], &all);
     assert_eq!(output.status.code(), Some(1));
-    let diff = String::from_utf8(output.stdout.clone()).unwrap();
+    let diff = stdout(&output);
     let expected = format!(
         "--- {0}\n+++ {0}\n@@ -1,5 +1,7 @@\n-use candle_nn::Linear;\n+use candle_dynquant::nn::Linear;\n\
          +use candle_dynquant::Quantizable;\n \n+#[derive(Quantizable)]\n pub struct A {{\n     \
@@ -341,18 +278,11 @@ fn port_counts_lines_files_and_places() {
     let said = stderr(&output);
     let last = "1 of 3 files to change (+3 -1), 1 places left to you, 1 errors";
     assert_eq!(said.lines().last(), Some(last));
-    assert!(
-        said.contains(&format!(
-            "{}:2: `dyn Module` hides the layers in it\n    take an enum",
-            names[1]
-        )),
-        "{said}"
-    );
-    assert!(said.contains(&format!("{}:1: error: ", names[2])), "{said}");
-    assert!(
-        !said.contains("not ported") && !said.contains("not formatted"),
-        "{said}"
-    );
+    let hidden = "`dyn Module` hides the layers in it\n    take an enum";
+    has(&said, &format!("{}:2: {hidden}", names[1]));
+    has(&said, &format!("{}:1: error: ", names[2]));
+    assert!(!said.contains("not ported"), "{said}");
+    assert!(!said.contains("not formatted"), "{said}");
 
     let output = dynquant(&["port", "--check"], &all[..1]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
@@ -367,14 +297,11 @@ fn port_counts_lines_files_and_places() {
     assert_eq!(report["files"][1]["todo"][0]["line"], 2);
     let third = &report["files"][2];
     assert_eq!(
-        (&third["changed"], &third["lines_added"]),
-        (&json!(false), &json!(0))
+        [&third["changed"], &third["lines_added"]],
+        [&json!(false), &json!(0)]
     );
     assert!(third["error"].is_string());
-    assert_eq!(
-        (output.status.code(), stderr(&output)),
-        (Some(1), String::new())
-    );
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
 
     let output = dynquant(&["port", "--write"], &all[..1]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
@@ -382,8 +309,6 @@ fn port_counts_lines_files_and_places() {
     assert_eq!(stderr(&output), said);
     let output = dynquant(&["port"], &all[..2]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
-    assert!(
-        stderr(&output)
-            .ends_with("0 of 2 files to change (+0 -0), 1 places left to you, 0 errors\n")
-    );
+    let last = "0 of 2 files to change (+0 -0), 1 places left to you, 0 errors\n";
+    assert!(stderr(&output).ends_with(last));
 }

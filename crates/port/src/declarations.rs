@@ -9,21 +9,16 @@ use super::unit::Unit;
 /// Adds derives to the first list of them, or before the declaration.
 pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]) {
     let source = unit.source;
-    let list = one
-        .attrs()
-        .iter()
-        .find(|attr| attr.path().is_ident("derive"));
+    let mut attrs = one.attrs().iter();
+    let list = attrs.find(|attr| attr.path().is_ident("derive"));
     if let Some(syn::Meta::List(list)) = list.map(|attr| &attr.meta) {
         let end = source.range(list).end - 1;
         let inside = source.text[..end].trim_end();
         let text = names.join(", ");
         let lines = source.text[inside.len()..end].contains('\n') && inside.ends_with(',');
         let text = if lines {
-            format!(
-                "{}{}{text},",
-                source.newline(),
-                source.indent(inside.len() - 1)
-            )
+            let indent = source.indent(inside.len() - 1);
+            format!("{}{indent}{text},", source.newline())
         } else if inside.ends_with('(') {
             text
         } else if inside.ends_with(',') {
@@ -35,13 +30,9 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
     }
     // After the documentation, before whatever else is declared of it.
     let first = one.attrs().iter().find(|attr| !attr.path().is_ident("doc"));
-    let at = first.map_or_else(|| declaration(unit, one), |attr| source.range(attr).start);
-    let newline = source.newline();
-    let text = format!(
-        "#[derive({})]{newline}{}",
-        names.join(", "),
-        source.indent(at)
-    );
+    let at = first.map_or_else(|| declaration(unit, one), |attr| source.start(attr));
+    let (names, newline, indent) = (names.join(", "), source.newline(), source.indent(at));
+    let text = format!("#[derive({names})]{newline}{indent}");
     draft.edits.insert(at, text);
 }
 
@@ -49,29 +40,26 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
 fn declaration(unit: &Unit<'_>, one: &Declared) -> usize {
     let source = unit.source;
     let (vis, keyword) = match &one.item {
-        Item::Struct(item) => (&item.vis, source.range(&item.struct_token).start),
-        Item::Enum(item) => (&item.vis, source.range(&item.enum_token).start),
-        item => return source.range(item).start,
+        Item::Struct(item) => (&item.vis, source.start(&item.struct_token)),
+        Item::Enum(item) => (&item.vis, source.start(&item.enum_token)),
+        item => return source.start(item),
     };
     match vis {
         syn::Visibility::Inherited => keyword,
-        vis => source.range(vis).start,
+        vis => source.start(vis),
     }
 }
 
 /// Puts `#[quantizable(..)]` before a field, behind its documentation.
 pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str) {
     let source = unit.source;
-    let mut docs = field
-        .attrs
-        .iter()
-        .filter(|attr| attr.path().is_ident("doc"));
-    let at = match docs.next_back() {
+    let mut attrs = field.attrs.iter().rev();
+    let at = match attrs.find(|attr| attr.path().is_ident("doc")) {
         Some(doc) => {
             let rest = &source.text[source.range(doc).end..];
             source.text.len() - rest.trim_start().len()
         }
-        None => source.range(field).start,
+        None => source.start(field),
     };
     let first = source.text[source.line_start(at)..at].trim().is_empty();
     let gap = if first {
@@ -79,9 +67,8 @@ pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &
     } else {
         " ".to_owned()
     };
-    draft
-        .edits
-        .insert(at, format!("#[quantizable({text})]{gap}"));
+    let text = format!("#[quantizable({text})]{gap}");
+    draft.edits.insert(at, text);
 }
 
 /// Writes `Quantizable` above a trait.

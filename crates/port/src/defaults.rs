@@ -41,7 +41,7 @@ impl Find<'_, '_, '_, '_> {
         if !certain {
             return None;
         }
-        let at = source.range(call).start;
+        let at = source.start(call);
         let inner = format!("{}{}    ", source.newline(), source.indent(at));
         let [option, one, some, none] = [
             source.slice(&*call.receiver),

@@ -31,12 +31,14 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// Leaves a place to a person.
+    pub fn list(&mut self, todo: Todo) {
+        self.todos.push(todo);
+    }
+
     /// Wants a module of candle-dynquant imported under a name.
     pub fn need(&mut self, module: &[String], name: &str, home: Home) {
-        let path = match home {
-            Home::Nn => "nn",
-            Home::Ops => "ops",
-        };
+        let path = home.name();
         self.need_path(module, &[path]);
         if name != path {
             self.aliases.insert(vec![path.to_owned()], name.to_owned());

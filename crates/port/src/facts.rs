@@ -5,9 +5,13 @@ use syn::{Expr, Stmt};
 
 use super::functions::Function;
 use super::source::Source;
-use super::syntax::{binds, ident, strip, tail, words};
-use super::types::last_name;
+use super::syntax::{binds, ident, is, is_ok, strip, tail, words};
+use super::types::{is_impl_of, last_name};
 use super::unit::Unit;
+use super::walk::{Node, nodes};
+
+/// Deep enough for any chain of definitions in a function.
+pub const DEPTH: usize = 24;
 
 /// A function and its file, as a source of facts.
 pub struct Facts<'f, 'u> {
@@ -41,8 +45,10 @@ impl<'f, 'u> Facts<'f, 'u> {
                 if self.source.range(block).end <= self.before {
                     let inner = self.found.split_off(first);
                     // An assignment there changes a variable of an outer block.
-                    let assigned = |expr: &&Expr| assigns_to(block, self.name, expr);
-                    self.found.extend(inner.into_iter().filter(assigned));
+                    let assigned: Vec<_> = assigned_to(block, self.name).collect();
+                    let is_assigned =
+                        |expr: &&Expr| assigned.iter().any(|it| std::ptr::eq(*it, *expr));
+                    self.found.extend(inner.into_iter().filter(is_assigned));
                 }
             }
             fn visit_local(&mut self, local: &'f syn::Local) {
@@ -54,7 +60,7 @@ impl<'f, 'u> Facts<'f, 'u> {
                 visit::visit_local(self, local);
             }
             fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
-                if ident(&assign.left).is_some_and(|name| name == self.name) {
+                if is(&assign.left, self.name) {
                     self.found.push(&assign.right);
                 }
             }
@@ -79,16 +85,7 @@ impl<'f, 'u> Facts<'f, 'u> {
 
     /// How often the function assigns to a variable.
     pub fn assignments(&self, name: &str) -> usize {
-        struct Find<'n>(&'n str, usize);
-        impl<'a> Visit<'a> for Find<'_> {
-            fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
-                self.1 += usize::from(ident(&assign.left).is_some_and(|left| left == self.0));
-                visit::visit_expr_assign(self, assign);
-            }
-        }
-        let mut find = Find(name, 0);
-        find.visit_block(self.block);
-        find.1
+        assigned_to(self.block, name).count()
     }
 
     /// The file of the function, which outlives it.
@@ -102,16 +99,18 @@ impl<'f, 'u> Facts<'f, 'u> {
             return false;
         };
         match expr {
-            Expr::Lit(_) => true,
-            Expr::Cast(_) => true,
+            Expr::Lit(_) | Expr::Cast(_) => true,
             Expr::Paren(inner) => self.is_number(&inner.expr, depth),
             Expr::Unary(inner) => self.is_number(&inner.expr, depth),
             Expr::Binary(binary) => {
                 self.is_number(&binary.left, depth) || self.is_number(&binary.right, depth)
             }
-            Expr::MethodCall(call) => ["sqrt", "powf", "powi", "recip"]
-                .iter()
-                .any(|m| call.method == m),
+            Expr::MethodCall(call) => {
+                matches!(
+                    call.method.to_string().as_str(),
+                    "sqrt" | "powf" | "powi" | "recip"
+                )
+            }
             Expr::Call(call) => {
                 let text = self.unit.source.slice(&*call.func);
                 text.starts_with("f64::") || text.starts_with("f32::")
@@ -120,12 +119,10 @@ impl<'f, 'u> Facts<'f, 'u> {
                 let Some(name) = ident(expr) else {
                     return false;
                 };
-                let at = self.unit.source.range(expr).start;
-                let definitions = self.definitions(&name, at);
+                let at = self.unit.source.start(expr);
+                let made = self.definitions(&name, at).into_iter().next();
                 self.parameter(&name).is_some_and(is_float)
-                    || definitions
-                        .first()
-                        .is_some_and(|expr| self.is_number(expr, depth))
+                    || made.is_some_and(|made| self.is_number(made, depth))
             }
             Expr::Field(field) => {
                 let is_float = |ty: &&syn::Type| is_float(self.unit.source.slice(*ty));
@@ -153,7 +150,7 @@ impl<'f, 'u> Facts<'f, 'u> {
             Expr::Match(choice) => choice.arms.iter().any(|arm| self.is_tensor(&arm.body)),
             Expr::Block(block) => tail(&block.block).is_some_and(|last| self.is_tensor(last)),
             Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.range(expr).start;
+                let at = self.unit.source.start(expr);
                 match self.definitions(&name, at).first() {
                     Some(made) => self.is_tensor(made),
                     None => matches!(self.parameter(&name), Some("&Tensor" | "Tensor")),
@@ -172,7 +169,7 @@ impl<'f, 'u> Facts<'f, 'u> {
     /// The type of a parameter.
     pub fn type_of_parameter(&self, name: &str) -> Option<&'f syn::Type> {
         self.signature.inputs.iter().find_map(|input| match input {
-            syn::FnArg::Typed(input) => binds(&input.pat, name).then_some(&*input.ty),
+            syn::FnArg::Typed(input) => binds(&*input.pat, name).then_some(&*input.ty),
             syn::FnArg::Receiver(_) => None,
         })
     }
@@ -196,7 +193,7 @@ impl<'f, 'u> Facts<'f, 'u> {
         match expr {
             Expr::Reference(_) => true,
             Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.range(expr).start;
+                let at = self.unit.source.start(expr);
                 self.is_reference_at(&name, at)
             }),
             _ => false,
@@ -213,7 +210,7 @@ impl<'f, 'u> Facts<'f, 'u> {
 
     /// Whether an expression is a parameter that is an `Option`.
     pub fn is_option(&self, expr: &Expr) -> bool {
-        let at = self.unit.source.range(expr).start;
+        let at = self.unit.source.start(expr);
         let given = ident(expr).filter(|name| self.definitions(name, at).is_empty());
         let ty = given.and_then(|name| self.parameter(&name));
         ty.is_some_and(|ty| ty.starts_with("Option<"))
@@ -222,7 +219,7 @@ impl<'f, 'u> Facts<'f, 'u> {
     /// Whether a variable is an `Option<Tensor>`, by its last definition; `None` where it has none.
     pub fn is_owned(&self, expr: &Expr) -> Option<bool> {
         let name = ident(expr)?;
-        let at = self.unit.source.range(expr).start;
+        let at = self.unit.source.start(expr);
         let made = self.definitions(&name, at);
         let clone = format!("Some({name}.clone())");
         // `let (.., mask) = if .. { (.., None) } else { (.., Some(mask.clone())) };`
@@ -279,19 +276,12 @@ fn owns(expr: &Expr) -> bool {
     }
 }
 
-/// Whether an expression is what a block assigns to a variable.
-fn assigns_to(block: &syn::Block, name: &str, value: &Expr) -> bool {
-    struct Find<'n>(&'n str, *const Expr, bool);
-    impl<'a> Visit<'a> for Find<'_> {
-        fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
-            let same = std::ptr::eq(&raw const *assign.right, self.1);
-            self.2 |= same && ident(&assign.left).is_some_and(|left| left == self.0);
-            visit::visit_expr_assign(self, assign);
-        }
-    }
-    let mut find = Find(name, value, false);
-    find.visit_block(block);
-    find.2
+/// The values that a block assigns to a variable.
+fn assigned_to<'a>(block: &'a syn::Block, name: &str) -> impl Iterator<Item = &'a Expr> {
+    nodes(block).filter_map(move |node| match node {
+        Node::Expr(Expr::Assign(assign)) => is(&assign.left, name).then_some(&*assign.right),
+        _ => None,
+    })
 }
 
 fn is_float(ty: &str) -> bool {
@@ -300,33 +290,20 @@ fn is_float(ty: &str) -> bool {
 
 /// Whether `forward` of a type of this file is `Ok(x.clone())`.
 fn identity(file: &syn::File, name: &str) -> bool {
-    let mut found = false;
-    for item in &file.items {
-        let syn::Item::Impl(item) = item else {
-            continue;
-        };
-        if last_name(&item.self_ty).is_none_or(|last| last != name) {
-            continue;
-        }
-        for item in &item.items {
-            let syn::ImplItem::Fn(function) = item else {
-                continue;
-            };
-            if function.sig.ident != "forward" {
-                continue;
+    let impls = file.items.iter().filter(|item| is_impl_of(item, name));
+    let functions = impls.flat_map(nodes).filter_map(|node| match node {
+        Node::ImplItemFn(item) => (item.sig.ident == "forward").then_some(item),
+        _ => None,
+    });
+    let clones = |function: &syn::ImplItemFn| match function.block.stmts.as_slice() {
+        [Stmt::Expr(Expr::Call(call), None)] if is_ok(call) => match call.args.first() {
+            Some(Expr::MethodCall(inner)) => {
+                inner.method == "clone" && ident(&inner.receiver).is_some()
             }
-            let [Stmt::Expr(Expr::Call(call), None)] = function.block.stmts.as_slice() else {
-                return false;
-            };
-            let clone = match call.args.first() {
-                Some(Expr::MethodCall(method)) => {
-                    method.method == "clone" && ident(&method.receiver).is_some()
-                }
-                _ => false,
-            };
-            let ok = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"));
-            found = ok && clone;
-        }
-    }
-    found
+            _ => false,
+        },
+        _ => false,
+    };
+    let functions: Vec<_> = functions.collect();
+    !functions.is_empty() && functions.into_iter().all(clones)
 }

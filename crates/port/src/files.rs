@@ -51,10 +51,8 @@ impl Found {
             let Ok(meta) = fs::symlink_metadata(&path) else {
                 continue;
             };
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name = name.unwrap_or_default();
             if meta.is_dir() && !name.starts_with('.') && name != "target" {
                 self.folder(&path);
             } else if meta.is_file() && path.extension().is_some_and(|ext| ext == "rs") {
@@ -72,11 +70,7 @@ pub fn read(path: &Path) -> Result<String> {
     let bytes = input::read(path, MAX_BYTES)?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        let line = error.as_bytes()[..valid]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count()
-            + 1;
-        anyhow!("line {line}: not UTF-8")
+        let before = error.as_bytes()[..valid].split(|byte| *byte == b'\n');
+        anyhow!("line {}: not UTF-8", before.count())
     })
 }

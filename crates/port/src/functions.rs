@@ -5,6 +5,7 @@ use syn::{Block, File, ItemImpl, ItemMod, Signature};
 
 use super::scopes::Module;
 use super::types::last_name;
+use super::walk::{Node, nodes};
 
 /// A function that has a body.
 pub struct Function<'a> {
@@ -73,14 +74,9 @@ impl<'a> Visit<'a> for Find<'a> {
 
 /// A block and all blocks in it, in order.
 pub fn blocks(block: &Block) -> Vec<&Block> {
-    struct Blocks<'a>(Vec<&'a Block>);
-    impl<'a> Visit<'a> for Blocks<'a> {
-        fn visit_block(&mut self, block: &'a Block) {
-            self.0.push(block);
-            visit::visit_block(self, block);
-        }
-    }
-    let mut blocks = Blocks(Vec::new());
-    blocks.visit_block(block);
-    blocks.0
+    let blocks = nodes(block).filter_map(|node| match node {
+        Node::Block(block) => Some(block),
+        _ => None,
+    });
+    blocks.collect()
 }

@@ -45,22 +45,16 @@ fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
     if !seen.insert(file.to_path_buf()) {
         return names;
     }
-    let Ok(text) = files::read(file) else {
-        return names;
-    };
+    let text = files::read(file).unwrap_or_default();
     let Ok((_, parsed)) = Source::parse(&text) else {
         return names;
     };
     let scopes = Scopes::of(&parsed, false);
     for (module, glob) in scopes.crate_globs() {
-        let there = world
-            .module(file, &module, &glob)
-            .filter(|_| module.is_empty());
-        names.extend(
-            there
-                .into_iter()
-                .flat_map(|there| self::names(world, &there, seen)),
-        );
+        let there = world.module(file, &module, &glob);
+        if let Some(there) = there.filter(|_| module.is_empty()) {
+            names.extend(self::names(world, &there, seen));
+        }
     }
     let Some(scope) = scopes.scope(&[]) else {
         return names;

@@ -3,18 +3,21 @@
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, FieldValue, Item, Member};
+use syn::{Expr, ExprMethodCall, Item};
 
 use super::draft::Draft;
 use super::functions;
 use super::head::Head;
-use super::layers::literals::Literals;
+use super::layers::literals::{Literals, given};
 use super::names::House;
 use super::scopes::{Module, Origin};
-use super::syntax::{binds, ident, mentions, strip};
+use super::source::is_inside;
+use super::syntax::{binds, ident, mentions, method, own_field};
 use super::table::{Home, is_codebook};
+use super::types::named;
 use super::unit::Unit;
 use super::untied;
+use super::walk::{Node, Tree, nodes};
 
 /// The name of the field that a head gets.
 const FIELD: &str = "tied_head";
@@ -37,16 +40,15 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
     }
     let heads = find.heads;
     let given_away = find.transposed.iter().filter(|range| {
-        let inside = |outer: &Range<usize>| outer.start <= range.start && range.end <= outer.end;
-        !heads
-            .iter()
-            .any(|head| inside(&head.range) || head.gone.iter().any(inside))
+        let inside = |outer: &Range<usize>| is_inside(range, outer);
+        let mut heads = heads.iter();
+        !heads.any(|head| inside(&head.range) || head.gone.iter().any(inside))
     });
     for range in given_away.filter(|range| !unit.source.is_kept(range.start)) {
-        draft.todos.push(unit.todo(
+        draft.list(unit.todo(
             range.start,
-            "an embedding's table is transposed for a product that is no layer".into(),
-            "hold a `Linear::tied(&embedding, None)` where the product is, and call it".into(),
+            "an embedding's table is transposed for a product that is no layer",
+            "hold a `Linear::tied(&embedding, None)` where the product is, and call it",
         ));
     }
     for head in heads {
@@ -54,38 +56,35 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
             continue;
         }
         let linear = linear(unit, house, &head.module);
-        let Ok(()) = one(unit, draft, &head, &linear) else {
-            continue;
-        };
-        if linear == "Linear" {
+        let is_rewritten = one(unit, draft, &head, &linear);
+        if is_rewritten && linear == "Linear" {
             draft.need_name(&head.module, "Linear");
-        } else {
+        } else if is_rewritten {
             draft.need(&head.module, house.name(Home::Nn), Home::Nn);
         }
     }
 }
 
-/// Rewrites one head, or lists it.
-fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> Result<(), Listed> {
+/// Rewrites one head, or lists it; whether it was rewritten.
+fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> bool {
     let declared = head.of.as_ref().and_then(|of| {
         let key = (head.module.clone(), of.clone());
         unit.types.declared.get(&key)?.first()
     });
     let own = declared.and_then(|one| Some((one, untied::field(unit, one, head)?)));
     if let Some((declared, own)) = own {
-        return untied::rewrite(unit, draft, declared, head, linear).ok_or_else(|| {
-            let advice = format!(
-                "make `{own}` a `Linear`: `{own}.unwrap_or_else(|| \
-                 Linear::tied(&embedding, None))`; else put `// dynquant: keep` here"
-            );
-            list(unit, draft, head, advice)
-        });
+        let advice = format!(
+            "make `{own}` a `Linear`: `{own}.unwrap_or_else(|| \
+             Linear::tied(&embedding, None))`; else put `// dynquant: keep` here"
+        );
+        return untied::rewrite(unit, draft, declared, head, linear).is_some()
+            || list(unit, draft, head, advice);
     }
     let field = head.field.as_ref();
     let Some(edits) = field.and_then(|field| edits(unit, head, field, linear)) else {
         let advice = "if it is the head, hold a `Linear::tied(&embedding, None)` and call it, so \
                       that the table is quantized and kept once; else put `// dynquant: keep` here";
-        return Err(list(unit, draft, head, advice.into()));
+        return list(unit, draft, head, advice.into());
     };
     for (at, text) in edits {
         draft.edits.insert(at, text);
@@ -96,18 +95,14 @@ fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> Res
     for range in &head.gone {
         draft.edits.rewrite(unit.source.lines_of(range.clone()), "");
     }
-    Ok(())
+    true
 }
 
-/// A head that is listed.
-struct Listed;
-
-fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> Listed {
+/// Lists a head, which then is not rewritten.
+fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> bool {
     let what = "a product with an embedding's table is no layer";
-    draft
-        .todos
-        .push(unit.todo(head.range.start, what.into(), advice));
-    Listed
+    draft.list(unit.todo(head.range.start, what, advice));
+    false
 }
 
 struct Find<'a, 'u> {
@@ -133,53 +128,30 @@ struct Table {
 
 /// The field of `self` whose table this is; `Some(None)` for a table of another embedding.
 fn table(expr: &Expr) -> Option<Option<String>> {
-    match strip(expr) {
-        Expr::MethodCall(call) => match call.method.to_string().as_str() {
-            "t" | "broadcast_left" | "contiguous" | "to_dtype" => table(&call.receiver),
-            "embeddings" if call.args.is_empty() => Some(match strip(&call.receiver) {
-                Expr::Field(field) => match (&field.member, ident(&field.base)) {
-                    (Member::Named(name), Some(base)) if base == "self" => Some(name.to_string()),
-                    _ => None,
-                },
-                _ => None,
-            }),
-            _ => None,
-        },
+    let call = method(expr)?;
+    match call.method.to_string().as_str() {
+        "t" | "broadcast_left" | "contiguous" | "to_dtype" => table(&call.receiver),
+        "embeddings" if call.args.is_empty() => Some(own_field(&call.receiver)),
         _ => None,
     }
 }
 
 /// Whether a table is the operand as it stands, not brought to another dtype.
 fn is_plain(expr: &Expr) -> bool {
-    match strip(expr) {
-        Expr::MethodCall(call) => call.method != "to_dtype" && is_plain(&call.receiver),
-        _ => true,
-    }
+    method(expr).is_none_or(|call| call.method != "to_dtype" && is_plain(&call.receiver))
 }
 
 impl<'a> Find<'a, '_> {
     fn is_head(&self) -> bool {
         let Some(of) = &self.of else { return false };
-        let declared = self
-            .unit
-            .types
-            .declared
-            .get(&(self.module.clone(), of.clone()));
-        declared.is_some() && !is_codebook(of)
+        let key = (self.module.clone(), of.clone());
+        self.unit.types.declared.contains_key(&key) && !is_codebook(of)
     }
 
     fn function(&mut self, block: &'a syn::Block) {
-        struct Lets<'l>(Vec<&'l syn::Local>);
-        impl<'l> Visit<'l> for Lets<'l> {
-            fn visit_local(&mut self, local: &'l syn::Local) {
-                self.0.push(local);
-                visit::visit_local(self, local);
-            }
-        }
-        let mut lets = Lets(Vec::new());
-        lets.visit_block(block);
+        let lets: Vec<_> = lets(block).collect();
         let text = self.unit.source.slice(block);
-        for local in &lets.0 {
+        for local in &lets {
             let (Some(init), Some(name)) = (&local.init, bound_name(local)) else {
                 continue;
             };
@@ -188,17 +160,14 @@ impl<'a> Find<'a, '_> {
             };
             let reads = self.unit.source.slice(&*init.expr);
             // `let b_size = xs.dim(0)?;`, read by this table alone.
-            let sizes = lets.0.iter().filter(|size| {
-                let dim = size.init.as_ref().is_some_and(|init| {
-                    matches!(strip(&init.expr), Expr::MethodCall(call) if call.method == "dim")
-                });
-                dim && bound_name(size)
-                    .is_some_and(|size| mentions(reads, &size) == 1 && mentions(text, &size) == 2)
+            let sizes = lets.iter().filter(|size| {
+                let made = size.init.as_ref().and_then(|init| method(&init.expr));
+                let name = bound_name(size).filter(|_| made.is_some_and(|it| it.method == "dim"));
+                name.is_some_and(|it| mentions(reads, &it) == 1 && mentions(text, &it) == 2)
             });
-            let gone = sizes
-                .chain([local])
-                .map(|local| self.unit.source.range(*local));
-            let (mentions, gone) = (mentions(text, &name), gone.collect());
+            let gone = sizes.chain([local]);
+            let gone = gone.map(|local| self.unit.source.range(*local)).collect();
+            let mentions = mentions(text, &name);
             self.lets.push(Table {
                 name,
                 field,
@@ -231,15 +200,11 @@ impl<'a> Visit<'a> for Find<'a, '_> {
         let Some(operand) = call.args.first().filter(|_| product) else {
             return;
         };
-        let transposed = matches!(strip(operand), Expr::MethodCall(call) if call.method == "t");
-        let found = table(operand)
-            .filter(|_| is_plain(operand))
-            .map(|field| (field, Vec::new()));
+        let transposed = method(operand).is_some_and(|call| call.method == "t");
+        let found = table(operand).filter(|_| is_plain(operand));
+        let found = found.map(|field| (field, Vec::new()));
         let bound = || {
-            let Expr::MethodCall(call) = strip(operand) else {
-                return None;
-            };
-            let name = ident(&call.receiver)?;
+            let name = ident(&method(operand)?.receiver)?;
             let table = self.lets.iter().find(|table| table.name == name)?;
             // Once where it is bound and once here.
             let field = table.field.clone().filter(|_| table.mentions == 2);
@@ -250,14 +215,7 @@ impl<'a> Visit<'a> for Find<'a, '_> {
         };
         let source = self.unit.source;
         let input = &*call.receiver;
-        let borrowed = match input {
-            Expr::Reference(_) => true,
-            Expr::Path(path) => path
-                .path
-                .get_ident()
-                .is_some_and(|ident| self.unit.is_borrowed(ident)),
-            _ => false,
-        };
+        let borrowed = matches!(input, Expr::Reference(_)) || self.unit.is_borrowed_path(input);
         self.heads.push(Head {
             module: self.module.clone(),
             of: self.of.clone(),
@@ -283,10 +241,8 @@ fn linear(unit: &Unit<'_>, house: &House, module: &[String]) -> String {
     let path = vec!["nn".to_owned(), "Linear".to_owned()];
     let origin = unit.types.scopes.resolve(module, &path[1..]);
     let free = origin == Origin::Other(path[1..].to_vec());
-    let mapped = origin
-        .mapped()
-        .is_some_and(|mapped| mapped.name == "Linear");
-    if free || mapped || origin == Origin::Ours(path) {
+    let mapped = origin.mapped().map(|mapped| mapped.name);
+    if free || mapped == Some("Linear") || origin == Origin::Ours(path) {
         return "Linear".to_owned();
     }
     format!("{}::Linear", house.name(Home::Nn))
@@ -301,41 +257,30 @@ fn edits(
 ) -> Option<Vec<(usize, String)>> {
     let of = head.of.as_deref()?;
     let source = unit.source;
-    let declared = unit
-        .types
-        .declared
-        .get(&(head.module.clone(), of.to_owned()))?;
-    let [declared] = declared.as_slice() else {
+    let key = (head.module.clone(), of.to_owned());
+    let [declared] = unit.types.declared.get(&key)?.as_slice() else {
         return None;
     };
     let Item::Struct(item) = &declared.item else {
         return None;
     };
-    let named = |name: &str| {
-        item.fields
-            .iter()
-            .find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
-    };
-    let embedding = named(field).filter(|_| named(FIELD).is_none())?;
+    let embedding = named(&item.fields, field)?;
+    if named(&item.fields, FIELD).is_some() {
+        return None;
+    }
     let literals = Literals::of(unit, of);
     if literals.found.is_empty() || literals.patterns || !head.module.is_empty() {
         return None;
     }
     let mut edits = Vec::new();
-    let at = source.range(embedding).start;
+    let at = source.start(embedding);
     let newline = source.newline();
-    edits.push((
-        at,
-        format!("{FIELD}: {linear},{newline}{}", source.indent(at)),
-    ));
+    let indent = source.indent(at);
+    edits.push((at, format!("{FIELD}: {linear},{newline}{indent}")));
     for (literal, _) in literals.found {
-        let given = literal
-            .fields
-            .iter()
-            .find(|given| matches!(&given.member, Member::Named(name) if name == field))?;
-        let FieldValue { expr, .. } = given;
-        let name = ident(expr).filter(|_| literal.rest.is_none())?;
-        let at = source.range(given).start;
+        let given = given(literal, field)?;
+        let name = ident(&given.expr).filter(|_| literal.rest.is_none())?;
+        let at = source.start(given);
         let alone = source.text[source.line_start(at)..at].trim().is_empty();
         let gap = if alone {
             format!("{newline}{}", source.indent(at))
@@ -349,19 +294,14 @@ fn edits(
         ));
     }
     // A variable of the field's name would be read in the place of the field.
-    let shadowed = literals_bind(unit, FIELD);
-    (!shadowed).then_some(edits)
+    let is_shadowed = lets(unit.file).any(|local| binds(&local.pat, FIELD));
+    (!is_shadowed).then_some(edits)
 }
 
-fn literals_bind(unit: &Unit<'_>, name: &str) -> bool {
-    struct Bound<'n>(&'n str, bool);
-    impl<'a> Visit<'a> for Bound<'_> {
-        fn visit_local(&mut self, local: &'a syn::Local) {
-            self.1 |= binds(&local.pat, self.0);
-            visit::visit_local(self, local);
-        }
-    }
-    let mut bound = Bound(name, false);
-    bound.visit_file(unit.file);
-    bound.1
+/// All declarations of variables.
+fn lets<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Local> {
+    nodes(tree).filter_map(|node| match node {
+        Node::Local(local) => Some(local),
+        _ => None,
+    })
 }

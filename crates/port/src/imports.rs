@@ -2,69 +2,62 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::visit::{self, Visit};
-use syn::{ItemUse, Visibility};
+use syn::{Item, Visibility};
 
 use super::draft::Draft;
 use super::names::House;
 use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
-use super::table;
 use super::unit::Unit;
 use super::unused::Unused;
 use super::uses::{Use, in_place, place, replace};
+use super::walk::{Node, places};
 
 /// Rewrites imports, and adds those that the other passes need. What nothing uses any more is no
 /// longer imported.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option<&Unused>) {
-    let mut collect = Collect {
-        module: Vec::new(),
-        blocks: 0,
-        uses: Vec::new(),
-    };
-    collect.visit_file(unit.file);
+    let uses = places(unit.file).filter_map(|place| match place.node {
+        Node::Item(Item::Use(item)) => Some(Use {
+            item,
+            module: place.module.to_vec(),
+            in_function: place.in_function,
+        }),
+        _ => None,
+    });
+    let uses: Vec<_> = uses.collect();
     let mut wanted: BTreeMap<Module, Vec<Leaf>> = BTreeMap::new();
     let mut gone = BTreeSet::new();
     let mut removed = Vec::new();
-    for (index, usage) in collect.uses.iter().enumerate() {
+    for (index, usage) in uses.iter().enumerate() {
         let (stay, moved) = split(unit, usage, house, unused);
         if stay.len() == leaves(usage.item).len() {
             continue;
         }
+        let here = wanted.entry(usage.module.clone()).or_default();
         if has_comments(unit.source.slice(usage.item))
             && in_place(unit, draft, usage, &stay, &moved)
         {
-            wanted
-                .entry(usage.module.clone())
-                .or_default()
-                .extend(moved.into_iter().filter(|_| !stay.is_empty()));
+            here.extend(moved.into_iter().filter(|_| !stay.is_empty()));
             continue;
         }
         gone.insert(index);
-        if usage.is_plain() {
-            if stay.is_empty() {
-                removed.push(unit.source.range(usage.item));
-            } else {
-                replace(unit, draft, usage, &stay);
-            }
-            wanted
-                .entry(usage.module.clone())
-                .or_default()
-                .extend(moved);
+        let left = if usage.is_plain() {
+            here.extend(moved);
+            stay
         } else {
-            let all = [stay, moved].concat();
-            if all.is_empty() {
-                removed.push(unit.source.range(usage.item));
-            } else {
-                replace(unit, draft, usage, &all);
-            }
+            [stay, moved].concat()
+        };
+        if left.is_empty() {
+            removed.push(unit.source.range(usage.item));
+        } else {
+            replace(unit, draft, usage, &left);
         }
     }
     needed(unit, draft, &mut wanted);
     let mut filled = Vec::new();
     for (module, leaves) in wanted {
         if !leaves.is_empty() {
-            filled.extend(add(unit, draft, &collect.uses, &gone, &module, leaves));
+            filled.extend(add(unit, draft, &uses, &gone, &module, leaves));
         }
     }
     for range in removed {
@@ -90,12 +83,8 @@ fn needed(unit: &Unit<'_>, draft: &mut Draft, wanted: &mut BTreeMap<Module, Vec<
             if here || module_wanted.iter().any(|leaf| leaf.path == full) {
                 continue;
             }
-            let name = draft
-                .aliases
-                .get(&path)
-                .or(path.last())
-                .cloned()
-                .unwrap_or_default();
+            let name = draft.aliases.get(&path).or(path.last());
+            let name = name.cloned().unwrap_or_default();
             module_wanted.push(Leaf { path: full, name });
         }
     }
@@ -115,7 +104,7 @@ fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Opt
     let (Origin::Nn(path) | Origin::Traced(path)) = &origin else {
         return None;
     };
-    if leaf.name == "*" || unit.source.is_kept(unit.source.range(usage.item).start) {
+    if leaf.name == "*" || unit.source.is_kept(unit.source.start(usage.item)) {
         return None;
     }
     if matches!(origin, Origin::Nn(_)) && house.moved.contains(&leaf.name) {
@@ -125,11 +114,10 @@ fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Opt
             _ => None,
         };
     }
-    let mapped = origin.mapped()?;
-    (mapped.segments == path.len()).then(|| match mapped.home {
-        table::Home::Nn => ours(leaf, &["nn", mapped.name]),
-        table::Home::Ops => ours(leaf, &["ops", mapped.name]),
-    })
+    let mapped = origin
+        .mapped()
+        .filter(|mapped| mapped.segments == path.len())?;
+    Some(ours(leaf, &[mapped.home.name(), mapped.name]))
 }
 
 /// The imports that stay, and those that come from this crate.
@@ -144,20 +132,14 @@ fn split(
         let public = !matches!(usage.item.vis, Visibility::Inherited);
         public || !unused.is_some_and(|unused| unused.is_import(&leaf.name))
     };
-    let pairs = all.into_iter().filter(used).map(|leaf| {
-        let moved = namesake(unit, usage, house, &leaf);
-        (leaf, moved)
-    });
-    let pairs: Vec<_> = pairs.collect();
-    let own = pairs
-        .iter()
-        .filter_map(|(_, moved)| moved.clone())
-        .collect();
-    let stay = pairs
-        .into_iter()
-        .filter(|(_, moved)| moved.is_none())
-        .map(|(leaf, _)| leaf);
-    (stay.collect(), own)
+    let (mut stay, mut own) = (Vec::new(), Vec::new());
+    for leaf in all.into_iter().filter(used) {
+        match namesake(unit, usage, house, &leaf) {
+            Some(moved) => own.push(moved),
+            None => stay.push(leaf),
+        }
+    }
+    (stay, own)
 }
 
 fn has_comments(text: &str) -> bool {
@@ -176,23 +158,20 @@ fn add(
     let source = unit.source;
     let in_module = |usage: &&Use<'_>| usage.module == module && !usage.in_function;
     let is_ours = |usage: &Use<'_>| {
-        let all = leaves(usage.item);
-        usage.is_plain()
-            && all
-                .iter()
-                .all(|leaf| leaf.path.first().is_some_and(|s| s == "candle_dynquant"))
+        let mut all = leaves(usage.item).into_iter();
+        usage.is_plain() && all.all(|leaf| leaf.path.starts_with(&["candle_dynquant".to_owned()]))
     };
-    let ours = uses
-        .iter()
-        .enumerate()
-        .filter(|(index, usage)| in_module(usage) && is_ours(usage) && !gone.contains(index));
+    let stays = |(index, usage): &(usize, &Use<'_>)| {
+        in_module(usage) && is_ours(usage) && !gone.contains(index)
+    };
+    let ours = uses.iter().enumerate().filter(stays);
     let ours: Vec<_> = ours.map(|(_, usage)| usage).collect();
     leaves_wanted.extend(ours.iter().flat_map(|usage| leaves(usage.item)));
     leaves_wanted.sort_by_key(render::sort_key);
     leaves_wanted.dedup_by(|a, b| a.path == b.path && a.name == b.name);
     let here: Vec<_> = uses.iter().filter(in_module).collect();
     let (at, after) = match ours.first() {
-        Some(usage) => (source.range(usage.item).start, false),
+        Some(usage) => (source.start(usage.item), false),
         None => place(unit, module, &here)?,
     };
     let (indent, newline) = (source.indent(at), source.newline());
@@ -205,13 +184,10 @@ fn add(
         };
         all.filter(own).cloned().collect::<Vec<_>>()
     };
-    let groups = ["nn", "ops", ""]
-        .map(of)
-        .into_iter()
-        .filter(|group| !group.is_empty());
-    let texts: Vec<_> = groups
-        .map(|group| render::uses(&group, "", indent, newline))
-        .collect();
+    let groups = ["nn", "ops", ""].map(of).into_iter();
+    let groups = groups.filter(|group| !group.is_empty());
+    let texts = groups.map(|group| render::uses(&group, "", indent, newline));
+    let texts: Vec<_> = texts.collect();
     let text = texts.join(&format!("{newline}{indent}"));
     for usage in &ours {
         let range = source.whole_lines(source.range(usage.item));
@@ -225,38 +201,8 @@ fn add(
     } else {
         // Before the line of a declaration, which may go.
         let gap = if here.is_empty() { newline } else { "" };
-        draft
-            .edits
-            .insert(start, format!("{indent}{text}{newline}{gap}"));
+        let text = format!("{indent}{text}{newline}{gap}");
+        draft.edits.insert(start, text);
     }
     Some(at)
-}
-
-struct Collect<'a> {
-    module: Module,
-    blocks: usize,
-    uses: Vec<Use<'a>>,
-}
-
-impl<'a> Visit<'a> for Collect<'a> {
-    fn visit_item_use(&mut self, item: &'a ItemUse) {
-        let (module, in_function) = (self.module.clone(), self.blocks > 0);
-        self.uses.push(Use {
-            item,
-            module,
-            in_function,
-        });
-    }
-
-    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        self.module.push(item.ident.to_string());
-        visit::visit_item_mod(self, item);
-        self.module.pop();
-    }
-
-    fn visit_block(&mut self, block: &'a syn::Block) {
-        self.blocks += 1;
-        visit::visit_block(self, block);
-        self.blocks -= 1;
-    }
 }

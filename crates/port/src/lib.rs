@@ -45,6 +45,7 @@ mod unit;
 mod untied;
 mod unused;
 mod uses;
+mod walk;
 mod weights;
 mod world;
 mod wrappers;

@@ -9,9 +9,9 @@ use super::declarations::attribute;
 use super::draft::Draft;
 use super::scopes::Origin;
 use super::source::Source;
-use super::syntax::segments;
+use super::syntax::{has_attribute, segments};
 use super::table;
-use super::types::{Declared, Key, Types, arguments, is_skipped, key};
+use super::types::{Declared, Key, Types, arguments, is_skipped, key, parts};
 use super::unit::Unit;
 use super::world::World;
 
@@ -28,30 +28,23 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
             continue;
         }
         for field in &one.fields {
-            let mut attrs = field.attrs.iter();
-            let marked = attrs.any(|attr| attr.path().is_ident("quantizable"));
-            if marked || unit.is_left_out(unit.source.range(&field.ty).start) {
+            let marked = has_attribute(&field.attrs, "quantizable");
+            if marked || unit.is_left_out(unit.source.start(&field.ty)) {
                 continue;
             }
             let (world, ty) = (unit.world, &field.ty);
+            let mut look = Look {
+                world,
+                seen: BTreeSet::new(),
+                above: 0,
+            };
             if !world.multiplies(unit.path, unit.types, &one.module, ty)
-                && plain(unit, one, ty) == Some(true)
+                && look.plain((unit.path, unit.types), one, ty) == Some(true)
             {
                 attribute(unit, draft, field, "skip");
             }
         }
     }
-}
-
-/// Whether a type has one of the crate's in it that is no tree, where all of it is known, down to
-/// the last field; `None` where it is not.
-fn plain(unit: &Unit<'_>, owner: &Declared, ty: &Type) -> Option<bool> {
-    let mut look = Look {
-        world: unit.world,
-        seen: BTreeSet::new(),
-        above: 0,
-    };
-    look.plain((unit.path, unit.types), owner, ty)
 }
 
 /// A look into all fields of a type.
@@ -64,13 +57,13 @@ struct Look<'l> {
 }
 
 impl Look<'_> {
+    /// Whether a type has one of the crate's in it that is no tree, where all of it is known, down
+    /// to the last field; `None` where it is not.
     fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
         match ty {
-            Type::Tuple(tuple) => any(tuple.elems.iter().map(|ty| self.plain(file, owner, ty))),
-            Type::Array(array) => self.plain(file, owner, &array.elem),
-            Type::Slice(slice) => self.plain(file, owner, &slice.elem),
-            Type::Paren(inner) => self.plain(file, owner, &inner.elem),
-            Type::Group(inner) => self.plain(file, owner, &inner.elem),
+            Type::Tuple(_) | Type::Array(_) | Type::Slice(_) | Type::Paren(_) | Type::Group(_) => {
+                any(parts(ty).into_iter().map(|ty| self.plain(file, owner, ty)))
+            }
             Type::Reference(reference) => self.plain(file, owner, &reference.elem),
             Type::FnPtr(_) => Some(false),
             Type::Path(path) if path.qself.is_none() => {

@@ -1,15 +1,12 @@
 //! Paths, methods and constructors: theirs to ours.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-
-use syn::visit::{self, Visit};
-
-use super::draft::{Draft, Todo};
-use super::paths::{Find, Hit, Method, Uses};
-use super::scopes::{Module, Origin};
+use super::draft::Draft;
+use super::paths::{Find, Uses};
+use super::scopes::Origin;
+use super::syntax::binds;
 use super::table::Home;
 use super::unit::Unit;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a file calls the modules of candle-dynquant.
 #[derive(Debug)]
@@ -31,41 +28,26 @@ impl House {
 }
 
 /// The names of candle's that a file uses, and the names that it is to have for ours.
-pub struct Names {
+pub struct Names<'a, 'u> {
     pub house: House,
-    hits: Vec<Hit>,
-    methods: Vec<Method>,
-    loaders: Vec<(Module, Range<usize>, &'static str)>,
-    todos: Vec<Todo>,
+    found: Find<'a, 'u>,
 }
 
 /// Finds paths, calls of `with_tracing`'s constructors and methods of tensors.
-pub fn find(unit: &Unit<'_>) -> Names {
-    let find = Find::of(unit);
-    Names {
-        house: house(unit, &find.uses),
-        hits: find.hits,
-        methods: find.methods,
-        loaders: find.loaders,
-        todos: find.todos,
-    }
+pub fn find<'a, 'u>(unit: &'a Unit<'u>) -> Names<'a, 'u> {
+    let found = Find::of(unit);
+    let house = house(unit, &found.uses);
+    Names { house, found }
 }
 
 /// Rewrites what was found.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names) -> House {
-    let Names {
-        house,
-        hits,
-        methods,
-        loaders,
-        todos,
-    } = names;
-    for hit in hits {
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> House {
+    let Names { house, found } = names;
+    for hit in found.hits {
         let module = house.name(hit.home).to_owned();
         let text = format!("{module}::{}", hit.name);
         if hit.range.is_empty() {
-            let module = if hit.home == Home::Nn { "nn" } else { "ops" };
-            draft.need_path(&hit.module, &[module, hit.name]);
+            draft.need_path(&hit.module, &[hit.home.name(), hit.name]);
             continue;
         }
         // A path from the crate's name is as good there.
@@ -82,7 +64,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names) -> House {
         draft.need(&hit.module, &module, hit.home);
         draft.edits.replace(hit.range, text);
     }
-    for (module, range, function) in loaders {
+    for (module, range, function) in found.loaders {
         let text = if is_free(unit, function) {
             draft.need_name(&module, function);
             function.to_owned()
@@ -92,7 +74,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names) -> House {
         };
         draft.edits.replace(range, text);
     }
-    for method in methods {
+    for method in found.methods {
         if unit.source.is_kept(method.name.start) || unit.is_left_out(method.name.start) {
             continue;
         }
@@ -113,19 +95,12 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names) -> House {
             draft.edits.replace(copy, "");
         }
     }
-    draft.todos.extend(todos);
+    draft.todos.extend(found.todos);
     house
 }
 
 /// Whether no item, import or variable of the file is in the way of a function `name` of `nn`.
 fn is_free(unit: &Unit<'_>, name: &str) -> bool {
-    struct Bound<'n>(&'n str, bool);
-    impl<'a> Visit<'a> for Bound<'_> {
-        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
-            self.1 |= pat.ident == self.0;
-            visit::visit_pat_ident(self, pat);
-        }
-    }
     let clash = unit.types.scopes.iter().any(|(_, scope)| {
         let other = |origin: &Origin| match origin.mapped() {
             Some(mapped) => mapped.name != name,
@@ -133,17 +108,14 @@ fn is_free(unit: &Unit<'_>, name: &str) -> bool {
         };
         scope.items.contains(name) || scope.bindings.get(name).is_some_and(other)
     });
-    let mut bound = Bound(name, false);
-    bound.visit_file(unit.file);
-    !clash && !bound.1
+    !clash && !binds(unit.file, name)
 }
 
 fn house(unit: &Unit<'_>, uses: &BTreeMap<String, Uses>) -> House {
-    let moved: BTreeSet<_> = uses
+    let moved = uses
         .iter()
-        .filter(|(_, uses)| uses.mapped > 0 && uses.others == 0)
-        .map(|(name, _)| name.clone())
-        .collect();
+        .filter(|(_, uses)| uses.mapped > 0 && uses.others == 0);
+    let moved: BTreeSet<_> = moved.map(|(name, _)| name.clone()).collect();
     let scopes = &unit.types.scopes;
     let name = |ours: &str, other: &str| {
         let path = vec![ours.to_owned()];
@@ -161,11 +133,7 @@ fn house(unit: &Unit<'_>, uses: &BTreeMap<String, Uses>) -> House {
             };
             scope.items.contains(ours) || scope.bindings.get(ours).is_some_and(clash)
         });
-        if taken {
-            other.to_owned()
-        } else {
-            ours.to_owned()
-        }
+        if taken { other } else { ours }.to_owned()
     };
     let (nn, ops) = (name("nn", "qnn"), name("ops", "qops"));
     House { nn, ops, moved }

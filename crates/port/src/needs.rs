@@ -1,57 +1,41 @@
 //! Missing names of a file: modules of the crate, and crates in its Cargo.toml.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
-use syn::visit::{self, Visit};
+use syn::Item;
 
 use super::draft::Draft;
 use super::scopes::{Module, leaves};
 use super::syntax::{segments, words};
 use super::unit::Unit;
+use super::walk::{Node, places};
 
-/// Crates that models of candle use, and their lines in a Cargo.toml.
-const CRATES: &[(&str, &str)] = &[
-    ("anyhow", "anyhow = \"1\""),
-    (
-        "candle",
-        "candle = { package = \"candle-core\", version = \"0.11\" }",
-    ),
-    ("candle_core", "candle-core = \"0.11\""),
-    (
-        "candle_dynquant",
-        "candle-dynquant = { path = \"../candle-dynquant\" }",
-    ),
-    ("candle_nn", "candle-nn = \"0.11\""),
-    ("candle_transformers", "candle-transformers = \"0.11\""),
-    ("rand", "rand = \"0.9\""),
-    (
-        "serde",
-        "serde = { version = \"1\", features = [\"derive\"] }",
-    ),
-    ("serde_json", "serde_json = \"1\""),
-    ("tracing", "tracing = \"0.1\""),
+/// Lines in a Cargo.toml, of crates that models of candle use.
+const CRATES: &[&str] = &[
+    r#"anyhow = "1""#,
+    r#"candle = { package = "candle-core", version = "0.11" }"#,
+    r#"candle-core = "0.11""#,
+    r#"candle-dynquant = { path = "../candle-dynquant" }"#,
+    r#"candle-nn = "0.11""#,
+    r#"candle-transformers = "0.11""#,
+    r#"rand = "0.9""#,
+    r#"serde = { version = "1", features = ["derive"] }"#,
+    r#"serde_json = "1""#,
+    r#"tracing = "0.1""#,
 ];
 
 /// Lists modules of the crate that are named and not found.
 pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
-    let mut find = Find {
-        unit,
-        module: Vec::new(),
-        found: Vec::new(),
-    };
-    find.visit_file(unit.file);
     let mut known = BTreeSet::new();
     // A file without candle has no model.
     if !unit.is_of_candle() {
         return;
     }
-    for (at, module, path) in find.found {
+    for (at, module, path) in paths(unit) {
         let away = unit.is_left_out(at) || unit.source.is_kept(at);
-        let Some(absent) = unit
-            .world
-            .absent(unit.path, &module, &path)
-            .filter(|_| !away)
-        else {
+        let absent = unit.world.absent(unit.path, &module, &path);
+        let Some(absent) = absent.filter(|_| !away) else {
             continue;
         };
         let last = absent.rsplit("::").next().unwrap_or_default();
@@ -63,7 +47,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
             Some(rest) => rest.to_owned(),
             None => format!("models::{}", absent.trim_start_matches("super::")),
         };
-        draft.todos.push(unit.todo(
+        draft.list(unit.todo(
             at,
             format!("`{absent}` is not in this crate"),
             format!(
@@ -76,68 +60,45 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
 }
 
 /// Paths from `crate` or `super`, where they stand and in which module.
-struct Find<'f, 'u> {
-    unit: &'f Unit<'u>,
-    module: Module,
-    found: Vec<(usize, Module, Vec<String>)>,
-}
-
-impl Find<'_, '_> {
-    fn path(&mut self, at: usize, path: Vec<String>) {
-        if path
-            .first()
-            .is_some_and(|first| first == "crate" || first == "super")
-        {
-            self.found.push((at, self.module.clone(), path));
-        }
+fn paths(unit: &Unit<'_>) -> Vec<(usize, Rc<Module>, Vec<String>)> {
+    let mut found = Vec::new();
+    for place in places(unit.file) {
+        let (range, paths) = match place.node {
+            Node::Item(Item::Use(item)) => {
+                let paths = leaves(item).into_iter().map(|leaf| leaf.path);
+                (unit.source.range(item), paths.collect())
+            }
+            Node::Path(path) => (unit.source.range(path), vec![segments(path)]),
+            _ => continue,
+        };
+        let paths: Vec<_> = paths;
+        let paths = paths.into_iter();
+        found.extend(paths.map(|path| (range.start, Rc::clone(&place.module), path)));
     }
-}
-
-impl<'a> Visit<'a> for Find<'_, '_> {
-    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        self.module.push(item.ident.to_string());
-        visit::visit_item_mod(self, item);
-        self.module.pop();
-    }
-
-    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
-        let at = self.unit.source.range(item).start;
-        leaves(item)
-            .into_iter()
-            .for_each(|leaf| self.path(at, leaf.path));
-    }
-
-    fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
-
-    fn visit_path(&mut self, path: &'a syn::Path) {
-        let at = self.unit.source.range(path).start;
-        self.path(at, segments(path));
-        visit::visit_path(self, path);
-    }
+    let is_own = |first: &String| first == "crate" || first == "super";
+    found.retain(|(_, _, path)| path.first().is_some_and(is_own));
+    found
 }
 
 /// The lines that a Cargo.toml lacks for a file.
 pub fn lines(text: &str, manifest: &str) -> Vec<&'static str> {
-    let roots: BTreeSet<_> = text
-        .match_indices("::")
-        .filter_map(|(at, _)| {
-            words(&text[..at])
-                .last()
-                .filter(|word| text[..at].ends_with(word))
-        })
-        .collect();
-    let lacks = |name: &str| {
+    let roots = text.match_indices("::").filter_map(|(at, _)| {
+        let before = &text[..at];
+        words(before).last().filter(|word| before.ends_with(word))
+    });
+    let roots: BTreeSet<_> = roots.collect();
+    let is_needed = |line: &&&str| {
+        let name = line.split(' ').next().unwrap_or_default();
         let name = name.replace('_', "-");
-        !manifest.lines().any(|line| {
+        let mut lines = manifest.lines();
+        let has = lines.any(|line| {
             let key = line.trim_start().replace('_', "-");
             let rest = key.strip_prefix(&name).unwrap_or("none");
             rest.trim_start().starts_with(['=', '.'])
-        })
+        });
+        roots.contains(name.replace('-', "_").as_str()) && !has
     };
-    let needed = CRATES
-        .iter()
-        .filter(|(name, _)| roots.contains(name) && lacks(name));
-    needed.map(|(_, line)| *line).collect()
+    CRATES.iter().filter(is_needed).copied().collect()
 }
 
 #[cfg(test)]

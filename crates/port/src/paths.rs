@@ -113,7 +113,7 @@ impl<'a, 'u> Find<'a, 'u> {
         let Some(last) = (segments.len() + mapped.segments).checked_sub(inside + 1) else {
             return;
         };
-        let start = colon.unwrap_or(self.unit.source.range(idents[0]).start);
+        let start = colon.unwrap_or(self.unit.source.start(idents[0]));
         self.hits.push(Hit {
             module: self.module.clone(),
             range: start..self.unit.source.range(idents[last]).end,
@@ -125,15 +125,12 @@ impl<'a, 'u> Find<'a, 'u> {
 
     /// A bare name that `use candle_nn::*` brings: a named import comes before it.
     fn through_glob(&mut self, name: &str, mapped: table::Mapped) {
+        let is_theirs = |glob: &Origin| matches!(glob, Origin::Nn(_) | Origin::Traced(_));
         let scope = self.unit.types.scopes.scope(&self.module);
-        let bound = scope.is_some_and(|scope| scope.bindings.contains_key(name));
-        let globs = scope.is_some_and(|scope| {
-            scope
-                .globs
-                .iter()
-                .any(|glob| matches!(glob, Origin::Nn(_) | Origin::Traced(_)))
+        let is_bare = scope.is_some_and(|scope| {
+            !scope.bindings.contains_key(name) && scope.globs.iter().any(is_theirs)
         });
-        if globs && !bound && mapped.name == name {
+        if is_bare && mapped.name == name {
             // An empty range stands for the import alone.
             self.hits.push(Hit {
                 module: self.module.clone(),
@@ -186,7 +183,7 @@ impl<'a, 'u> Find<'a, 'u> {
         if shared == Shared::WithNumbers && !tried {
             return;
         }
-        let at = source.range(&call.method).start;
+        let at = source.start(&call.method);
         if self.unit.types.methods.contains(&name) {
             if !self.unit.is_of_candle() {
                 return;
@@ -201,12 +198,12 @@ impl<'a, 'u> Find<'a, 'u> {
             Expr::Reference(_) => true,
             receiver => self.is_borrowed(receiver),
         };
-        let first = call.args.first().map(|first| source.range(first).start);
+        let first = call.args.first().map(|first| source.start(first));
         let copies = call.args.iter().flat_map(|argument| self.copied(argument));
         self.methods.push(Method {
             module: self.module.clone(),
             receiver: source.range(&*call.receiver),
-            name: source.range(&call.dot_token).start..first.unwrap_or(whole.end),
+            name: source.start(&call.dot_token)..first.unwrap_or(whole.end),
             has_arguments: first.is_some(),
             copies: copies.collect(),
             function,
@@ -215,9 +212,8 @@ impl<'a, 'u> Find<'a, 'u> {
     }
 
     fn is_borrowed(&self, expr: &Expr) -> bool {
-        let Expr::Path(path) = expr else { return false };
-        let name = path.path.get_ident();
-        name.is_some_and(|name| name == "self" || self.unit.is_borrowed(name))
+        matches!(expr, Expr::Path(path) if path.path.is_ident("self"))
+            || self.unit.is_borrowed_path(expr)
     }
 
     /// The parts of an argument `&xs.contiguous()?` beside `&xs`, or `xs` where that is a
@@ -238,7 +234,7 @@ impl<'a, 'u> Find<'a, 'u> {
     }
 }
 
-impl<'a> Visit<'a> for Find<'a, '_> {
+impl<'a> Visit<'a> for Find<'_, '_> {
     fn visit_item_use(&mut self, _: &'a syn::ItemUse) {}
 
     fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
@@ -251,10 +247,8 @@ impl<'a> Visit<'a> for Find<'a, '_> {
 
     fn visit_path(&mut self, path: &'a Path) {
         let idents: Vec<_> = path.segments.iter().map(|segment| &segment.ident).collect();
-        let colon = path
-            .leading_colon
-            .as_ref()
-            .map(|colon| self.unit.source.range(colon).start);
+        let colon = path.leading_colon.as_ref();
+        let colon = colon.map(|colon| self.unit.source.start(colon));
         self.path(&idents, colon);
         visit::visit_path(self, path);
     }
@@ -282,9 +276,9 @@ impl<'a> Visit<'a> for Find<'a, '_> {
                 && table::loads(&path[0])
             {
                 self.todos.push(self.unit.todo(
-                    self.unit.source.range(&*call.func).start,
+                    self.unit.source.start(&*call.func),
                     format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
-                    "load it by the function of `candle_dynquant::nn`".into(),
+                    "load it by the function of `candle_dynquant::nn`",
                 ));
             }
         }
@@ -307,24 +301,9 @@ impl<'a> Visit<'a> for Find<'a, '_> {
         match call.parse_body_with(parser) {
             // The tree lives as long as this call; what is found is kept as ranges.
             Ok(arguments) => {
-                let mut find = Find {
-                    unit: self.unit,
-                    module: self.module.clone(),
-                    hits: Vec::new(),
-                    uses: std::mem::take(&mut self.uses),
-                    methods: Vec::new(),
-                    loaders: Vec::new(),
-                    tried: BTreeSet::new(),
-                    todos: Vec::new(),
-                };
-                arguments
-                    .iter()
-                    .for_each(|argument| find.visit_expr(argument));
-                self.hits.append(&mut find.hits);
-                self.methods.append(&mut find.methods);
-                self.loaders.append(&mut find.loaders);
-                self.todos.append(&mut find.todos);
-                self.uses = find.uses;
+                for argument in &arguments {
+                    Visit::visit_expr(self, argument);
+                }
             }
             Err(_) => self.tokens(call.tokens.clone()),
         }

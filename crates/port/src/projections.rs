@@ -8,8 +8,9 @@ use syn::{Block, Expr, Pat, Stmt};
 use super::draft::Draft;
 use super::functions::{self, Function};
 use super::scopes::Module;
-use super::syntax::{ident, own_field};
-use super::unit::{Unit, is_ours};
+use super::syntax::{applied, ident, own_field};
+use super::unit::Unit;
+use super::walk::{Node, nodes};
 
 /// Rewrites runs of `let` statements that each multiply the same variable by a `Linear` of ours.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
@@ -100,9 +101,9 @@ impl Blocks<'_, '_, '_> {
             return None;
         };
         let field = own_field(layer)?;
-        let ty = is_ours(self.unit, self.module, self.of, &field, "Linear")?;
+        let ty = self.unit.ours(self.module, self.of, &field, "Linear")?;
         let (name, input_name) = (pat.ident.to_string(), ident(input)?);
-        let at = self.unit.source.range(stmt).start;
+        let at = self.unit.source.start(stmt);
         if name == input_name || reads(&init.expr, &name) || self.unit.source.is_kept(at) {
             return None;
         }
@@ -113,7 +114,7 @@ impl Blocks<'_, '_, '_> {
             init: &init.expr,
             call: self.unit.source.range(*call),
             field,
-            ty,
+            ty: ty.to_owned(),
             borrowed: self.borrowed(call, input),
             input: input_name,
         })
@@ -122,14 +123,10 @@ impl Blocks<'_, '_, '_> {
     /// The input as an expression of type `&Tensor`, as which `forward` has it.
     fn borrowed(&self, call: &Expr, input: &Expr) -> String {
         let source = self.unit.source;
-        let is_receiver = source.range(call).start == source.range(input).start;
+        let is_receiver = source.start(call) == source.start(input);
         match input {
-            Expr::Path(path) if is_receiver => {
-                let borrowed = path
-                    .path
-                    .get_ident()
-                    .is_some_and(|i| self.unit.is_borrowed(i));
-                format!("{}{}", if borrowed { "" } else { "&" }, source.slice(input))
+            Expr::Path(_) if is_receiver && !self.unit.is_borrowed_path(input) => {
+                format!("&{}", source.slice(input))
             }
             _ => source.slice(input).to_owned(),
         }
@@ -143,11 +140,8 @@ impl Blocks<'_, '_, '_> {
             run.iter().map(text).collect::<Vec<_>>().join(", ")
         };
         let names = list(&|one| {
-            if one.is_whole(self.unit) {
-                one.pattern.clone()
-            } else {
-                one.name.clone()
-            }
+            let is_whole = one.is_whole(self.unit);
+            if is_whole { &one.pattern } else { &one.name }.clone()
         });
         let fields = list(&|one| format!("&self.{}", one.field));
         let call = format!(
@@ -155,31 +149,21 @@ impl Blocks<'_, '_, '_> {
             first.ty, first.borrowed
         );
         if run.iter().all(|one| one.is_whole(self.unit)) {
-            self.draft
-                .edits
-                .rewrite(first.stmt.start..last.stmt.end, call);
-            return;
+            let range = first.stmt.start..last.stmt.end;
+            return self.draft.edits.rewrite(range, call);
         }
         let between = format!("{}{}", source.newline(), source.indent(first.stmt.start));
         for (i, one) in run.iter().enumerate() {
-            let start = if i == 0 {
-                format!("{call}{between}")
-            } else {
-                String::new()
-            };
-            if one.is_whole(self.unit) {
-                match i {
-                    0 => self.draft.edits.rewrite(one.stmt.clone(), call.clone()),
-                    _ => self
-                        .draft
-                        .edits
-                        .rewrite(source.lines_of(one.stmt.clone()), ""),
-                }
-                continue;
+            let mut text = if i == 0 { call.clone() } else { String::new() };
+            let mut range = one.stmt.clone();
+            if !one.is_whole(self.unit) {
+                let (before, after) = (one.stmt.start..one.call.start, one.call.end..one.stmt.end);
+                let gap = if i == 0 { &between } else { "" };
+                text += &[gap, &source.text[before], &one.name, &source.text[after]].concat();
+            } else if i > 0 {
+                range = source.lines_of(range);
             }
-            let (before, after) = (one.stmt.start..one.call.start, one.call.end..one.stmt.end);
-            let text = [&source.text[before], &one.name, &source.text[after]].concat();
-            self.draft.edits.rewrite(one.stmt.clone(), start + &text);
+            self.draft.edits.rewrite(range, text);
         }
     }
 }
@@ -199,17 +183,10 @@ impl<'a> Visit<'a> for Calls<'a> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         if let Expr::Try(tried) = expr
             && let Expr::MethodCall(call) = &*tried.expr
-            && let (method, Some(first), 1) =
-                (call.method.to_string(), call.args.first(), call.args.len())
+            && let Some((layer, input)) = applied(call).filter(|_| call.args.len() == 1)
+            && own_field(layer).is_some()
         {
-            let layer = match method.as_str() {
-                "forward" => Some((&*call.receiver, first)),
-                "apply" => Some((first, &*call.receiver)),
-                _ => None,
-            };
-            if let Some((layer, input)) = layer.filter(|(layer, _)| own_field(layer).is_some()) {
-                return self.0.push((expr, layer, input));
-            }
+            return self.0.push((expr, layer, input));
         }
         match expr {
             Expr::MethodCall(_)
@@ -224,17 +201,10 @@ impl<'a> Visit<'a> for Calls<'a> {
 
 /// Whether an expression reads a variable.
 fn reads(expr: &Expr, name: &str) -> bool {
-    struct Find<'n>(&'n str, bool);
-    impl<'a> Visit<'a> for Find<'_> {
-        fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
-            self.1 |= path.path.is_ident(self.0);
-        }
-        fn visit_macro(&mut self, _: &'a syn::Macro) {
-            // Its tokens may hold any name.
-            self.1 = true;
-        }
-    }
-    let mut find = Find(name, false);
-    find.visit_expr(expr);
-    find.1
+    nodes(expr).any(|node| match node {
+        Node::Expr(Expr::Path(path)) => path.path.is_ident(name),
+        // Its tokens may hold any name.
+        Node::Macro(_) => true,
+        _ => false,
+    })
 }

@@ -3,39 +3,31 @@
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
-use syn::{Expr, Pat, Stmt};
+use syn::{Expr, Pat};
 
 use super::facts::Facts;
 use super::source::Source;
-use super::syntax::{binds, ident, strip};
+use super::syntax::{binds, called, ident, is, strip, tail};
+use super::walk::{Node, nodes};
 
 impl<'f> Facts<'f, '_> {
     /// The rank of an expression's tensor.
     pub fn rank(&self, expr: &Expr, depth: usize) -> Option<usize> {
-        let at = self.unit.source.range(expr).start;
+        let at = self.unit.source.start(expr);
         let depth = depth.checked_sub(1)?;
         match strip(expr) {
             Expr::Path(_) => self.rank_of(&ident(expr)?, at, depth),
             Expr::Binary(binary) => self.rank(&binary.left, depth),
-            Expr::Block(block) => match block.block.stmts.last()? {
-                Stmt::Expr(last, None) => self.rank(last, depth),
-                _ => None,
-            },
-            Expr::If(choice) => match choice.then_branch.stmts.last()? {
-                Stmt::Expr(last, None) => self.rank(last, depth),
-                _ => None,
-            },
+            Expr::Block(block) => self.rank(tail(&block.block)?, depth),
+            Expr::If(choice) => self.rank(tail(&choice.then_branch)?, depth),
             Expr::Tuple(tuple) => tuple.elems.iter().find_map(|elem| self.rank(elem, depth)),
             Expr::Match(choice) => choice
                 .arms
                 .iter()
                 .find_map(|arm| self.rank(&arm.body, depth)),
             Expr::Call(call) => {
-                let Expr::Path(path) = &*call.func else {
-                    return None;
-                };
-                let last = path.path.segments.last()?.ident.to_string();
-                match last.as_str() {
+                let last = called(call)?.segments.last()?;
+                match last.ident.to_string().as_str() {
                     "repeat_kv" | "rope" | "rope_i" => Some(4),
                     "cat" => match strip(call.args.first()?) {
                         Expr::Array(array) => array.elems.iter().find_map(|e| self.rank(e, depth)),
@@ -85,18 +77,16 @@ impl<'f> Facts<'f, '_> {
             name => {
                 // A helper of the same file, or a rotation of its argument.
                 let helper = self.helper(name);
-                let known = helper.and_then(|(sig, block)| {
+                let known = helper.and_then(|item| {
                     let facts = Facts {
                         unit: self.unit,
-                        block,
-                        signature: sig,
+                        block: &item.block,
+                        signature: &item.sig,
                     };
-                    match block.stmts.last()? {
-                        Stmt::Expr(last, None) => match strip(last) {
-                            Expr::Call(call) => facts.rank(call.args.first()?, depth),
-                            _ => facts.rank(last, depth),
-                        },
-                        _ => None,
+                    let last = tail(&item.block)?;
+                    match strip(last) {
+                        Expr::Call(call) => facts.rank(call.args.first()?, depth),
+                        _ => facts.rank(last, depth),
                     }
                 });
                 known.or_else(|| {
@@ -107,22 +97,16 @@ impl<'f> Facts<'f, '_> {
         }
     }
 
-    fn helper(&self, name: &str) -> Option<(&'f syn::Signature, &'f syn::Block)> {
-        struct Find<'f, 'n>(&'n str, Option<(&'f syn::Signature, &'f syn::Block)>);
-        impl<'f> Visit<'f> for Find<'f, '_> {
-            fn visit_impl_item_fn(&mut self, item: &'f syn::ImplItemFn) {
-                if item.sig.ident == self.0 {
-                    self.1 = Some((&item.sig, &item.block));
-                }
-            }
-        }
+    fn helper(&self, name: &str) -> Option<&'f syn::ImplItemFn> {
         if ["forward", "load", "new"].contains(&name) {
             return None;
         }
-        let mut find = Find(name, None);
+        let is_it = |node| match node {
+            Node::ImplItemFn(item) => (item.sig.ident == name).then_some(item),
+            _ => None,
+        };
         // The file outlives every function of it.
-        find.visit_file(self.file());
-        find.1
+        nodes(self.file()).filter_map(is_it).last()
     }
 
     fn rank_of(&self, name: &str, at: usize, depth: usize) -> Option<usize> {
@@ -147,18 +131,15 @@ impl<'f> Facts<'f, '_> {
 
     /// How many dimensions a shape has.
     fn dims(&self, shape: &Expr, depth: usize) -> Option<usize> {
-        let at = self.unit.source.range(shape).start;
+        let at = self.unit.source.start(shape);
         match strip(shape) {
             Expr::Tuple(tuple) => Some(tuple.elems.len()),
             Expr::Array(array) => Some(array.elems.len()),
-            Expr::Macro(call) => Some(
-                call.mac
-                    .tokens
-                    .to_string()
-                    .split(',')
-                    .filter(|item| !item.trim().is_empty())
-                    .count(),
-            ),
+            Expr::Macro(call) => {
+                let tokens = call.mac.tokens.to_string();
+                let items = tokens.split(',').filter(|item| !item.trim().is_empty());
+                Some(items.count())
+            }
             Expr::MethodCall(call) if ["as_slice", "clone"].iter().any(|m| call.method == m) => {
                 self.dims(&call.receiver, depth)
             }
@@ -246,8 +227,17 @@ impl<'f, 's, 't> Bindings<'f, 's, 't> {
         self.scopes.last().cloned().unwrap_or_default()
     }
 
-    fn within(&mut self, scope: Range<usize>, visit: impl FnOnce(&mut Self)) {
+    /// In a scope where patterns bind names from a byte on.
+    fn within<'p>(
+        &mut self,
+        scope: Range<usize>,
+        (pats, at): (impl IntoIterator<Item = &'p Pat>, usize),
+        visit: impl FnOnce(&mut Self),
+    ) {
         self.scopes.push(scope);
+        for pat in pats {
+            self.bind(pat, at, None);
+        }
         visit(self);
         self.scopes.pop();
     }
@@ -256,47 +246,42 @@ impl<'f, 's, 't> Bindings<'f, 's, 't> {
 impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
     fn visit_block(&mut self, block: &'f syn::Block) {
         let scope = self.source.range(block);
-        self.within(scope, |inner| visit::visit_block(inner, block));
+        self.within(scope, ([], 0), |inner| visit::visit_block(inner, block));
     }
 
     fn visit_arm(&mut self, arm: &'f syn::Arm) {
         let scope = self.source.range(arm);
         let at = self.source.range(&arm.pat).end;
-        self.within(scope, |inner| {
-            inner.bind(&arm.pat, at, None);
-            visit::visit_arm(inner, arm);
+        self.within(scope, ([&arm.pat], at), |inner| {
+            visit::visit_arm(inner, arm)
         });
     }
 
     fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
         let scope = self.source.range(closure);
-        let at = self.source.range(&*closure.body).start;
-        self.within(scope, |inner| {
-            for pat in &closure.inputs {
-                inner.bind(pat, at, None);
-            }
+        let at = self.source.start(&*closure.body);
+        self.within(scope, (&closure.inputs, at), |inner| {
             visit::visit_expr_closure(inner, closure);
         });
     }
 
     fn visit_expr_for_loop(&mut self, each: &'f syn::ExprForLoop) {
         let scope = self.source.range(each);
-        let at = self.source.range(&each.body).start;
-        self.within(scope, |inner| {
-            inner.bind(&each.pat, at, None);
+        let at = self.source.start(&each.body);
+        self.within(scope, ([&*each.pat], at), |inner| {
             visit::visit_expr_for_loop(inner, each);
         });
     }
 
     fn visit_expr_while(&mut self, each: &'f syn::ExprWhile) {
         let scope = self.source.range(each);
-        self.within(scope, |inner| visit::visit_expr_while(inner, each));
+        self.within(scope, ([], 0), |inner| visit::visit_expr_while(inner, each));
     }
 
     fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
-        let condition = self.source.range(&*choice.cond).start;
+        let condition = self.source.start(&*choice.cond);
         let scope = condition..self.source.range(&choice.then_branch).end;
-        self.within(scope, |inner| {
+        self.within(scope, ([], 0), |inner| {
             inner.visit_expr(&choice.cond);
             inner.visit_block(&choice.then_branch);
         });
@@ -320,7 +305,7 @@ impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
 
     fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
         visit::visit_expr_assign(self, assign);
-        if ident(&assign.left).is_some_and(|name| name == self.name) {
+        if is(&assign.left, self.name) {
             let (at, scope) = (self.source.range(assign).end, self.scope());
             self.found.push(Binding {
                 at,
@@ -332,9 +317,8 @@ impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
     }
 
     fn visit_expr_method_call(&mut self, call: &'f syn::ExprMethodCall) {
-        let own = ident(&call.receiver).is_some_and(|name| name == self.name);
-        if own && call.method == "dims4" {
-            let at = self.source.range(call).start;
+        if is(&call.receiver, self.name) && call.method == "dims4" {
+            let at = self.source.start(call);
             let scope = self.scope();
             self.four.push((at, scope));
         }

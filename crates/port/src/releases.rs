@@ -46,19 +46,14 @@ pub fn other(manifest: &Path) -> Option<Other> {
             let value = table.get("workspace")?.get("dependencies")?.get(key)?;
             Some(Dependency { value, folder })
         };
-        let dependency = if inherited {
-            of_root()
-        } else {
-            Some(Dependency { value, folder })
-        };
-        let Some(dependency) = dependency else {
-            continue;
-        };
-        let Some(name) = dependency.name(key) else {
-            continue;
-        };
-        if let Some(is) = dependency.is_other(name, lock.as_ref()) {
-            at = dependency.folder;
+        let own = Dependency { value, folder };
+        let dependency = if inherited { of_root() } else { Some(own) };
+        let other = dependency.and_then(|one| {
+            let name = one.name(key)?;
+            Some((name, one.is_other(name, lock.as_ref())?, one.folder))
+        });
+        if let Some((name, is, folder)) = other {
+            at = folder;
             let names = found.entry(is).or_default();
             names.extend((!names.contains(&name)).then_some(name));
         }
@@ -128,9 +123,7 @@ impl Dependency<'_> {
         let locked = || locked(lock?, name, text("git"));
         if let Some(git) = text("git") {
             let version = locked().or_else(|| wanted.map(str::to_owned));
-            let commit = text("rev")
-                .or_else(|| text("tag"))
-                .or_else(|| text("branch"));
+            let commit = ["rev", "tag", "branch"].into_iter().find_map(text);
             let what = version.or_else(|| commit.map(str::to_owned));
             return Some(match what {
                 Some(what) => format!("{what} of {git}"),
@@ -150,13 +143,8 @@ impl Dependency<'_> {
 
 /// Whether a version that is needed can be chosen.
 fn fits(wanted: &VersionReq) -> bool {
-    let Version {
-        major,
-        minor,
-        patch,
-        ..
-    } = NEEDED;
-    (patch..patch + 100).any(|patch| wanted.matches(&Version::new(major, minor, patch)))
+    let mut later = NEEDED.patch..NEEDED.patch + 100;
+    later.any(|patch| wanted.matches(&Version { patch, ..NEEDED }))
 }
 
 /// The version of a crate in a Cargo.lock, if it has one: from a repository, or from the registry.

@@ -25,21 +25,14 @@ impl Node {
 
     fn add(&mut self, path: &[String], leaf: &Leaf) {
         let Some((first, rest)) = path.split_first() else {
-            if leaf.name == "*" {
-                self.children.push(Node {
-                    is_leaf: true,
-                    ..Node::new("*")
-                });
-            } else if self.is_leaf || leaf.alias().is_some() && !self.children.is_empty() {
-                let alias = leaf.alias().map(str::to_owned);
-                self.children.push(Node {
-                    is_leaf: true,
-                    alias,
-                    ..Node::new("self")
-                });
+            let alias = leaf.alias().map(str::to_owned);
+            let has_own = self.is_leaf || alias.is_some() && !self.children.is_empty();
+            if leaf.name == "*" || has_own {
+                let mut node = Node::new(if leaf.name == "*" { "*" } else { "self" });
+                (node.is_leaf, node.alias) = (true, alias);
+                self.children.push(node);
             } else {
-                self.is_leaf = true;
-                self.alias = leaf.alias().map(str::to_owned);
+                (self.is_leaf, self.alias) = (true, alias);
             }
             return;
         };
@@ -62,9 +55,8 @@ impl Node {
             Some(alias) => format!("self as {alias}"),
             None => "self".to_owned(),
         });
-        own.into_iter()
-            .chain(self.children.iter().map(Self::render))
-            .collect()
+        let children = self.children.iter().map(Self::render);
+        own.into_iter().chain(children).collect()
     }
 
     fn render(&self) -> String {
@@ -99,9 +91,8 @@ pub fn uses(leaves: &[Leaf], head: &str, indent: &str, newline: &str) -> String 
     for leaf in leaves {
         root.add(&leaf.path, leaf);
     }
-    let lines: Vec<_> = root
-        .children
-        .iter()
+    let nodes = root.children.iter();
+    let lines: Vec<_> = nodes
         .map(|node| declaration(node, head, indent, newline))
         .collect();
     lines.join(&format!("{newline}{indent}"))

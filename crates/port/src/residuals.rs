@@ -9,8 +9,8 @@ use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function, blocks};
 use super::sums::terms;
-use super::syntax::{assigned, assigns, ident, mentions, own_field};
-use super::unit::{Unit, is_ours};
+use super::syntax::{applied, assigned, assigns, is, mentions, own_field};
+use super::unit::Unit;
 
 /// Rewrites `let xs = (a + b)?;` before a statement with `self.norm.forward(&xs)?`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
@@ -112,7 +112,7 @@ fn is_reference(value: &Expr, name: &str) -> bool {
         Expr::MethodCall(call) if call.method == "clone" => &*call.receiver,
         _ => return false,
     };
-    matches!(of, Expr::Path(_)) && ident(of).is_some_and(|of| of == name)
+    matches!(of, Expr::Path(_)) && is(of, name)
 }
 
 /// The first norm of a variable that is surely computed: `self.norm.forward(&name)?`.
@@ -125,16 +125,12 @@ struct Find<'a, 'f, 'u> {
 
 impl Find<'_, '_, '_> {
     fn field(&self, call: &syn::ExprMethodCall) -> Option<String> {
-        let (layer, input) = match (call.method.to_string().as_str(), call.args.first()) {
-            ("forward", Some(input)) => (&*call.receiver, input),
-            ("apply", Some(layer)) => (layer, &*call.receiver),
-            _ => return None,
-        };
-        let is_name = matches!(input, Expr::Path(_) | Expr::Reference(_))
-            && ident(input).is_some_and(|name| name == self.name);
+        let (layer, input) = applied(call)?;
+        let is_plain = matches!(input, Expr::Path(_) | Expr::Reference(_));
+        let is_name = is_plain && is(input, self.name);
         let field = own_field(layer).filter(|_| is_name)?;
         let (unit, of) = (self.facts.unit, self.function.of.as_ref()?);
-        is_ours(unit, &self.function.module, of, &field, "RmsNorm")?;
+        unit.ours(&self.function.module, of, &field, "RmsNorm")?;
         Some(field)
     }
 }

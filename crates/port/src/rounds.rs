@@ -36,13 +36,10 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
         let (changed, todos) = pass(path, &ported.text, world, (round > 0).then_some(text))
             .map_err(|fault| match round {
                 0 => fault,
-                _ => Fault {
-                    line: 1,
-                    message: format!(
-                        "the result is no Rust (line {}: {})",
-                        fault.line, fault.message
-                    ),
-                },
+                _ => Fault::whole(format!(
+                    "the result is no Rust (line {}: {})",
+                    fault.line, fault.message
+                )),
             })?;
         if round == 0 {
             ported.todos.clone_from(&todos);
@@ -57,10 +54,9 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
             }
         }
     }
-    Err(Fault {
-        line: 1,
-        message: format!("not settled after {MAX_ROUNDS} rounds"),
-    })
+    Err(Fault::whole(format!(
+        "not settled after {MAX_ROUNDS} rounds"
+    )))
 }
 
 /// One round: the changed text, if anything changes, and what is left.
@@ -100,10 +96,8 @@ fn pass(
         marks::rewrite(&unit, &mut draft, original);
     }
     let mut todos = draft.todos;
-    let lines = unit
-        .left_out
-        .iter()
-        .map(|range| source.line(range.start)..=source.line(range.end));
+    let lines = unit.left_out.iter();
+    let lines = lines.map(|range| source.line(range.start)..=source.line(range.end));
     let lines: Vec<_> = lines.collect();
     todos.retain(|todo| !lines.iter().any(|lines| lines.contains(&todo.line)));
     todos.sort();
@@ -111,9 +105,6 @@ fn pass(
     if draft.edits.is_empty() {
         return Ok((None, todos));
     }
-    let overlap = || Fault {
-        line: 1,
-        message: "two changes of one place".into(),
-    };
+    let overlap = || Fault::whole("two changes of one place".into());
     Ok((Some(draft.edits.apply(text).ok_or_else(overlap)?), todos))
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::visit::{self, Visit};
-use syn::{Item, ItemMod, ItemUse, UseTree};
+use syn::{Item, ItemUse, UseTree};
 
 use super::table::{self, Mapped};
+use super::walk::{Node, places};
 
 /// A module inside the file; the file itself is the empty path.
 pub type Module = Vec<String>;
@@ -105,10 +105,9 @@ pub fn leaves(item: &ItemUse) -> Vec<Leaf> {
                 name: "*".into(),
             }),
             UseTree::Group(group) => {
-                group
-                    .items
-                    .iter()
-                    .for_each(|tree| collect(tree, path, leaves));
+                for tree in &group.items {
+                    collect(tree, path, leaves);
+                }
             }
         }
     }
@@ -139,19 +138,17 @@ pub struct Scopes {
 impl Scopes {
     /// Of a parsed file. A `use` inside a function counts as one of its module.
     pub fn of(file: &syn::File, own_tracing: bool) -> Self {
-        let mut collect = Collect {
-            scopes: Self {
-                own_tracing,
-                ..Self::default()
-            },
-            module: Vec::new(),
-            uses: Vec::new(),
+        let mut scopes = Self {
+            own_tracing,
+            modules: [(Vec::new(), Scope::default())].into(),
         };
-        collect.scopes.modules.insert(Vec::new(), Scope::default());
-        collect.visit_file(file);
-        let Collect {
-            mut scopes, uses, ..
-        } = collect;
+        let mut uses = Vec::new();
+        for place in places(file) {
+            if let Node::Item(item) = place.node {
+                let leaves = scopes.declare(&place.module, item).into_iter();
+                uses.extend(leaves.map(|leaf| (place.module.to_vec(), leaf)));
+            }
+        }
         // Twice: a `use` may start from a name that another one brings.
         for _ in 0..2 {
             for (module, leaf) in &uses {
@@ -165,6 +162,32 @@ impl Scopes {
             }
         }
         scopes
+    }
+
+    /// Takes in what an item of a module declares; what it brings.
+    fn declare(&mut self, module: &Module, item: &Item) -> Vec<Leaf> {
+        let (name, is_type) = match item {
+            Item::Struct(item) => (&item.ident, true),
+            Item::Enum(item) => (&item.ident, true),
+            Item::Union(item) => (&item.ident, true),
+            Item::Type(item) => (&item.ident, true),
+            Item::Trait(item) => (&item.ident, true),
+            Item::Fn(item) => (&item.sig.ident, false),
+            Item::Const(item) => (&item.ident, false),
+            Item::Static(item) => (&item.ident, false),
+            Item::Mod(item) => (&item.ident, false),
+            Item::Use(item) => return leaves(item),
+            _ => return Vec::new(),
+        };
+        let name = name.to_string();
+        let scope = self.modules.entry(module.clone()).or_default();
+        scope.items.insert(name.clone());
+        scope.types.extend(is_type.then(|| name.clone()));
+        if matches!(item, Item::Mod(item) if item.content.is_some()) {
+            let inner = [&module[..], &[name]].concat();
+            self.modules.entry(inner).or_default();
+        }
+        Vec::new()
     }
 
     /// The scope of a module.
@@ -232,18 +255,14 @@ impl Scopes {
         if first == "candle_dynquant" {
             return Origin::Ours(rest.to_vec());
         }
-        let ways = [
-            "self",
-            "super",
-            "crate",
-            "models",
-            "candle_transformers",
-            "with_tracing",
-        ];
+        let is_way = |step: &String| {
+            matches!(
+                step.as_str(),
+                "self" | "super" | "crate" | "models" | "candle_transformers"
+            )
+        };
         if let Some(at) = path.iter().position(|segment| segment == "with_tracing")
-            && path[..at]
-                .iter()
-                .all(|segment| ways.contains(&segment.as_str()))
+            && path[..at].iter().all(is_way)
             && !(self.own_tracing && first != "candle_transformers")
         {
             return Origin::Traced(path[at + 1..].to_vec());
@@ -269,72 +288,17 @@ impl Scopes {
     }
 
     fn through_glob(&self, module: &[String], scope: &Scope, path: &[String]) -> Option<Origin> {
-        for glob in &scope.globs {
-            match glob {
-                Origin::Crate(_) | Origin::Other(_) | Origin::Local(..) => {}
-                _ => {
-                    let origin = glob.join(path);
-                    if origin.mapped().is_some() || matches!(origin, Origin::Ours(_)) {
-                        return Some(origin);
-                    }
-                }
-            }
-        }
-        // `use super::*` of a module in this file.
-        let above = module.split_last()?.1;
-        let globs_above = scope
-            .globs
-            .iter()
-            .any(|glob| matches!(glob, Origin::Other(path) if path.is_empty()));
-        globs_above.then(|| self.resolve(above, path))
-    }
-}
-
-struct Collect {
-    scopes: Scopes,
-    module: Module,
-    uses: Vec<(Module, Leaf)>,
-}
-
-impl Collect {
-    fn declare(&mut self, name: &syn::Ident, is_type: bool) {
-        let scope = self.scopes.modules.entry(self.module.clone()).or_default();
-        scope.items.insert(name.to_string());
-        if is_type {
-            scope.types.insert(name.to_string());
-        }
-    }
-}
-
-impl<'a> Visit<'a> for Collect {
-    fn visit_item_use(&mut self, item: &'a ItemUse) {
-        let module = self.module.clone();
-        self.uses
-            .extend(leaves(item).into_iter().map(|leaf| (module.clone(), leaf)));
-    }
-
-    fn visit_item_mod(&mut self, item: &'a ItemMod) {
-        self.declare(&item.ident, false);
-        if item.content.is_some() {
-            self.module.push(item.ident.to_string());
-            self.scopes.modules.entry(self.module.clone()).or_default();
-            visit::visit_item_mod(self, item);
-            self.module.pop();
-        }
-    }
-
-    fn visit_item(&mut self, item: &'a Item) {
-        match item {
-            Item::Struct(item) => self.declare(&item.ident, true),
-            Item::Enum(item) => self.declare(&item.ident, true),
-            Item::Union(item) => self.declare(&item.ident, true),
-            Item::Type(item) => self.declare(&item.ident, true),
-            Item::Trait(item) => self.declare(&item.ident, true),
-            Item::Fn(item) => self.declare(&item.sig.ident, false),
-            Item::Const(item) => self.declare(&item.ident, false),
-            Item::Static(item) => self.declare(&item.ident, false),
-            _ => {}
-        }
-        visit::visit_item(self, item);
+        let mut origins = scope.globs.iter().map(|glob| glob.join(path));
+        let is_known = |origin: &Origin| match origin {
+            Origin::Crate(_) | Origin::Other(_) | Origin::Local(..) => false,
+            origin => origin.mapped().is_some() || matches!(origin, Origin::Ours(_)),
+        };
+        origins.find(is_known).or_else(|| {
+            // `use super::*` of a module in this file.
+            let above = module.split_last()?.1;
+            let is_above = |glob: &Origin| matches!(glob, Origin::Other(path) if path.is_empty());
+            let globs_above = scope.globs.iter().any(is_above);
+            globs_above.then(|| self.resolve(above, path))
+        })
     }
 }

@@ -49,7 +49,7 @@ fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
 }
 
 /// The outcome of one file.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct FileReport {
     file: String,
     changed: bool,
@@ -62,7 +62,7 @@ struct FileReport {
     note: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Report {
     files: Vec<FileReport>,
     /// Lines that a Cargo.toml above the files lacks.
@@ -141,13 +141,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let is_terminal = io::stdout().is_terminal();
     let color = is_terminal && std::env::var_os("NO_COLOR").is_none();
     let mut report = Report {
-        files: Vec::new(),
-        needs: Vec::new(),
         candle: candles(&paths),
+        ..Report::default()
     };
-    for (path, error) in errors {
-        report.files.push(failed(&path, &error));
-    }
+    let errors = errors.iter().map(|(path, error)| failed(path, error));
+    report.files.extend(errors);
     for path in &paths {
         let file = match one(path, args, &world) {
             Ok((before, ported, note)) => {
@@ -194,10 +192,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         print_summary(&report, args);
     }
     let error = report.files.iter().any(|file| file.error.is_some());
-    let left = report
-        .files
-        .iter()
-        .any(|file| file.changed || !file.todo.is_empty());
+    let mut files = report.files.iter();
+    let left = files.any(|file| file.changed || !file.todo.is_empty());
     Ok(if error || args.check && left {
         ExitCode::FAILURE
     } else {
@@ -208,12 +204,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn failed(path: &Path, error: &anyhow::Error) -> FileReport {
     FileReport {
         file: path.display().to_string(),
-        changed: false,
-        lines_added: 0,
-        lines_removed: 0,
-        todo: Vec::new(),
         error: Some(format!("{error:#}")),
-        note: None,
+        ..FileReport::default()
     }
 }
 
@@ -255,9 +247,8 @@ fn on_terminal(diff: &str, color: bool) -> String {
 /// How many objects of a trait are left, in all files.
 fn objects(report: &Report, of: &String) -> usize {
     let todos = report.files.iter().flat_map(|file| &file.todo);
-    todos
-        .filter(|todo| todo.of_trait.as_ref() == Some(of))
-        .count()
+    let all = todos.filter(|todo| todo.of_trait.as_ref() == Some(of));
+    all.count()
 }
 
 /// Errors and remaining places, on stderr, so that a diff can go to a file.
@@ -267,10 +258,8 @@ fn print_summary(report: &Report, args: &Args) {
         let name = print::on_one_line(&file.file);
         if let Some(error) = &file.error {
             // "FILE:LINE: message", where the message begins with its line.
-            let place = error
-                .strip_prefix("line ")
-                .and_then(|rest| rest.split_once(": "));
-            match place {
+            let rest = error.strip_prefix("line ");
+            match rest.and_then(|rest| rest.split_once(": ")) {
                 Some((line, message)) => {
                     print::note(format_args!("{name}:{line}: error: {message}"));
                 }

@@ -12,6 +12,13 @@ pub struct Fault {
     pub message: String,
 }
 
+impl Fault {
+    /// Of a file as a whole.
+    pub fn whole(message: String) -> Self {
+        Self { line: 1, message }
+    }
+}
+
 /// A text and where its lines begin.
 pub struct Source<'t> {
     pub text: &'t str,
@@ -37,14 +44,12 @@ impl<'t> Source<'t> {
             newline: if text.contains("\r\n") { "\r\n" } else { "\n" },
         };
         if text.len() > MAX_BYTES {
-            return Err(source.fault(0, format!("larger than {} MiB", MAX_BYTES >> 20)));
+            return Err(Fault::whole(format!("larger than {} MiB", MAX_BYTES >> 20)));
         }
-        let tokens: TokenStream =
-            text[source.prefix..]
-                .parse()
-                .map_err(|error: proc_macro2::LexError| {
-                    source.at_span(error.span(), "no Rust token")
-                })?;
+        let tokens = text[source.prefix..].parse();
+        let tokens: TokenStream = tokens.map_err(|error: proc_macro2::LexError| {
+            source.at_span(error.span(), "no Rust token")
+        })?;
         source.check_depth(&tokens, 0, 0)?;
         let file = syn::parse2(tokens)
             .map_err(|error: syn::Error| source.at_span(error.span(), &error.to_string()))?;
@@ -77,13 +82,6 @@ impl<'t> Source<'t> {
         Ok(())
     }
 
-    fn fault(&self, at: usize, message: String) -> Fault {
-        Fault {
-            line: self.line(at),
-            message,
-        }
-    }
-
     fn at_span(&self, span: proc_macro2::Span, message: &str) -> Fault {
         let before = self.text[..self.prefix].matches('\n').count();
         Fault {
@@ -96,6 +94,11 @@ impl<'t> Source<'t> {
     pub fn range(&self, node: &impl Spanned) -> Range<usize> {
         let range = node.span().byte_range();
         range.start + self.prefix..range.end + self.prefix
+    }
+
+    /// The first byte of a token or a node.
+    pub fn start(&self, node: &impl Spanned) -> usize {
+        self.range(node).start
     }
 
     /// The text of a node.
@@ -115,10 +118,8 @@ impl<'t> Source<'t> {
 
     /// Where the next line begins.
     pub fn line_end(&self, at: usize) -> usize {
-        self.lines
-            .get(self.line(at))
-            .copied()
-            .unwrap_or(self.text.len())
+        let next = self.lines.get(self.line(at));
+        next.copied().unwrap_or(self.text.len())
     }
 
     /// The white space that a byte's line begins with.
@@ -134,10 +135,8 @@ impl<'t> Source<'t> {
 
     /// The whole lines of a range, if nothing else stands on them; else the range.
     pub fn whole_lines(&self, range: Range<usize>) -> Range<usize> {
-        let (start, end) = (
-            self.line_start(range.start),
-            self.line_end(range.end.max(1) - 1),
-        );
+        let start = self.line_start(range.start);
+        let end = self.line_end(range.end.max(1) - 1);
         let blank = |text: &str| text.trim().is_empty();
         if blank(&self.text[start..range.start]) && blank(&self.text[range.end..end]) {
             start..end
@@ -149,12 +148,13 @@ impl<'t> Source<'t> {
     /// The lines of what goes with the comments that stand above it or behind it.
     pub fn with_comments(&self, range: Range<usize>) -> Range<usize> {
         let end = self.line_end(range.end.max(1) - 1);
-        let behind = is_comment(&self.text[range.end..end]);
-        let end = if behind {
-            range.end + self.text[range.end..end].trim_end().len()
+        let rest = &self.text[range.end..end];
+        let behind = if is_comment(rest) {
+            rest.trim_end().len()
         } else {
-            range.end
+            0
         };
+        let end = range.end + behind;
         let whole = self.whole_lines(range.start..end);
         let mut start = whole.start;
         while start > 0 && self.line_start(start) == start {
@@ -208,6 +208,11 @@ impl<'t> Source<'t> {
         let above = self.line_start(start.saturating_sub(1));
         self.text[above..self.line_end(at)].contains("dynquant: keep")
     }
+}
+
+/// Whether a range is in another one.
+pub fn is_inside(range: &Range<usize>, outer: &Range<usize>) -> bool {
+    outer.start <= range.start && range.end <= outer.end
 }
 
 /// Whether the rest of a line is a comment and nothing else.

@@ -9,8 +9,8 @@ use super::draft::Draft;
 use super::facts::Facts;
 use super::functions;
 use super::scopes::Module;
-use super::syntax::{assigned, ident, mentions, own_field, strip};
-use super::unit::{Unit, is_ours};
+use super::syntax::{applied, assigned, ident, mentions, own_field, strip};
+use super::unit::Unit;
 
 /// Rewrites `self.norm.forward(&(a + b)?)`, and the same by way of a variable.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
@@ -108,13 +108,10 @@ impl Norms<'_, '_, '_> {
 
     fn norm(&self, call: &syn::ExprMethodCall) -> Option<Found> {
         let source = self.facts.unit.source;
-        let (layer, input) = match (call.method.to_string().as_str(), call.args.first()) {
-            ("forward", Some(input)) => (&*call.receiver, input),
-            ("apply", Some(layer)) => (layer, &*call.receiver),
-            _ => return None,
-        };
+        let (layer, input) = applied(call)?;
         let field = own_field(layer)?;
-        is_ours(self.facts.unit, self.module, self.of, &field, "LayerNorm")?;
+        let unit = self.facts.unit;
+        unit.ours(self.module, self.of, &field, "LayerNorm")?;
         let at = source.range(call);
         let bound = ident(input).and_then(|name| {
             let mut sums = self.sums.iter();

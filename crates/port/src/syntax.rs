@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use syn::visit::{self, Visit};
-use syn::{Expr, ExprLit, Lit, Pat, Stmt};
+use syn::{
+    Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprLit, ExprMatch, ExprMethodCall, Lit, Pat,
+    Stmt,
+};
+
+use super::walk::{Node, Tree, nodes};
 
 /// The expression inside `?`, parentheses and references.
 pub fn strip(expr: &Expr) -> &Expr {
@@ -16,12 +20,89 @@ pub fn strip(expr: &Expr) -> &Expr {
     }
 }
 
+/// Whether an expression is this variable.
+pub fn is(expr: &Expr, name: &str) -> bool {
+    ident(expr).is_some_and(|own| own == name)
+}
+
+/// Whether a path's last segment has this name.
+pub fn ends_with(path: &syn::Path, name: &str) -> bool {
+    path.segments.last().is_some_and(|last| last.ident == name)
+}
+
+/// `Ok(..)`
+pub fn is_ok(call: &ExprCall) -> bool {
+    called(call).is_some_and(|path| path.is_ident("Ok"))
+}
+
 /// A variable's name.
 pub fn ident(expr: &Expr) -> Option<String> {
     match strip(expr) {
         Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
         _ => None,
     }
+}
+
+/// A call of a method.
+pub fn method(expr: &Expr) -> Option<&ExprMethodCall> {
+    match strip(expr) {
+        Expr::MethodCall(call) => Some(call),
+        _ => None,
+    }
+}
+
+/// The path of the function that is called.
+pub fn called(call: &ExprCall) -> Option<&syn::Path> {
+    match &*call.func {
+        Expr::Path(function) if function.qself.is_none() => Some(&function.path),
+        _ => None,
+    }
+}
+
+/// The layer and the input in `layer.forward(input)` or `input.apply(layer)`.
+pub fn applied(call: &ExprMethodCall) -> Option<(&Expr, &Expr)> {
+    let argument = call.args.first()?;
+    match call.method.to_string().as_str() {
+        "forward" => Some((&call.receiver, argument)),
+        "apply" => Some((argument, &call.receiver)),
+        _ => None,
+    }
+}
+
+/// The condition of `if let`.
+pub fn condition(choice: &ExprIf) -> Option<&ExprLet> {
+    match &*choice.cond {
+        Expr::Let(bound) => Some(bound),
+        _ => None,
+    }
+}
+
+/// The arms `Some(name)` and `None` of a `match`, with the name.
+pub fn optional(choice: &ExprMatch) -> Option<(String, &Arm, &Arm)> {
+    let [a, b] = choice.arms.as_slice() else {
+        return None;
+    };
+    let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
+    let name = some_name(&some.pat).filter(|_| is_none(&none.pat))?;
+    Some((name, some, none))
+}
+
+/// Whether one of the attributes has this name.
+pub fn has_attribute(attrs: &[Attribute], name: &str) -> bool {
+    attrs.iter().any(|attr| attr.path().is_ident(name))
+}
+
+/// Whether a list among the attributes, as `derive` is one, has such a path.
+pub fn lists(attrs: &[Attribute], list: &str, is_it: impl Fn(&syn::Path) -> bool) -> bool {
+    let mut found = false;
+    for attr in attrs.iter().filter(|attr| attr.path().is_ident(list)) {
+        // Up to the first entry that is none of a list of paths.
+        let _ = attr.parse_nested_meta(|meta| {
+            found |= is_it(&meta.path);
+            Ok(())
+        });
+    }
+    found
 }
 
 /// The names of a path.
@@ -66,37 +147,33 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// `let _enter = span.enter();`
 pub fn guard(stmt: &Stmt) -> bool {
-    let Stmt::Local(local) = stmt else {
-        return false;
+    let init = match stmt {
+        Stmt::Local(local) => local.init.as_ref(),
+        _ => None,
     };
-    let Some(init) = &local.init else {
-        return false;
-    };
-    matches!(&*init.expr, Expr::MethodCall(call) if call.method == "enter" && call.args.is_empty())
+    init.is_some_and(|init| match &*init.expr {
+        Expr::MethodCall(call) => call.method == "enter" && call.args.is_empty(),
+        _ => false,
+    })
 }
 
 pub fn is_none(pat: &Pat) -> bool {
     match pat {
         Pat::Ident(pat) => pat.ident == "None",
-        Pat::Path(path) => path
-            .path
-            .segments
-            .last()
-            .is_some_and(|last| last.ident == "None"),
+        Pat::Path(path) => ends_with(&path.path, "None"),
         _ => false,
     }
 }
 
 /// The variable of `Some(variable)`.
 pub fn some_name(pat: &Pat) -> Option<String> {
-    let Pat::TupleStruct(pat) = pat else {
-        return None;
-    };
-    if pat.path.segments.last()?.ident != "Some" || pat.elems.len() != 1 {
-        return None;
-    }
-    match pat.elems.first()? {
-        Pat::Ident(pat) => Some(pat.ident.to_string()),
+    match pat {
+        Pat::TupleStruct(pat) if ends_with(&pat.path, "Some") && pat.elems.len() == 1 => {
+            match pat.elems.first()? {
+                Pat::Ident(pat) => Some(pat.ident.to_string()),
+                _ => None,
+            }
+        }
         _ => None,
     }
 }
@@ -109,17 +186,14 @@ pub fn tail(block: &syn::Block) -> Option<&Expr> {
     }
 }
 
-/// Whether a pattern binds a name.
-pub fn binds(pat: &Pat, name: &str) -> bool {
-    struct Find<'n>(&'n str, bool);
-    impl<'a> Visit<'a> for Find<'_> {
-        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
-            self.1 |= pat.ident == self.0;
-        }
-    }
-    let mut find = Find(name, false);
-    find.visit_pat(pat);
-    find.1
+/// The expression that is all of a block.
+pub fn only(block: &syn::Block) -> Option<&Expr> {
+    tail(block).filter(|_| block.stmts.len() == 1)
+}
+
+/// Whether a pattern binds a name, or one in code does.
+pub fn binds<T: Tree>(tree: &T, name: &str) -> bool {
+    nodes(tree).any(|node| matches!(node, Node::PatIdent(pat) if pat.ident == name))
 }
 
 /// How often a text mentions a name.
@@ -129,22 +203,16 @@ pub fn mentions(text: &str, name: &str) -> usize {
 
 /// The field in `self.field`, `&self.field`.
 pub fn own_field(expr: &Expr) -> Option<String> {
-    let Expr::Field(field) = strip(expr) else {
-        return None;
-    };
-    match (&field.member, ident(&field.base)) {
-        (syn::Member::Named(name), Some(base)) if base == "self" => Some(name.to_string()),
+    match strip(expr) {
+        Expr::Field(field) if matches!(field.member, syn::Member::Named(_)) => own_member(expr),
         _ => None,
     }
 }
 
 /// The field, as [`own_field`], or its number in a tuple.
 pub fn own_member(expr: &Expr) -> Option<String> {
-    let Expr::Field(field) = strip(expr) else {
-        return None;
-    };
-    match ident(&field.base) {
-        Some(base) if base == "self" => Some(member(&field.member)),
+    match strip(expr) {
+        Expr::Field(field) if is(&field.base, "self") => Some(member(&field.member)),
         _ => None,
     }
 }
@@ -157,19 +225,23 @@ pub fn member(member: &syn::Member) -> String {
     }
 }
 
+/// A pattern without its type.
+pub fn untyped(pat: &Pat) -> &Pat {
+    match pat {
+        Pat::Type(typed) => &typed.pat,
+        pat => pat,
+    }
+}
+
 /// The variable that a statement gives a value, and the value.
 pub fn assigned(stmt: &Stmt) -> Option<(String, &Expr)> {
     match stmt {
         Stmt::Local(local) => {
             let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
-            let pat = match &local.pat {
-                syn::Pat::Type(typed) => &*typed.pat,
-                pat => pat,
-            };
-            let syn::Pat::Ident(pat) = pat else {
-                return None;
-            };
-            Some((pat.ident.to_string(), &init.expr))
+            match untyped(&local.pat) {
+                Pat::Ident(pat) => Some((pat.ident.to_string(), &init.expr)),
+                _ => None,
+            }
         }
         Stmt::Expr(Expr::Assign(assign), Some(_)) => Some((ident(&assign.left)?, &assign.right)),
         _ => None,
@@ -182,30 +254,16 @@ pub fn assigns(stmt: &Stmt, name: &str) -> bool {
 
 /// The variables that a statement binds or gives another value, at any depth.
 pub fn changed(stmt: &Stmt) -> BTreeSet<String> {
-    struct Names(BTreeSet<String>);
-    impl<'a> Visit<'a> for Names {
-        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
-            self.0.insert(pat.ident.to_string());
-        }
-        fn visit_expr_assign(&mut self, assign: &'a syn::ExprAssign) {
-            self.0.extend(ident(&assign.left));
-            visit::visit_expr_assign(self, assign);
-        }
-        fn visit_expr_binary(&mut self, binary: &'a syn::ExprBinary) {
-            use syn::BinOp::{AddAssign, DivAssign, MulAssign, SubAssign};
-            if let AddAssign(_) | SubAssign(_) | MulAssign(_) | DivAssign(_) = binary.op {
-                self.0.extend(ident(&binary.left));
-            }
-            visit::visit_expr_binary(self, binary);
-        }
-        fn visit_expr_reference(&mut self, reference: &'a syn::ExprReference) {
-            if reference.mutability.is_some() {
-                self.0.extend(ident(&reference.expr));
-            }
-            visit::visit_expr_reference(self, reference);
-        }
-    }
-    let mut names = Names(BTreeSet::new());
-    names.visit_stmt(stmt);
-    names.0
+    use syn::BinOp::{AddAssign, DivAssign, MulAssign, SubAssign};
+    let name = |node| match node {
+        Node::PatIdent(pat) => Some(pat.ident.to_string()),
+        Node::Expr(Expr::Assign(assign)) => ident(&assign.left),
+        Node::Expr(Expr::Binary(binary)) => match binary.op {
+            AddAssign(_) | SubAssign(_) | MulAssign(_) | DivAssign(_) => ident(&binary.left),
+            _ => None,
+        },
+        Node::Expr(Expr::Reference(inner)) => inner.mutability.and_then(|_| ident(&inner.expr)),
+        _ => None,
+    };
+    nodes(stmt).filter_map(name).collect()
 }

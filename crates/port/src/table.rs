@@ -2,11 +2,27 @@
 //!
 //! The only place that knows them: a name that the library gains is added here.
 
+/// Words as they are written, without quotes and commas.
+macro_rules! list {
+    ($($word:ident)*) => { &[$(stringify!($word)),*] };
+}
+pub(crate) use list;
+
 /// A module of candle-dynquant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Home {
     Nn,
     Ops,
+}
+
+impl Home {
+    /// The module's name in candle-dynquant.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nn => "nn",
+            Self::Ops => "ops",
+        }
+    }
 }
 
 /// A name that has a namesake of ours.
@@ -20,150 +36,44 @@ pub struct Mapped {
 
 /// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms,
 /// from which range is moved to weights.
-const LAYERS: &[&str] = &[
-    "Embedding",
-    "GRU",
-    "LSTM",
-    "LayerNorm",
-    "Linear",
-    "RmsNorm",
-    "Sequential",
-];
+const LAYERS: &[&str] = list![Embedding GRU LSTM LayerNorm Linear RmsNorm Sequential];
 
 /// Types and functions that `candle_dynquant::nn` has of its own, under `candle_nn`'s names.
-const NN: &[&str] = &[
-    "Activation",
-    "Embedding",
-    "GRU",
-    "GRUConfig",
-    "GRUState",
-    "LSTM",
-    "LSTMConfig",
-    "LSTMState",
-    "LayerNorm",
-    "Linear",
-    "RmsNorm",
-    "Sequential",
-    "embedding",
-    "gru",
-    "layer_norm",
-    "layer_norm_no_bias",
-    "linear",
-    "linear_b",
-    "linear_no_bias",
-    "lstm",
-    "rms_norm",
-    "seq",
+const NN: &[&str] = list![
+    Activation Embedding GRU GRUConfig GRUState LSTM LSTMConfig LSTMState LayerNorm Linear RmsNorm
+    Sequential embedding gru layer_norm layer_norm_no_bias linear linear_b linear_no_bias lstm
+    rms_norm seq
 ];
 
 /// Items that `candle_dynquant::nn` re-exports from `candle_nn`.
-const SAME: &[&str] = &[
-    "AdamW",
-    "BatchNorm",
-    "BatchNormConfig",
-    "Conv1d",
-    "Conv1dConfig",
-    "Conv2d",
-    "Conv2dConfig",
-    "ConvTranspose1d",
-    "ConvTranspose1dConfig",
-    "ConvTranspose2d",
-    "ConvTranspose2dConfig",
-    "Dropout",
-    "Func",
-    "FuncT",
-    "GroupNorm",
-    "Init",
-    "LayerNormConfig",
-    "Module",
-    "ModuleT",
-    "Optimizer",
-    "PReLU",
-    "ParamsAdamW",
-    "SGD",
-    "VarBuilder",
-    "VarMap",
-    "attention",
-    "batch_norm",
-    "conv",
-    "conv1d",
-    "conv1d_no_bias",
-    "conv2d",
-    "conv2d_no_bias",
-    "conv_transpose1d",
-    "conv_transpose1d_no_bias",
-    "conv_transpose2d",
-    "conv_transpose2d_no_bias",
-    "cpu_flash_attention",
-    "encoding",
-    "func",
-    "func_t",
-    "group_norm",
-    "init",
-    "kv_cache",
-    "loss",
-    "moe",
-    "optim",
-    "prelu",
-    "rotary_emb",
-    "sampling",
-    "var_builder",
-    "var_map",
-    "varlen_attention",
+const SAME: &[&str] = list![
+    AdamW BatchNorm BatchNormConfig Conv1d Conv1dConfig Conv2d Conv2dConfig ConvTranspose1d
+    ConvTranspose1dConfig ConvTranspose2d ConvTranspose2dConfig Dropout Func FuncT GroupNorm Init
+    LayerNormConfig Module ModuleT Optimizer PReLU ParamsAdamW SGD VarBuilder VarMap attention
+    batch_norm conv conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d
+    conv_transpose1d_no_bias conv_transpose2d conv_transpose2d_no_bias cpu_flash_attention encoding
+    func func_t group_norm init kv_cache loss moe optim prelu rotary_emb sampling var_builder
+    var_map varlen_attention
 ];
 
 /// Items that `candle_dynquant::ops` re-exports from `candle_nn::ops`.
-const SAME_OPS: &[&str] = &[
-    "Dropout",
-    "Identity",
-    "dropout",
-    "hard_sigmoid",
-    "layer_norm_slow",
-    "leaky_relu",
-    "log_softmax",
-    "mish",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "replication_pad2d",
-    "rms_norm_slow",
-    "sdpa",
-    "selu",
+const SAME_OPS: &[&str] = list![
+    Dropout Identity dropout hard_sigmoid layer_norm_slow leaky_relu log_softmax mish pixel_shuffle
+    pixel_unshuffle replication_pad2d rms_norm_slow sdpa selu
 ];
 
 /// Modules of `candle_nn` that hold some of [`NN`].
-const NN_MODULES: &[&str] = &[
-    "activation",
-    "embedding",
-    "layer_norm",
-    "linear",
-    "rnn",
-    "sequential",
-];
+const NN_MODULES: &[&str] = list![activation embedding layer_norm linear rnn sequential];
 
 /// Functions that `candle_nn::ops` and `candle_dynquant::ops` have under the same name.
-const OPS: &[&str] = &[
-    "layer_norm",
-    "rms_norm",
-    "sigmoid",
-    "silu",
-    "softmax",
-    "softmax_last_dim",
-    "swiglu",
-];
+const OPS: &[&str] = list![layer_norm rms_norm sigmoid silu softmax softmax_last_dim swiglu];
 
 /// Functions that `candle_nn::rotary_emb` and `candle_dynquant::ops` have under the same name.
 const ROTARY: &[&str] = &["rope", "rope_thd"];
 
 /// Names of candle-transformers' `with_tracing`; the rest of it stays where it is.
-const TRACED: &[&str] = &[
-    "Embedding",
-    "LayerNorm",
-    "Linear",
-    "RmsNorm",
-    "layer_norm",
-    "linear",
-    "linear_b",
-    "linear_no_bias",
+const TRACED: &[&str] = list![
+    Embedding LayerNorm Linear RmsNorm layer_norm linear linear_b linear_no_bias
 ];
 
 /// Constructors of `with_tracing` that load: type, number of arguments, function of `nn`.
@@ -200,145 +110,57 @@ pub const SHARING: &[&str] = &["Arc", "Rc"];
 pub const LOCKS: &[&str] = &["LazyLock", "Mutex", "RwLock"];
 
 /// Traits whose objects hold no layers.
-pub const PLAIN_TRAITS: &[&str] = &[
-    "Any",
-    "Backend",
-    "BufRead",
-    "Debug",
-    "Display",
-    "Error",
-    "Fn",
-    "FnMut",
-    "FnOnce",
-    "Future",
-    "Iterator",
-    "Read",
-    "RngCore",
-    "Seek",
-    "Send",
-    "SimpleBackend",
-    "Sync",
-    "Unpin",
-    "Write",
+pub const PLAIN_TRAITS: &[&str] = list![
+    Any Backend BufRead Debug Display Error Fn FnMut FnOnce Future Iterator Read RngCore Seek Send
+    SimpleBackend Sync Unpin Write
 ];
 
 /// Attributes that leave the fields of a type as they are.
-pub const PLAIN_ATTRIBUTES: &[&str] = &[
-    "allow",
-    "arg",
-    "automatically_derived",
-    "builder",
-    "cfg",
-    "cfg_attr",
-    "command",
-    "deny",
-    "deprecated",
-    "derive",
-    "doc",
-    "error",
-    "expect",
-    "forbid",
-    "must_use",
-    "non_exhaustive",
-    "quantizable",
-    "repr",
-    "serde",
-    "strum",
-    "value",
-    "warn",
+pub const PLAIN_ATTRIBUTES: &[&str] = list![
+    allow arg automatically_derived builder cfg cfg_attr command deny deprecated derive doc error
+    expect forbid must_use non_exhaustive quantizable repr serde strum value warn
 ];
 
 /// Crates whose types hold no layer but in their arguments.
 pub const PLAIN_CRATES: &[&str] = &["alloc", "candle", "candle_core", "core", "std"];
 
 /// Types and containers of other crates that hold no layer but in their arguments.
-pub const PLAIN_TYPES: &[&str] = &[
-    "Arc",
-    "AtomicBool",
-    "AtomicU64",
-    "AtomicUsize",
-    "BTreeMap",
-    "BTreeSet",
-    "Box",
-    "Cell",
-    "Cow",
-    "DType",
-    "Device",
-    "Duration",
-    "HashMap",
-    "HashSet",
-    "Instant",
-    "LazyLock",
-    "Mutex",
-    "NonZeroUsize",
-    "OnceCell",
-    "OnceLock",
-    "Option",
-    "Path",
-    "PathBuf",
-    "PhantomData",
-    "QMatMul",
-    "QTensor",
-    "Range",
-    "RangeInclusive",
-    "Rc",
-    "RefCell",
-    "RwLock",
-    "Shape",
-    "Span",
-    "String",
-    "Tensor",
-    "Var",
-    "VarBuilder",
-    "Vec",
-    "VecDeque",
-    "Weak",
-    "bool",
-    "char",
-    "f32",
-    "f64",
-    "i128",
-    "i16",
-    "i32",
-    "i64",
-    "i8",
-    "isize",
-    "str",
-    "u128",
-    "u16",
-    "u32",
-    "u64",
-    "u8",
-    "usize",
+pub const PLAIN_TYPES: &[&str] = list![
+    Arc AtomicBool AtomicU64 AtomicUsize BTreeMap BTreeSet Box Cell Cow DType Device Duration
+    HashMap HashSet Instant LazyLock Mutex NonZeroUsize OnceCell OnceLock Option Path PathBuf
+    PhantomData QMatMul QTensor Range RangeInclusive Rc RefCell RwLock Shape Span String Tensor Var
+    VarBuilder Vec VecDeque Weak bool char f32 f64 i128 i16 i32 i64 i8 isize str u128 u16 u32 u64 u8
+    usize
 ];
 
 /// The namesake of a path inside `candle_nn`.
 pub fn of_candle_nn(path: &[String]) -> Option<Mapped> {
-    let found = |names: &'static [&'static str], name: &str, home, segments| {
-        let name = names.iter().copied().find(|known| *known == name)?;
-        Some(Mapped {
-            home,
-            name,
-            segments,
-        })
-    };
+    let has = |names: &[&str], name: &String| names.contains(&name.as_str());
     match path {
-        [module, name, ..] if module == "ops" => found(OPS, name, Home::Ops, 2),
-        [module, name, ..] if module == "rotary_emb" => found(ROTARY, name, Home::Ops, 2),
-        [module, name, ..] if NN_MODULES.contains(&module.as_str()) => found(NN, name, Home::Nn, 2),
-        [name, ..] => found(NN, name, Home::Nn, 1),
+        [module, name, ..] if module == "ops" => mapped(OPS, name, Home::Ops, 2),
+        [module, name, ..] if module == "rotary_emb" => mapped(ROTARY, name, Home::Ops, 2),
+        [module, name, ..] if has(NN_MODULES, module) => mapped(NN, name, Home::Nn, 2),
+        [name, ..] => mapped(NN, name, Home::Nn, 1),
         [] => None,
     }
 }
 
 /// The namesake of a path inside `with_tracing`.
 pub fn of_with_tracing(path: &[String]) -> Option<Mapped> {
-    let name = path.first()?;
-    let name = TRACED.iter().copied().find(|known| known == name)?;
+    mapped(TRACED, path.first()?, Home::Nn, 1)
+}
+
+fn mapped(
+    names: &'static [&'static str],
+    name: &str,
+    home: Home,
+    segments: usize,
+) -> Option<Mapped> {
+    let name = names.iter().copied().find(|known| *known == name)?;
     Some(Mapped {
-        home: Home::Nn,
+        home,
         name,
-        segments: 1,
+        segments,
     })
 }
 

@@ -10,24 +10,16 @@ use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
 use super::scopes::Origin;
-use super::syntax::{assigned, member, mentions, segments, strip, without};
-use super::table;
-use super::types::arguments;
-use super::types::last_name;
+use super::syntax::{assigns, called, member, mentions, segments, strip, without};
+use super::table::{self, list};
+use super::types::{arguments, is_named};
 use super::unit::Unit;
 
 /// As deep as a value is followed through the variables of a function.
 const DEPTH: usize = 8;
 
 /// Methods that give a value of the same type, beside errors.
-const SAME: &[&str] = &[
-    "clone",
-    "context",
-    "expect",
-    "map_err",
-    "unwrap",
-    "with_context",
-];
+const SAME: &[&str] = list![clone context expect map_err unwrap with_context];
 
 /// Rewrites `Linear::new(embedding.embeddings().clone(), bias)` and `from_weights`, where the layer
 /// and the embedding are ours for certain: an earlier round makes them so.
@@ -74,7 +66,7 @@ impl Heads<'_, '_, '_> {
         let has_comment = text.contains("//") || text.contains("/*");
         // The embedding is borrowed while the bias is computed.
         let is_read = mentions(source.slice(bias), &root(embedding)?) > 0;
-        let is_left = has_comment || is_read || source.is_kept(source.range(call).start);
+        let is_left = has_comment || is_read || source.is_kept(source.start(call));
         let is_ours = constructors.contains(&linear) && !is_left;
         if !is_ours || self.origin(embedding, DEPTH)? != ours(&["Embedding"]) {
             return None;
@@ -118,9 +110,12 @@ impl Heads<'_, '_, '_> {
 
     /// The type of a variable, by the definition that is read or by the field that it becomes.
     fn variable(&self, name: &Ident, depth: usize) -> Option<Origin> {
-        let (function, at) = (self.function, self.unit.source.range(name).start);
+        let (function, at) = (self.function, self.unit.source.start(name));
         let name = name.to_string();
-        let mut bindings = Bindings::new(&name);
+        let mut bindings = Bindings {
+            name: &name,
+            ..Bindings::default()
+        };
         bindings.visit_signature(function.signature);
         bindings.visit_block(function.block);
         let facts = Facts::of(self.unit, function);
@@ -188,6 +183,7 @@ impl Heads<'_, '_, '_> {
 }
 
 /// Where a function binds a name and what becomes of it.
+#[derive(Default)]
 struct Bindings<'a, 'n> {
     name: &'n str,
     all: usize,
@@ -195,17 +191,6 @@ struct Bindings<'a, 'n> {
     plain: usize,
     /// The fields that it becomes, each with the path of the struct.
     fields: Vec<(&'a Path, String)>,
-}
-
-impl<'n> Bindings<'_, 'n> {
-    fn new(name: &'n str) -> Self {
-        Self {
-            name,
-            all: 0,
-            plain: 0,
-            fields: Vec::new(),
-        }
-    }
 }
 
 impl<'a> Visit<'a> for Bindings<'a, '_> {
@@ -216,8 +201,7 @@ impl<'a> Visit<'a> for Bindings<'a, '_> {
 
     fn visit_stmt(&mut self, stmt: &'a Stmt) {
         let is_let = matches!(stmt, Stmt::Local(_));
-        let is_it = assigned(stmt).is_some_and(|(name, _)| name == self.name);
-        self.plain += usize::from(is_let && is_it);
+        self.plain += usize::from(is_let && assigns(stmt, self.name));
         visit::visit_stmt(self, stmt);
     }
 
@@ -243,14 +227,6 @@ impl<'a> Visit<'a> for Bindings<'a, '_> {
 fn ours(path: &[&str]) -> Origin {
     let path = ["nn"].iter().chain(path);
     Origin::Ours(path.map(|segment| (*segment).to_owned()).collect())
-}
-
-/// The path of the function that is called.
-fn called(call: &ExprCall) -> Option<&Path> {
-    match &*call.func {
-        Expr::Path(function) if function.qself.is_none() => Some(&function.path),
-        _ => None,
-    }
 }
 
 /// Whether a reference to this type is taken for one to what it points to.
@@ -282,7 +258,6 @@ fn returns(signature: &Signature, of: &str) -> bool {
     let ReturnType::Type(_, ty) = &signature.output else {
         return false;
     };
-    let is_it = |ty: &Type| last_name(ty).is_some_and(|name| name == "Self" || name == of);
-    let is_result = last_name(ty).is_some_and(|name| name == "Result");
-    is_it(ty) || is_result && arguments(ty).first().is_some_and(|ty| is_it(ty))
+    let is_it = |ty: &Type| is_named(ty, "Self") || is_named(ty, of);
+    is_it(ty) || is_named(ty, "Result") && arguments(ty).first().is_some_and(|ty| is_it(ty))
 }

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use syn::visit::{self, Visit};
-use syn::{Attribute, Fields, GenericArgument, Item, ItemMod, PathArguments, Type};
+use syn::{Attribute, Fields, GenericArgument, Item, PathArguments, Type};
 
+use super::features::attributes;
 use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
-use super::syntax::words;
+use super::syntax::{ends_with, has_attribute, lists, words};
 use super::table;
+use super::walk::{Node, Place, places};
 
 /// The most types of a file: the searches recurse from one to those in its fields.
 const MAX_TYPES: usize = 100_000;
@@ -30,35 +31,21 @@ pub struct Declared {
 impl Declared {
     /// The attributes of the declaration.
     pub fn attrs(&self) -> &[Attribute] {
-        match &self.item {
-            Item::Struct(item) => &item.attrs,
-            Item::Enum(item) => &item.attrs,
-            Item::Union(item) => &item.attrs,
-            Item::Type(item) => &item.attrs,
-            Item::Trait(item) => &item.attrs,
-            _ => &[],
-        }
+        attributes(&self.item)
     }
 
     /// Whether a derive of this name is there.
     pub fn derives(&self, name: &str) -> bool {
-        let mut found = false;
-        for attr in self
-            .attrs()
-            .iter()
-            .filter(|attr| attr.path().is_ident("derive"))
-        {
-            let parsed = attr.parse_nested_meta(|meta| {
-                found |= meta
-                    .path
-                    .segments
-                    .last()
-                    .is_some_and(|last| last.ident == name);
-                Ok(())
-            });
-            found &= parsed.is_ok() || found;
-        }
-        found
+        lists(self.attrs(), "derive", |path| ends_with(path, name))
+    }
+
+    /// Whether the type of a field is a type parameter.
+    pub fn is_given(&self, field: &syn::Field) -> bool {
+        let name = match &field.ty {
+            Type::Path(path) => path.path.get_ident(),
+            _ => None,
+        };
+        name.is_some_and(|name| self.params.contains(&name.to_string()))
     }
 
     /// Whether the type can be derived for.
@@ -95,21 +82,60 @@ impl Types {
     /// Of a parsed file of a crate, which may have a `with_tracing` of its own.
     pub fn within(file: &syn::File, own_tracing: bool) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let mut collect = Collect {
-            module: Vec::new(),
-            blocks: 0,
-            types: Self {
-                id: NEXT.fetch_add(1, Ordering::Relaxed),
-                scopes: Scopes::of(file, own_tracing),
-                declared: BTreeMap::new(),
-                methods: BTreeSet::new(),
-                impls: BTreeMap::new(),
-                multiplied: BTreeSet::new(),
-                macros: Vec::new(),
-            },
+        let mut types = Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            scopes: Scopes::of(file, own_tracing),
+            declared: BTreeMap::new(),
+            methods: BTreeSet::new(),
+            impls: BTreeMap::new(),
+            multiplied: BTreeSet::new(),
+            macros: Vec::new(),
         };
-        collect.visit_file(file);
-        collect.types
+        for place in places(file) {
+            let method = match place.node {
+                Node::Item(item) => {
+                    types.take(item, &place);
+                    continue;
+                }
+                Node::ImplItemFn(item) => &item.sig.ident,
+                Node::TraitItemFn(item) => &item.sig.ident,
+                _ => continue,
+            };
+            types.methods.insert(method.to_string());
+        }
+        types
+    }
+
+    fn take(&mut self, item: &Item, place: &Place<'_>) {
+        let module = place.module.to_vec();
+        if let Some((name, fields, generics)) = declared(item) {
+            let name = name.to_string();
+            let params = generics.type_params().map(|one| one.ident.to_string());
+            let all = self.declared.entry((module.clone(), name.clone()));
+            all.or_default().push(Declared {
+                name,
+                module,
+                item: item.clone(),
+                fields,
+                params: params.collect(),
+                is_local: place.in_function,
+            });
+            return;
+        }
+        match item {
+            Item::Impl(of) => {
+                let of_trait = of.trait_.as_ref();
+                if let Some(last) = of_trait.and_then(|(path, _)| path.segments.last()) {
+                    let of_trait = self.impls.entry(last.ident.to_string()).or_default();
+                    let types = of_trait
+                        .entry((module, last_name(&of.self_ty)))
+                        .or_default();
+                    types.push((*of.self_ty).clone());
+                }
+            }
+            Item::Macro(of) if of.ident.is_none() => self.macros.push(of.mac.clone()),
+            _ => {}
+        }
     }
 
     /// # Errors
@@ -117,13 +143,10 @@ impl Types {
     /// one module have one name and no `cfg` says that there is one of them.
     pub fn check(&self, source: &Source<'_>) -> Result<(), Fault> {
         if self.declared.len() > MAX_TYPES {
-            return Err(Fault {
-                line: 1,
-                message: format!(
-                    "expected at most {MAX_TYPES} types, got {}",
-                    self.declared.len()
-                ),
-            });
+            let count = self.declared.len();
+            return Err(Fault::whole(format!(
+                "expected at most {MAX_TYPES} types, got {count}"
+            )));
         }
         // Other faults of a file do not matter where there is nothing to port.
         if !words(source.text).any(|word| word.starts_with("candle")) {
@@ -133,7 +156,7 @@ impl Types {
             let tokens = call.tokens.to_string();
             let has = |wanted: &dyn Fn(&str) -> bool| words(&tokens).any(wanted);
             let declares = has(&|word| word == "struct" || word == "enum");
-            let at = source.range(&call.path).start;
+            let at = source.start(&call.path);
             if declares
                 && has(&table::is_layer)
                 && !has(&|word| word == "Quantizable")
@@ -149,17 +172,13 @@ impl Types {
             }
         }
         for declared in self.declared.values() {
-            let conditional =
-                |one: &Declared| one.attrs().iter().any(|attr| attr.path().is_ident("cfg"));
-            let sure = declared
-                .iter()
-                .filter(|one| !conditional(one) && !one.is_local);
-            let sure: Vec<_> = sure.collect();
+            let is_sure = |one: &&Declared| !has_attribute(one.attrs(), "cfg") && !one.is_local;
+            let sure: Vec<_> = declared.iter().filter(is_sure).collect();
             let [first, second, ..] = sure.as_slice() else {
                 continue;
             };
-            let at = source.range(&second.item).start;
-            let earlier = source.line(source.range(&first.item).start);
+            let at = source.start(&second.item);
+            let earlier = source.line(source.start(&first.item));
             return Err(Fault {
                 line: source.line(at),
                 message: format!("two types `{}`, the other at line {earlier}", second.name),
@@ -182,6 +201,16 @@ impl Types {
     }
 }
 
+/// Whether a type is a path that ends with this name.
+pub fn is_named(ty: &Type, name: &str) -> bool {
+    last_name(ty).is_some_and(|last| last == name)
+}
+
+/// Whether an item is an `impl` of a type of this name.
+pub fn is_impl_of(item: &Item, name: &str) -> bool {
+    matches!(item, Item::Impl(one) if is_named(&one.self_ty, name))
+}
+
 /// The last segment of a type that is a path.
 pub fn last_name(ty: &Type) -> Option<String> {
     match ty {
@@ -192,115 +221,29 @@ pub fn last_name(ty: &Type) -> Option<String> {
     }
 }
 
-struct Collect {
-    module: Module,
-    blocks: usize,
-    types: Types,
-}
-
-impl Collect {
-    fn declare(
-        &mut self,
-        name: &syn::Ident,
-        item: Item,
-        fields: Vec<syn::Field>,
-        generics: &syn::Generics,
-    ) {
-        let name = name.to_string();
-        let params = generics
-            .type_params()
-            .map(|param| param.ident.to_string())
-            .collect();
-        let module = self.module.clone();
-        let key = (module.clone(), name.clone());
-        let declared = Declared {
-            name,
-            module,
-            item,
-            fields,
-            params,
-            is_local: self.blocks > 0,
-        };
-        self.types.declared.entry(key).or_default().push(declared);
-    }
-}
-
-fn fields(fields: &Fields) -> Vec<syn::Field> {
-    fields.iter().cloned().collect()
-}
-
-impl<'a> Visit<'a> for Collect {
-    fn visit_item_mod(&mut self, item: &'a ItemMod) {
-        if item.content.is_some() {
-            self.module.push(item.ident.to_string());
-            visit::visit_item_mod(self, item);
-            self.module.pop();
+/// The type that an item declares: its name, its fields and its parameters.
+fn declared(item: &Item) -> Option<(&syn::Ident, Vec<syn::Field>, &syn::Generics)> {
+    let fields = |fields: &Fields| fields.iter().cloned().collect::<Vec<_>>();
+    Some(match item {
+        Item::Struct(of) => (&of.ident, fields(&of.fields), &of.generics),
+        Item::Enum(of) => {
+            let all = of.variants.iter().flat_map(|one| fields(&one.fields));
+            (&of.ident, all.collect(), &of.generics)
         }
-    }
-
-    fn visit_block(&mut self, block: &'a syn::Block) {
-        self.blocks += 1;
-        visit::visit_block(self, block);
-        self.blocks -= 1;
-    }
-
-    fn visit_item(&mut self, item: &'a Item) {
-        match item {
-            Item::Struct(of) => {
-                self.declare(&of.ident, item.clone(), fields(&of.fields), &of.generics);
-            }
-            Item::Enum(of) => {
-                let all = of
-                    .variants
-                    .iter()
-                    .flat_map(|variant| fields(&variant.fields))
-                    .collect();
-                self.declare(&of.ident, item.clone(), all, &of.generics);
-            }
-            Item::Union(of) => {
-                let all = of.fields.named.iter().cloned();
-                self.declare(&of.ident, item.clone(), all.collect(), &of.generics);
-            }
-            Item::Type(of) => {
-                // An alias is a type of one field without a name.
-                let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
-                let field = field.ok().map(|field| syn::Field {
-                    ty: (*of.ty).clone(),
-                    ..field
-                });
-                let all = field.into_iter().collect();
-                self.declare(&of.ident, item.clone(), all, &of.generics);
-            }
-            Item::Trait(of) => {
-                self.declare(&of.ident, item.clone(), Vec::new(), &of.generics);
-                for item in &of.items {
-                    if let syn::TraitItem::Fn(function) = item {
-                        self.types.methods.insert(function.sig.ident.to_string());
-                    }
-                }
-            }
-            Item::Impl(of) => {
-                if let Some((path, _)) = &of.trait_
-                    && let Some(last) = path.segments.last()
-                {
-                    let of_trait = self.types.impls.entry(last.ident.to_string()).or_default();
-                    let place = (self.module.clone(), last_name(&of.self_ty));
-                    of_trait
-                        .entry(place)
-                        .or_default()
-                        .push((*of.self_ty).clone());
-                }
-                for item in &of.items {
-                    if let syn::ImplItem::Fn(function) = item {
-                        self.types.methods.insert(function.sig.ident.to_string());
-                    }
-                }
-            }
-            Item::Macro(of) if of.ident.is_none() => self.types.macros.push(of.mac.clone()),
-            _ => {}
+        Item::Union(of) => {
+            let all = of.fields.named.iter().cloned().collect();
+            (&of.ident, all, &of.generics)
         }
-        visit::visit_item(self, item);
-    }
+        Item::Type(of) => {
+            // An alias is a type of one field without a name.
+            let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
+            let mut all: Vec<_> = field.into_iter().collect();
+            all.iter_mut().for_each(|field| field.ty = (*of.ty).clone());
+            (&of.ident, all, &of.generics)
+        }
+        Item::Trait(of) => (&of.ident, Vec::new(), &of.generics),
+        _ => return None,
+    })
 }
 
 /// A type by its module and its name.
@@ -312,16 +255,28 @@ pub fn key(declared: &Declared) -> Key {
 
 /// Whether a field is marked as one without layers.
 pub fn is_skipped(field: &syn::Field) -> bool {
-    field.attrs.iter().any(|attr| {
-        let mut skip = false;
-        if attr.path().is_ident("quantizable") {
-            let _ = attr.parse_nested_meta(|meta| {
-                skip |= meta.path.is_ident("skip");
-                Ok(())
-            });
-        }
-        skip
-    })
+    lists(&field.attrs, "quantizable", |path| path.is_ident("skip"))
+}
+
+/// A field by its name.
+pub fn named<'f>(
+    fields: impl IntoIterator<Item = &'f syn::Field>,
+    name: &str,
+) -> Option<&'f syn::Field> {
+    let mut fields = fields.into_iter();
+    fields.find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
+}
+
+/// The types that a type is written with: those in angle brackets, and elements.
+pub fn parts(ty: &Type) -> Vec<&Type> {
+    match ty {
+        Type::Tuple(tuple) => tuple.elems.iter().collect(),
+        Type::Array(array) => vec![&array.elem],
+        Type::Slice(slice) => vec![&slice.elem],
+        Type::Paren(inner) => vec![&inner.elem],
+        Type::Group(inner) => vec![&inner.elem],
+        _ => arguments(ty),
+    }
 }
 
 /// The types in angle brackets.

@@ -1,17 +1,16 @@
 //! A file as the passes see it.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use syn::Type;
-use syn::visit::{self, Visit};
+use syn::{Item, Type};
 
 use super::draft::Todo;
 use super::features;
 use super::scopes::Origin;
 use super::source::Source;
-use super::syntax::segments;
-use super::types::Types;
+use super::syntax::{binds, ends_with, segments};
+use super::types::{Types, named};
+use super::walk::{Node, nodes};
 use super::world::World;
 
 /// A file as the passes see it.
@@ -46,11 +45,11 @@ impl<'u> Unit<'u> {
         }
     }
 
-    pub fn todo(&self, at: usize, what: String, advice: String) -> Todo {
+    pub fn todo(&self, at: usize, what: impl Into<String>, advice: impl Into<String>) -> Todo {
         Todo {
             line: self.source.line(at),
-            what,
-            advice,
+            what: what.into(),
+            advice: advice.into(),
             of_trait: None,
         }
     }
@@ -72,12 +71,14 @@ impl<'u> Unit<'u> {
         let [declared] = declared.as_slice() else {
             return None;
         };
-        let named = |one: &&syn::Field| one.ident.as_ref().is_some_and(|ident| ident == field);
-        let fields: Vec<_> = declared.fields.iter().filter(named).collect();
-        match fields[..] {
-            [one] => Some(&one.ty),
-            _ => None,
-        }
+        Some(&named(&declared.fields, field)?.ty)
+    }
+
+    /// The type of a field as it is written, if it is this layer of `candle_dynquant::nn`.
+    pub fn ours(&self, module: &[String], of: &str, field: &str, layer: &str) -> Option<&'u str> {
+        let ty = self.field(module, of, field)?;
+        let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
+        (self.origin(module, ty)? == ours).then(|| self.source.slice(ty))
     }
 
     /// Where a type leads that is a path.
@@ -86,81 +87,42 @@ impl<'u> Unit<'u> {
         Some(self.types.scopes.resolve(module, &segments(&path.path)))
     }
 
+    /// Whether an expression is the name of a parameter `&Tensor` here.
+    pub fn is_borrowed_path(&self, expr: &syn::Expr) -> bool {
+        let syn::Expr::Path(path) = expr else {
+            return false;
+        };
+        let name = path.path.get_ident();
+        name.is_some_and(|name| self.is_borrowed(name))
+    }
+
     /// Whether a name is a parameter `&Tensor` here.
     pub fn is_borrowed(&self, ident: &syn::Ident) -> bool {
-        let at = self.source.range(ident).start;
+        let at = self.source.start(ident);
         self.borrowed
             .iter()
             .any(|(name, body)| ident == name && body.contains(&at))
     }
 }
 
-/// The type of a field as it is written, if it is this layer of `candle_dynquant::nn`.
-pub fn is_ours(
-    unit: &Unit<'_>,
-    module: &[String],
-    of: &str,
-    field: &str,
-    layer: &str,
-) -> Option<String> {
-    let ty = unit.field(module, of, field)?;
-    let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
-    (unit.origin(module, ty)? == ours).then(|| unit.source.slice(ty).to_owned())
-}
-
 /// Parameters of type `&Tensor` that their function does not bind anew.
 fn borrowed(source: &Source<'_>, file: &syn::File) -> Vec<(String, std::ops::Range<usize>)> {
-    struct Find<'s> {
-        source: &'s Source<'s>,
-        found: Vec<(String, std::ops::Range<usize>)>,
-    }
-    struct Bound(BTreeSet<String>);
-    impl<'a> Visit<'a> for Bound {
-        fn visit_pat_ident(&mut self, pat: &'a syn::PatIdent) {
-            self.0.insert(pat.ident.to_string());
-        }
-    }
-    impl Find<'_> {
-        fn function(&mut self, signature: &syn::Signature, block: &syn::Block) {
-            let mut bound = Bound(BTreeSet::new());
-            bound.visit_block(block);
-            for input in &signature.inputs {
-                let syn::FnArg::Typed(input) = input else {
-                    continue;
-                };
-                let (syn::Pat::Ident(pat), syn::Type::Reference(ty)) = (&*input.pat, &*input.ty)
-                else {
-                    continue;
-                };
-                let syn::Type::Path(ty) = &*ty.elem else {
-                    continue;
-                };
-                let tensor = ty
-                    .path
-                    .segments
-                    .last()
-                    .is_some_and(|last| last.ident == "Tensor");
-                let name = pat.ident.to_string();
-                if tensor && !bound.0.contains(&name) {
-                    self.found.push((name, self.source.range(block)));
-                }
+    let mut found = Vec::new();
+    for node in nodes(file) {
+        let (signature, block) = match node {
+            Node::Item(Item::Fn(item)) => (&item.sig, &*item.block),
+            Node::ImplItemFn(item) => (&item.sig, &item.block),
+            _ => continue,
+        };
+        for input in &signature.inputs {
+            if let syn::FnArg::Typed(input) = input
+                && let (syn::Pat::Ident(pat), Type::Reference(ty)) = (&*input.pat, &*input.ty)
+                && matches!(&*ty.elem, Type::Path(ty) if ends_with(&ty.path, "Tensor"))
+                && !binds(block, &pat.ident.to_string())
+            {
+                found.push((pat.ident.to_string(), source.range(block)));
             }
         }
     }
-    impl<'a> Visit<'a> for Find<'_> {
-        fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-            self.function(&item.sig, &item.block);
-            visit::visit_item_fn(self, item);
-        }
-        fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-            self.function(&item.sig, &item.block);
-            visit::visit_impl_item_fn(self, item);
-        }
-    }
-    let mut find = Find {
-        source,
-        found: Vec::new(),
-    };
-    find.visit_file(file);
-    find.found
+    found
 }

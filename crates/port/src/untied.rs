@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use syn::visit::{self, Visit};
-use syn::{Block, Expr, ExprField, FieldValue, Item, Member, Stmt};
+use syn::{Block, Expr, Item, Member, Stmt};
 
 use super::draft::Draft;
-use super::functions;
 use super::head::Head;
-use super::layers::literals::Literals;
-use super::source::Source;
-use super::syntax::{ident, is_none, mentions, own_field, some_name, strip};
-use super::types::arguments;
-use super::types::{Declared, last_name};
+use super::layers::literals::{Literals, given};
+use super::source::{Source, is_inside};
+use super::syntax::{
+    self, condition, ident, is, is_ok, mentions, optional, own_field, some_name, strip,
+};
+use super::types::{Declared, arguments, is_impl_of, is_named, named};
 use super::unit::Unit;
+use super::walk::{Node, nodes};
 
 /// A part of a choice.
 #[derive(Clone, Copy)]
@@ -44,38 +44,22 @@ enum Form {
 /// The field of the head beside the table, where a choice between the two is around a product.
 pub fn field(unit: &Unit<'_>, one: &Declared, head: &Head<'_>) -> Option<String> {
     let is_head = |name: &String| {
-        let mut fields = one.fields.iter();
-        let named = |field: &&syn::Field| field.ident.as_ref().is_some_and(|own| own == name);
-        let field = fields.find(named).map(|field| &field.ty);
-        field.is_some_and(|ty| {
-            let option = last_name(ty).is_some_and(|name| name == "Option");
-            option
-                && unit
-                    .world
-                    .multiplies(unit.path, unit.types, &one.module, ty)
+        let (world, types) = (unit.world, unit.types);
+        named(&one.fields, name).is_some_and(|field| {
+            let multiplies = || world.multiplies(unit.path, types, &one.module, &field.ty);
+            is_named(&field.ty, "Option") && multiplies()
         })
     };
     head.around.iter().rev().find_map(|around| {
         let by_field = choice(around).map(|choice| choice.field);
         by_field.or_else(|| {
-            let mut reads = Reads::default();
-            reads.visit_expr(around);
-            reads.found.into_iter().find(is_head)
+            let mut reads = nodes(*around).filter_map(|node| match node {
+                Node::Expr(field @ Expr::Field(_)) => own_field(field),
+                _ => None,
+            });
+            reads.find(is_head)
         })
     })
-}
-
-/// The fields of `self` that something reads.
-#[derive(Default)]
-struct Reads {
-    found: Vec<String>,
-}
-
-impl<'a> Visit<'a> for Reads {
-    fn visit_expr_field(&mut self, field: &'a ExprField) {
-        self.found.extend(own_field(&Expr::Field(field.clone())));
-        visit::visit_expr_field(self, field);
-    }
 }
 
 /// Makes the optional head a `Linear`, and the choice a call of it; returns `None` where that is
@@ -94,14 +78,13 @@ pub fn rewrite(
     let Item::Struct(item) = &one.item else {
         return None;
     };
-    let mut fields = item.fields.iter();
-    let field = fields.find(|one| one.ident.as_ref().is_some_and(|own| *own == choice.field))?;
+    let field = named(&item.fields, &choice.field)?;
     let inner = layer(unit, one, &field.ty)?;
     let public = !matches!(field.vis, syn::Visibility::Inherited);
     let elsewhere = || {
-        let names = [choice.field.clone()];
-        unit.world
-            .is_built_elsewhere(unit.path, &one.name, names.iter())
+        let names = [&choice.field];
+        let world = unit.world;
+        world.is_built_elsewhere(unit.path, &one.name, names.into_iter())
     };
     if reads(unit, &one.name, &choice.field) != 1 || public && elsewhere() {
         return None;
@@ -124,9 +107,8 @@ pub fn rewrite(
         _ => format!("Ok({call}?)"),
     };
     draft.edits.rewrite(source.range(whole), call);
-    draft
-        .edits
-        .rewrite(source.range(&field.ty), source.slice(inner));
+    let ty = source.range(&field.ty);
+    draft.edits.rewrite(ty, source.slice(inner));
     for range in docs {
         draft.edits.rewrite(range, "");
     }
@@ -138,12 +120,11 @@ pub fn rewrite(
 
 /// The `Linear` in an `Option`.
 fn layer<'t>(unit: &Unit<'_>, one: &Declared, ty: &'t syn::Type) -> Option<&'t syn::Type> {
-    let option = last_name(ty).is_some_and(|name| name == "Option");
     let [inner] = arguments(ty).into_iter().collect::<Vec<_>>()[..] else {
         return None;
     };
     let origin = unit.origin(&one.module, inner)?;
-    (option && origin.layer() == Some("Linear")).then_some(inner)
+    (is_named(ty, "Option") && origin.layer() == Some("Linear")).then_some(inner)
 }
 
 /// `match self.head { None => .., Some(head) => .. }` or `if let Some(head) = &self.head { .. }`.
@@ -154,21 +135,16 @@ fn choice(expr: &Expr) -> Option<Choice<'_>> {
     };
     match expr {
         Expr::Match(choice) => {
-            let [a, b] = choice.arms.as_slice() else {
-                return None;
-            };
-            let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
+            let (name, some, none) = optional(choice)?;
             Some(Choice {
                 field: option(&choice.expr)?,
-                name: some_name(&some.pat).filter(|_| is_none(&none.pat))?,
+                name,
                 some: Branch::Expr(&some.body),
                 none: Branch::Expr(&none.body),
             })
         }
         Expr::If(choice) => {
-            let Expr::Let(bound) = &*choice.cond else {
-                return None;
-            };
+            let bound = condition(choice)?;
             Some(Choice {
                 field: option(&bound.expr)?,
                 name: some_name(&bound.pat)?,
@@ -200,8 +176,7 @@ fn of_expr(expr: &Expr) -> Option<(&Expr, Form)> {
 
 /// The product in `Ok(product?)`.
 fn ok(call: &syn::ExprCall) -> Option<&Expr> {
-    let is_ok = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"));
-    match call.args.first().filter(|_| is_ok)? {
+    match call.args.first().filter(|_| is_ok(call))? {
         Expr::Try(inner) => Some(&inner.expr),
         _ => None,
     }
@@ -219,7 +194,7 @@ fn of_block(block: &Block) -> Option<(&Expr, Form)> {
     let Some((name, Stmt::Local(local))) = name.zip(before.last()) else {
         return of_expr(last);
     };
-    let (bound, init) = super::syntax::assigned(before.last()?)?;
+    let (bound, init) = syntax::assigned(before.last()?)?;
     let (product, form) = of_expr(init).filter(|_| bound == name && local.attrs.is_empty())?;
     match (last, form) {
         (Expr::Call(_), Form::Value) => Some((product, Form::Ok)),
@@ -233,16 +208,9 @@ fn applied<'t>(source: &Source<'t>, expr: &Expr, name: &str) -> Option<&'t str> 
     let Expr::MethodCall(call) = expr else {
         return None;
     };
-    let [argument] = call.args.iter().collect::<Vec<_>>()[..] else {
-        return None;
-    };
-    let is_head = |expr: &Expr| ident(expr).is_some_and(|own| own == *name);
-    let input = match call.method.to_string().as_str() {
-        "forward" if is_head(&call.receiver) => argument,
-        "apply" if is_head(argument) => &*call.receiver,
-        _ => return None,
-    };
-    Some(bare(source.slice(input)))
+    let (head, input) = syntax::applied(call)?;
+    let is_it = call.args.len() == 1 && is(head, name);
+    is_it.then(|| bare(source.slice(input)))
 }
 
 fn bare(input: &str) -> &str {
@@ -261,50 +229,26 @@ fn stays(source: &Source<'_>, branch: &Branch<'_>, head: &Head<'_>) -> bool {
     };
     before.iter().all(|stmt| {
         let range = source.range(stmt);
-        let is_product = range.start <= head.range.start && head.range.end <= range.end;
-        is_product || head.gone.contains(&range)
+        is_inside(&head.range, &range) || head.gone.contains(&range)
     })
 }
 
 /// How often the file reads a field of a type, or one of this name of something.
 fn reads(unit: &Unit<'_>, of: &str, field: &str) -> usize {
-    struct Count<'n> {
-        field: &'n str,
-        is_own: bool,
-        count: usize,
-    }
-    impl Count<'_> {
-        fn member(&mut self, member: &Member) {
-            self.count += usize::from(matches!(member, Member::Named(name) if name == self.field));
-        }
-    }
-    impl<'a> Visit<'a> for Count<'_> {
-        fn visit_expr_field(&mut self, field: &'a ExprField) {
-            let is_self = ident(&field.base).is_some_and(|base| base == "self");
-            if self.is_own || !is_self {
-                self.member(&field.member);
+    let is_it = |one: &Member| matches!(one, Member::Named(name) if name == field);
+    let of_item = |item: &Item| {
+        let is_own = is_impl_of(item, of);
+        let count = |node| match node {
+            Node::Expr(Expr::Field(read)) => {
+                usize::from((is_own || !is(&read.base, "self")) && is_it(&read.member))
             }
-            visit::visit_expr_field(self, field);
-        }
-        fn visit_macro(&mut self, call: &'a syn::Macro) {
-            self.count += mentions(&call.tokens.to_string(), self.field);
-        }
-        fn visit_field_pat(&mut self, pat: &'a syn::FieldPat) {
-            self.member(&pat.member);
-            visit::visit_field_pat(self, pat);
-        }
-    }
-    let mut count = Count {
-        field,
-        is_own: false,
-        count: 0,
+            Node::Macro(call) => mentions(&call.tokens.to_string(), field),
+            Node::FieldPat(pat) => usize::from(is_it(&pat.member)),
+            _ => 0,
+        };
+        nodes(item).map(count).sum::<usize>()
     };
-    for item in &unit.file.items {
-        count.is_own = matches!(item, Item::Impl(one)
-            if last_name(&one.self_ty).is_some_and(|name| name == of));
-        count.visit_item(item);
-    }
-    count.count
+    unit.file.items.iter().map(of_item).sum()
 }
 
 /// Sentences of a field's documentation that are about `None`; `None` where they are not whole on a
@@ -342,12 +286,8 @@ fn literals(
     }
     let mut lets = Vec::new();
     for (literal, _) in literals.found {
-        let given = |name: &str| {
-            let is_it =
-                |given: &&FieldValue| matches!(&given.member, Member::Named(own) if own == name);
-            ident(&literal.fields.iter().find(is_it)?.expr)
-        };
-        let (head, table) = (given(field)?, given(table)?);
+        let variable = |name: &str| ident(&given(literal, name)?.expr);
+        let (head, table) = (variable(field)?, variable(table)?);
         let stmt = statement(unit, source.range(literal))?;
         // The variables are read there and nowhere else in the statement.
         let is_read = |name: &str, field: &str| {
@@ -359,7 +299,7 @@ fn literals(
         if literal.rest.is_some() || is_read(&head, field) {
             return None;
         }
-        let at = source.range(stmt).start;
+        let at = source.start(stmt);
         let (newline, indent) = (source.newline(), source.indent(at));
         lets.push((
             at,
@@ -374,28 +314,9 @@ fn literals(
 
 /// The innermost statement around a place.
 fn statement<'u>(unit: &Unit<'u>, place: Range<usize>) -> Option<&'u Stmt> {
-    struct Find<'s, 't, 'f> {
-        source: &'s Source<'t>,
-        place: Range<usize>,
-        found: Option<&'f Stmt>,
-    }
-    impl<'f> Visit<'f> for Find<'_, '_, 'f> {
-        fn visit_stmt(&mut self, stmt: &'f Stmt) {
-            let range = self.source.range(stmt);
-            if range.start <= self.place.start && self.place.end <= range.end {
-                self.found = Some(stmt);
-                visit::visit_stmt(self, stmt);
-            }
-        }
-    }
-    let mut find = Find {
-        source: unit.source,
-        place,
-        found: None,
+    let around = |node| match node {
+        Node::Stmt(stmt) => is_inside(&place, &unit.source.range(stmt)).then_some(stmt),
+        _ => None,
     };
-    let functions = functions::of(unit.file);
-    for function in functions {
-        find.visit_block(function.block);
-    }
-    find.found
+    nodes(unit.file).filter_map(around).last()
 }

@@ -45,11 +45,9 @@ impl Unused {
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, unused: &Unused) {
     for item in &unit.file.items {
         let Item::Fn(function) = item else { continue };
-        let plain = matches!(function.vis, Visibility::Inherited)
-            && function
-                .attrs
-                .iter()
-                .all(|attr| attr.path().is_ident("doc"));
+        let private = matches!(function.vis, Visibility::Inherited);
+        let mut attrs = function.attrs.iter();
+        let plain = private && attrs.all(|attr| attr.path().is_ident("doc"));
         if plain && unused.is_function(&function.sig.ident.to_string()) {
             let range = unit.source.item_lines(unit.source.range(item));
             draft.edits.rewrite(range, "");

@@ -1,7 +1,6 @@
 //! One `use` declaration: where it stands, and another in its place.
 
-use syn::spanned::Spanned;
-use syn::{ItemUse, Visibility};
+use syn::{ItemUse, UseTree, Visibility};
 
 use super::draft::Draft;
 use super::render;
@@ -32,41 +31,30 @@ pub fn in_place(
     stay: &[Leaf],
     moved: &[Leaf],
 ) -> bool {
-    let syn::UseTree::Path(root) = &usage.item.tree else {
+    let UseTree::Path(root) = &usage.item.tree else {
         return false;
     };
-    let syn::UseTree::Group(group) = &*root.tree else {
+    let UseTree::Group(group) = &*root.tree else {
         return false;
     };
-    let flat = group
-        .items
-        .iter()
-        .all(|tree| matches!(tree, syn::UseTree::Name(_)));
-    let in_nn = moved
-        .iter()
-        .all(|leaf| leaf.path.get(1).is_some_and(|module| module == "nn"));
-    if !flat || !in_nn || root.ident != "candle_nn" {
+    let mut items = group.items.iter();
+    let flat = items.all(|tree| matches!(tree, UseTree::Name(_)));
+    let in_nn = |leaf: &Leaf| leaf.path.get(1).is_some_and(|module| module == "nn");
+    if !flat || !moved.iter().all(in_nn) || root.ident != "candle_nn" {
         return false;
     }
     let source = unit.source;
     if stay.is_empty() {
-        draft
-            .edits
-            .replace(source.range(&root.ident), "candle_dynquant::nn");
+        let range = source.range(&root.ident);
+        draft.edits.replace(range, "candle_dynquant::nn");
         return true;
     }
     for pair in group.items.pairs() {
-        let goes = moved
-            .iter()
-            .any(|leaf| source.slice(*pair.value()) == leaf.name);
-        if goes {
-            let end = pair
-                .punct()
-                .map_or(source.range(*pair.value()).end, |comma| {
-                    source.range(*comma).end
-                });
-            let range = source.with_comments(source.range(*pair.value()).start..end);
-            draft.edits.replace(range, "");
+        let (name, comma) = (*pair.value(), pair.punct());
+        if moved.iter().any(|leaf| source.slice(name) == leaf.name) {
+            let (name, comma) = (source.range(name), comma.map(|comma| source.range(*comma)));
+            let range = name.start..comma.map_or(name.end, |comma| comma.end);
+            draft.edits.replace(source.with_comments(range), "");
         }
     }
     true
@@ -76,22 +64,15 @@ pub fn in_place(
 pub fn replace(unit: &Unit<'_>, draft: &mut Draft, usage: &Use<'_>, leaves: &[Leaf]) {
     let source = unit.source;
     let whole = source.range(usage.item);
-    let tail = source.range(&usage.item.use_token).start..whole.end;
+    let tail = source.start(&usage.item.use_token)..whole.end;
     let head = match usage.item.vis {
         Visibility::Inherited => String::new(),
         ref vis => format!("{} ", source.slice(vis)),
     };
-    let colon = if usage.item.leading_colon.is_some() {
-        "::"
-    } else {
-        ""
-    };
-    let text = render::uses(leaves, &head, source.indent(whole.start), source.newline());
-    let text = if colon.is_empty() {
-        text
-    } else {
-        text.replace("use ", "use ::")
-    };
+    let mut text = render::uses(leaves, &head, source.indent(whole.start), source.newline());
+    if usage.item.leading_colon.is_some() {
+        text = text.replace("use ", "use ::");
+    }
     draft.edits.replace(tail, text[head.len()..].to_owned());
 }
 
@@ -108,12 +89,9 @@ pub fn place(unit: &Unit<'_>, module: &[String], here: &[&Use<'_>]) -> Option<(u
         return Some((range(usage).start, false));
     }
     let core = here.iter().rev().find(|usage| {
-        let roots = leaves(usage.item)
-            .into_iter()
-            .map(|leaf| leaf.path.into_iter().next());
-        roots
-            .flatten()
-            .all(|root| root == "candle" || root == "candle_core")
+        let leaves = leaves(usage.item).into_iter();
+        let mut roots = leaves.filter_map(|leaf| leaf.path.into_iter().next());
+        roots.all(|root| root == "candle" || root == "candle_core")
     });
     match (core, here.first()) {
         (Some(usage), _) => Some((range(usage).end, true)),
@@ -131,7 +109,5 @@ fn first_item(unit: &Unit<'_>, module: &[String]) -> Option<usize> {
         });
         items = &inner?.1;
     }
-    items
-        .first()
-        .map(|item| unit.source.range(&item.span()).start)
+    items.first().map(|item| unit.source.start(item))
 }

@@ -2,21 +2,21 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, Fields, Item, Member, Token};
+use syn::{Arm, Expr, ExprMethodCall, Item, Member, Pat, Token};
 
 use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
-use super::layers::literals::Literals;
-use super::source::Source;
-use super::syntax::{ident, member, segments, some_name, strip};
-use super::table::is_codebook;
-use super::types::last_name;
+use super::layers::literals::{Literals, given};
+use super::source::{Source, is_inside};
+use super::syntax::{called, ident, is, member, segments, some_name, strip};
+use super::table::{is_codebook, list};
+use super::types::{arguments, is_named};
 use super::unit::Unit;
+use super::walk::{Node, nodes};
 
 /// Where a field's tensor comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,22 +35,11 @@ pub enum Origin {
 const DEPTH: usize = 8;
 
 /// Methods of a `VarBuilder` that read a tensor.
-const READS: &[&str] = &[
-    "get",
-    "get_unchecked",
-    "get_unchecked_dtype",
-    "get_with_hints",
-];
+const READS: &[&str] = list![get get_unchecked get_unchecked_dtype get_with_hints];
 
 /// Methods that take a name and read nothing.
-const NAMED: &[&str] = &[
-    "contains_key",
-    "contains_tensor",
-    "context",
-    "expect",
-    "pp",
-    "push_prefix",
-    "set_prefix",
+const NAMED: &[&str] = list![
+    contains_key contains_tensor context expect pp push_prefix set_prefix
 ];
 
 /// Types whose functions read nothing.
@@ -65,19 +54,15 @@ pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>)
     let literals = Literals::of(unit, of);
     let functions = functions::of(unit.file);
     let named = literals.found.iter().filter_map(|(literal, _)| {
-        let mut fields = literal.fields.iter();
-        let given = fields.find(|given| member(&given.member) == field)?;
-        Some((unit.source.range(*literal), &given.expr))
+        Some((unit.source.range(*literal), &given(literal, field)?.expr))
     });
     let numbered = literals.tuples.iter().filter_map(|(call, _)| {
         let given = call.args.iter().nth(field.parse().ok()?)?;
         Some((unit.source.range(*call), given))
     });
     let origins = named.chain(numbered).filter_map(|(at, given)| {
-        let inside = |block: Range<usize>| block.start <= at.start && at.end <= block.end;
-        let function = functions
-            .iter()
-            .find(|one| inside(unit.source.range(one.block)))?;
+        let is_around = |one: &&Function<'_>| is_inside(&at, &unit.source.range(one.block));
+        let function = functions.iter().find(is_around)?;
         let seen = RefCell::default();
         Some(value(&Facts::of(unit, function), given, DEPTH, &seen))
     });
@@ -91,13 +76,7 @@ fn value(
     depth: usize,
     seen: &RefCell<BTreeSet<String>>,
 ) -> (Origin, Option<usize>) {
-    let mut find = Made {
-        facts,
-        depth,
-        seen,
-        origin: Origin::Computed,
-        rank: None,
-    };
+    let mut find = Made::of(facts, depth, seen);
     find.visit_expr(expr);
     (find.origin, find.rank)
 }
@@ -112,7 +91,17 @@ struct Made<'f, 'e, 'u> {
     rank: Option<usize>,
 }
 
-impl Made<'_, '_, '_> {
+impl<'f, 'e, 'u> Made<'f, 'e, 'u> {
+    fn of(facts: &'e Facts<'f, 'u>, depth: usize, seen: &'e RefCell<BTreeSet<String>>) -> Self {
+        Self {
+            facts,
+            depth,
+            seen,
+            origin: Origin::Computed,
+            rank: None,
+        }
+    }
+
     fn is_at_least(&mut self, origin: Origin) {
         self.origin = self.origin.max(origin);
     }
@@ -145,13 +134,11 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
 
     fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
         visit::visit_expr_call(self, call);
-        let Expr::Path(path) = &*call.func else {
-            return;
-        };
-        let segments = segments(&path.path);
+        let Some(path) = called(call) else { return };
+        let segments = segments(path);
         let Some(name) = segments.last() else { return };
         let known = segments.iter().any(|one| MAKERS.contains(&one.as_str()));
-        let at = self.facts.unit.source.range(path).start;
+        let at = self.facts.unit.source.start(path);
         let is_variable = segments.len() == 1 && !self.facts.definitions(name, at).is_empty();
         if known || is_variable {
             return;
@@ -164,13 +151,8 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         if !self.seen.borrow_mut().insert(name.clone()) {
             return;
         }
-        let mut inner = Made {
-            facts: &Facts::of(self.facts.unit, function),
-            depth,
-            seen: self.seen,
-            origin: Origin::Computed,
-            rank: None,
-        };
+        let facts = Facts::of(self.facts.unit, function);
+        let mut inner = Made::of(&facts, depth, self.seen);
         inner.visit_block(function.block);
         // Its arguments are seen where it is called; values that it computes from a read are not.
         if matches!(inner.origin, Origin::Unknown | Origin::Loaded) {
@@ -204,7 +186,7 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         let Some(name) = path.path.get_ident().map(ToString::to_string) else {
             return;
         };
-        let at = self.facts.unit.source.range(path).start;
+        let at = self.facts.unit.source.start(path);
         let definitions = self.facts.definitions(&name, at);
         let (origin, rank) = match (definitions.first(), self.depth.checked_sub(1)) {
             (Some(made), Some(depth)) => value(self.facts, made, depth, self.seen),
@@ -233,17 +215,17 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft, held: &BTreeSet<(String, String)
     for (at, (of, field), advice) in found(unit, left) {
         if !held.contains(&(of.clone(), field.clone())) {
             let what = format!("`{field}` of `{of}` multiplies as a tensor, and is no layer");
-            draft.todos.push(unit.todo(at, what, advice));
+            draft.list(unit.todo(at, what, advice));
         }
     }
 }
 
-/// The first product of each field's tensor: where, the type and the field, and what to do.
-fn found(
-    unit: &Unit<'_>,
-    counts: impl Fn(usize) -> bool,
-) -> Vec<(usize, (String, String), String)> {
-    let mut found = Vec::<(usize, (String, String), String)>::new();
+/// Where a product is, the type and the field of its tensor, and what to do.
+type Found = (usize, (String, String), String);
+
+/// The first product of each field's tensor.
+fn found(unit: &Unit<'_>, counts: impl Fn(usize) -> bool) -> Vec<Found> {
+    let mut found = Vec::<Found>::new();
     if !has_products(unit) {
         return found;
     }
@@ -276,17 +258,13 @@ fn found(
 
 /// Macros of the file that multiply what they are given.
 fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
-    struct Find(BTreeSet<String>);
-    impl<'a> Visit<'a> for Find {
-        fn visit_item_macro(&mut self, item: &'a syn::ItemMacro) {
-            let multiplies = item.mac.tokens.to_string().contains("matmul");
-            let name = item.ident.as_ref().filter(|_| multiplies);
-            self.0.extend(name.map(ToString::to_string));
+    let multiplying = |node| match node {
+        Node::Item(Item::Macro(item)) if item.mac.tokens.to_string().contains("matmul") => {
+            item.ident.as_ref().map(ToString::to_string)
         }
-    }
-    let mut find = Find(BTreeSet::new());
-    find.visit_file(file);
-    find.0
+        _ => None,
+    };
+    nodes(file).filter_map(multiplying).collect()
 }
 
 /// Where products are, with their operands.
@@ -300,7 +278,7 @@ impl<'a> Visit<'a> for Products<'_, '_> {
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         if (call.method == "matmul" || call.method == "broadcast_matmul") && call.args.len() == 1 {
             let operands = call.args.iter().chain([&*call.receiver]).cloned();
-            let at = self.source.range(&call.method).start;
+            let at = self.source.start(&call.method);
             self.found.push((at, operands.collect()));
         }
         visit::visit_expr_method_call(self, call);
@@ -308,22 +286,12 @@ impl<'a> Visit<'a> for Products<'_, '_> {
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
         let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
-        let name = call
-            .path
-            .get_ident()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        if let (true, Ok(operands)) = (self.macros.contains(&name), call.parse_body_with(parser)) {
-            // The operands live as long as this call.
-            let mut inner = Products {
-                found: Vec::new(),
-                ..*self
-            };
-            operands
-                .iter()
-                .for_each(|operand| inner.visit_expr(operand));
-            self.found.append(&mut inner.found);
-            let at = self.source.range(&call.path).start;
+        let is_known = self.macros.iter().any(|name| call.path.is_ident(name));
+        if let (true, Ok(operands)) = (is_known, call.parse_body_with(parser)) {
+            for operand in &operands {
+                Visit::visit_expr(self, operand);
+            }
+            let at = self.source.start(&call.path);
             self.found.push((at, operands.into_iter().collect()));
         }
     }
@@ -339,22 +307,9 @@ struct Trace<'f, 'u> {
 }
 
 /// Methods that give a view or a copy of a tensor.
-const VIEWS: &[&str] = &[
-    "as_ref",
-    "broadcast_as",
-    "broadcast_left",
-    "clone",
-    "contiguous",
-    "expand",
-    "flatten",
-    "permute",
-    "reshape",
-    "squeeze",
-    "t",
-    "to_dtype",
-    "transpose",
-    "unsqueeze",
-    "unwrap",
+const VIEWS: &[&str] = list![
+    as_ref broadcast_as broadcast_left clone contiguous expand flatten permute reshape squeeze t
+    to_dtype transpose unsqueeze unwrap
 ];
 
 /// Methods that give a part of it.
@@ -391,10 +346,10 @@ impl<'f, 'u> Trace<'f, 'u> {
             }
             Expr::Tuple(tuple) => tuple.elems.iter().find_map(|elem| self.field(elem, depth)),
             path @ Expr::Path(_) => {
-                let at = self.facts.unit.source.range(path).start;
+                let at = self.facts.unit.source.start(path);
                 let name = ident(path)?;
                 let made = self.facts.definitions(&name, at).into_iter().next();
-                let start = |expr: &Expr| self.facts.unit.source.range(expr).start;
+                let start = |expr: &Expr| self.facts.unit.source.start(expr);
                 let option = self.option(&name, at);
                 let option = option.filter(|one| made.is_none_or(|made| start(made) < start(one)));
                 self.field(option.or(made)?, depth)
@@ -405,70 +360,43 @@ impl<'f, 'u> Trace<'f, 'u> {
 
     /// The option whose value a name is at a byte, by `match` or `if let`.
     fn option(&self, name: &str, at: usize) -> Option<&'f Expr> {
-        struct Find<'f, 's, 't> {
-            name: &'s str,
-            at: usize,
-            source: &'s Source<'t>,
-            found: Option<&'f Expr>,
-        }
-        impl<'f> Visit<'f> for Find<'f, '_, '_> {
-            fn visit_expr_match(&mut self, choice: &'f syn::ExprMatch) {
-                let is_it = |arm: &syn::Arm| {
-                    self.source.range(arm).contains(&self.at)
-                        && some_name(&arm.pat).is_some_and(|name| name == self.name)
-                };
-                if choice.arms.iter().any(is_it) {
-                    self.found = Some(&choice.expr);
-                }
-                visit::visit_expr_match(self, choice);
+        let source = self.facts.unit.source;
+        let is_it = |pat: &Pat| some_name(pat).is_some_and(|own| own == name);
+        let around = |node| match node {
+            Node::Expr(Expr::Match(choice)) => {
+                let gives = |arm: &Arm| source.range(arm).contains(&at) && is_it(&arm.pat);
+                choice.arms.iter().any(gives).then_some(&*choice.expr)
             }
-            fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
-                let inside = self.source.range(&choice.then_branch).contains(&self.at);
-                if let Expr::Let(bound) = &*choice.cond
-                    && inside
-                    && some_name(&bound.pat).is_some_and(|name| name == self.name)
-                {
-                    self.found = Some(&bound.expr);
+            Node::Expr(Expr::If(choice)) => match &*choice.cond {
+                Expr::Let(bound) => {
+                    let inside = source.range(&choice.then_branch).contains(&at);
+                    (inside && is_it(&bound.pat)).then_some(&*bound.expr)
                 }
-                visit::visit_expr_if(self, choice);
-            }
-        }
-        let mut find = Find {
-            name,
-            at,
-            source: self.facts.unit.source,
-            found: None,
+                _ => None,
+            },
+            _ => None,
         };
-        find.visit_block(self.function.block);
-        find.found
+        nodes(self.function.block).filter_map(around).last()
     }
 
     /// The type that declares a field of tensors: of `self`, or the only one in the file.
     fn of_type(&self, field: &syn::ExprField) -> Option<(String, String)> {
-        let own = ident(&field.base).is_some_and(|base| base == "self");
+        let own = is(&field.base, "self");
         // Numbers say too little of whose they are.
         if !own && matches!(field.member, Member::Unnamed(_)) {
             return None;
         }
         let all = self.facts.unit.types.declared.values().flatten();
         let holders = all.filter(|one| match &one.item {
-            Item::Struct(item) => match (&item.fields, &field.member) {
-                (Fields::Named(fields), Member::Named(name)) => fields
-                    .named
-                    .iter()
-                    .any(|field| field.ident.as_ref() == Some(name) && is_tensor(&field.ty)),
-                (Fields::Unnamed(fields), Member::Unnamed(at)) => fields
-                    .unnamed
-                    .iter()
-                    .nth(at.index as usize)
-                    .is_some_and(|field| is_tensor(&field.ty)),
-                _ => false,
-            },
+            Item::Struct(item) => {
+                let declared = item.fields.members().zip(&item.fields);
+                let mut own = declared.filter(|(name, _)| *name == field.member);
+                own.any(|(_, field)| is_tensor(&field.ty))
+            }
             _ => false,
         });
-        let mut holders = holders
-            .map(|one| &one.name)
-            .filter(|of| !own || self.function.of.as_ref() == Some(*of));
+        let names = holders.map(|one| &one.name);
+        let mut holders = names.filter(|of| !own || self.function.of.as_ref() == Some(*of));
         match (holders.next(), holders.next()) {
             (Some(of), None) => Some((of.clone(), member(&field.member))),
             _ => None,
@@ -491,11 +419,7 @@ impl<'f, 'u> Trace<'f, 'u> {
 
 /// `Tensor`, `Vec<Tensor>`
 fn is_tensor(ty: &syn::Type) -> bool {
-    let name = last_name(ty);
-    let inner = |ty: &syn::Type| super::types::arguments(ty).into_iter().any(is_tensor);
-    match name.as_deref() {
-        Some("Tensor") => true,
-        Some("Vec" | "Arc" | "Box" | "Option") => inner(ty),
-        _ => false,
-    }
+    let is_one_of = |names: &[&str]| names.iter().any(|name| is_named(ty, name));
+    let inner = || arguments(ty).into_iter().any(is_tensor);
+    is_one_of(&["Tensor"]) || is_one_of(&["Vec", "Arc", "Box", "Option"]) && inner()
 }

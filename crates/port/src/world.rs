@@ -1,18 +1,18 @@
 //! Other files: where the modules are that a file names, and what their types hold.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use syn::{GenericArgument, PathArguments, Type};
+use syn::Type;
 
 use super::features;
 use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
-use super::syntax::{mentions, segments};
-use super::types::{Declared, Types};
+use super::syntax::{ends_with, mentions, segments};
+use super::types::{Declared, Types, arguments, is_named, parts};
 use crate::files;
 
 /// The files that are ported together, and those that they name.
@@ -22,7 +22,7 @@ pub struct World {
     pub(super) read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
     /// Whether a `with_tracing` is unlike candle-transformers'.
     tracing: RefCell<BTreeMap<PathBuf, bool>>,
-    packages: RefCell<Option<Rc<BTreeSet<String>>>>,
+    packages: OnceCell<BTreeSet<String>>,
     /// The names of files' modules, which globs bring.
     pub(super) names: RefCell<BTreeMap<PathBuf, Rc<Names>>>,
     /// Whether a type holds a layer, where that is known.
@@ -37,6 +37,9 @@ pub type Names = BTreeMap<String, Option<Vec<String>>>;
 
 /// A type of some file, or a name that the file passes on: [`Types::id`], the module and the name.
 type Place = (usize, Module, String);
+
+/// A file's types, and where it is.
+type File<'f> = (&'f Path, &'f Types);
 
 /// A search for layers in types that may hold each other in a circle. Each is visited once:
 /// Tarjan's strongly connected components, whose types hold a layer together or not at all.
@@ -71,28 +74,20 @@ impl World {
     /// Whether the module of a file is declared for a GPU only.
     pub fn is_left_out(&self, path: &Path) -> bool {
         let path = real(path);
-        let Some(above) = parent(&path).filter(|above| *above != path) else {
-            return false;
-        };
-        let Ok(text) = files::read(&above) else {
-            return false;
-        };
         let name = if is_folder(&path) {
             path.parent().and_then(Path::file_name)
         } else {
-            path.file_stem().map(AsRef::as_ref)
+            path.file_stem()
         };
-        let Some(name) = name.and_then(|name| name.to_str()) else {
-            return false;
-        };
-        let Ok((_, file)) = Source::parse(&text) else {
-            return false;
-        };
-        let left_out = |item: &syn::Item| match item {
-            syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
-            _ => false,
-        };
-        file.items.iter().any(left_out)
+        let name = name.and_then(|name| name.to_str());
+        let above = parent(&path).filter(|above| *above != path);
+        above.zip(name).is_some_and(|(above, name)| {
+            let is_left_out = |item: &syn::Item| match item {
+                syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
+                _ => false,
+            };
+            has_item(&above, is_left_out)
+        })
     }
 
     /// Whether the `with_tracing` that a file sees is unlike candle-transformers': a function of it
@@ -114,16 +109,11 @@ impl World {
         if let Some(known) = self.tracing.borrow().get(&module) {
             return *known;
         }
-        let own = || {
-            let text = files::read(&module).ok()?;
-            let (_, file) = Source::parse(&text).ok()?;
-            let differs = |item: &syn::Item| match item {
-                syn::Item::Fn(item) => is_unlike_candles(&item.sig),
-                _ => false,
-            };
-            Some(file.items.iter().any(differs))
+        let differs = |item: &syn::Item| match item {
+            syn::Item::Fn(item) => is_unlike_candles(&item.sig),
+            _ => false,
         };
-        let own = own().unwrap_or(false);
+        let own = has_item(&module, differs);
         self.tracing.borrow_mut().insert(module, own);
         own
     }
@@ -195,16 +185,13 @@ impl World {
     }
 
     /// The names of the crates whose files are ported.
-    fn packages(&self) -> Rc<BTreeSet<String>> {
-        let known = self.packages.borrow().clone();
-        known.unwrap_or_else(|| {
+    fn packages(&self) -> &BTreeSet<String> {
+        self.packages.get_or_init(|| {
             let folders = self.given.iter().filter_map(|file| file.parent());
             let folders: BTreeSet<_> = folders.flat_map(Path::ancestors).collect();
             let manifests = folders.iter().map(|folder| folder.join("Cargo.toml"));
             let names = manifests.filter_map(|manifest| releases::package(&manifest));
-            let names: Rc<BTreeSet<_>> = Rc::new(names.collect());
-            *self.packages.borrow_mut() = Some(Rc::clone(&names));
-            names
+            names.collect()
         })
     }
 
@@ -232,7 +219,7 @@ impl World {
 
     /// Whether a type holds a layer, however deep; the file at `path` declares `types`.
     pub fn holds(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
-        self.search(&mut Search::default(), path, types, module, ty)
+        self.search(&mut Search::default(), (path, types), module, ty)
     }
 
     /// Whether a type holds a layer, or a tensor that multiplies.
@@ -241,7 +228,7 @@ impl World {
             tensors: true,
             ..Search::default()
         };
-        self.search(&mut search, path, types, module, ty)
+        self.search(&mut search, (path, types), module, ty)
     }
 
     /// Whether the type at a place holds a layer; `look` looks into it.
@@ -280,40 +267,20 @@ impl World {
         found
     }
 
-    fn search(
-        &self,
-        search: &mut Search,
-        path: &Path,
-        types: &Types,
-        module: &[String],
-        ty: &Type,
-    ) -> bool {
-        let mut any = |ty: &Type| self.search(search, path, types, module, ty);
+    fn search(&self, search: &mut Search, file: File<'_>, module: &[String], ty: &Type) -> bool {
+        let types = file.1;
+        let any = |ty: &Type| self.search(search, file, module, ty);
+        if !is_named(ty, "PhantomData") && parts(ty).into_iter().any(any) {
+            return true;
+        }
         match ty {
-            Type::Tuple(tuple) => tuple.elems.iter().any(any),
-            Type::Array(array) => any(&array.elem),
-            Type::Slice(slice) => any(&slice.elem),
-            Type::Paren(inner) => any(&inner.elem),
-            Type::Group(inner) => any(&inner.elem),
             Type::TraitObject(object) => {
                 let names = trait_names(object);
                 names.iter().any(|name| self.is_tree(types, module, name))
             }
             Type::Path(path_type) => {
-                let Some(last) = path_type.path.segments.last() else {
-                    return false;
-                };
-                if let PathArguments::AngleBracketed(arguments) = &last.arguments {
-                    let types = arguments.args.iter().filter_map(|argument| match argument {
-                        GenericArgument::Type(ty) => Some(ty),
-                        _ => None,
-                    });
-                    if last.ident != "PhantomData" && types.into_iter().any(&mut any) {
-                        return true;
-                    }
-                }
                 let origin = types.scopes.resolve(module, &segments(&path_type.path));
-                origin.layer().is_some() || self.search_at(search, path, types, module, &origin)
+                origin.layer().is_some() || self.search_at(search, file, module, &origin)
             }
             _ => false,
         }
@@ -324,11 +291,7 @@ impl World {
         let declared = types.declared.get(&(module.to_vec(), name.to_owned()));
         declared.into_iter().flatten().any(|one| match &one.item {
             syn::Item::Trait(of) => of.supertraits.iter().any(|bound| match bound {
-                syn::TypeParamBound::Trait(bound) => bound
-                    .path
-                    .segments
-                    .last()
-                    .is_some_and(|last| last.ident == "Quantizable"),
+                syn::TypeParamBound::Trait(bound) => ends_with(&bound.path, "Quantizable"),
                 _ => false,
             }),
             _ => false,
@@ -338,8 +301,7 @@ impl World {
     fn search_at(
         &self,
         search: &mut Search,
-        path: &Path,
-        types: &Types,
+        (path, types): File<'_>,
         module: &[String],
         origin: &Origin,
     ) -> bool {
@@ -347,17 +309,12 @@ impl World {
             Origin::Local(at, name) => {
                 let place = (types.id, at.clone(), name.clone());
                 let declared = types.declared.get(&(at.clone(), name.clone()));
+                let multiplies = at.is_empty() && types.multiplied.contains(name);
                 self.visit(search, place, |search| {
-                    let multiplied =
-                        search.tensors && at.is_empty() && types.multiplied.contains(name);
-                    multiplied
+                    search.tensors && multiplies
                         || declared.into_iter().flatten().any(|one| {
-                            let own = |ty: &Type| {
-                                matches!(ty, Type::Path(p) if p.path.get_ident()
-                            .is_some_and(|ident| one.params.contains(&ident.to_string())))
-                            };
-                            let mut fields = one.fields.iter().map(|field| &field.ty);
-                            fields.any(|ty| !own(ty) && self.search(search, path, types, at, ty))
+                            let mut fields = one.fields.iter().filter(|field| !one.is_given(field));
+                            fields.any(|it| self.search(search, (path, types), at, &it.ty))
                         })
                 })
             }
@@ -373,7 +330,7 @@ impl World {
                 let origin = types.scopes.resolve(&[], &[name]);
                 origin.layer().is_some()
                     || self.visit(search, passed, |search| {
-                        self.search_at(search, &file, &types, &[], &origin)
+                        self.search_at(search, (&file, &types), &[], &origin)
                     })
             }
             _ => false,
@@ -442,13 +399,8 @@ impl World {
     }
 
     /// The file and the name that a path of this crate means, as written in a file's module.
-    fn find(
-        &self,
-        from: &Path,
-        module: &[String],
-        segments: &[String],
-    ) -> Option<(PathBuf, String)> {
-        let (name, mut modules) = segments.split_last()?;
+    fn find(&self, from: &Path, module: &[String], path: &[String]) -> Option<(PathBuf, String)> {
+        let (name, mut modules) = path.split_last()?;
         let mut depth = module.len();
         let mut place = from.to_path_buf();
         if let ["crate", rest @ ..] = as_strs(modules).as_slice() {
@@ -482,18 +434,13 @@ pub fn trait_names(object: &syn::TypeTraitObject) -> Vec<String> {
 
 /// Whether a type has that name, or an argument of it has, as in `Result<Linear>`.
 fn is_or_holds(ty: &Type, name: &str) -> bool {
-    let Type::Path(path) = ty else { return false };
-    let Some(last) = path.path.segments.last() else {
-        return false;
-    };
-    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
-        return last.ident == name;
-    };
-    let holds = |argument: &GenericArgument| match argument {
-        GenericArgument::Type(ty) => is_or_holds(ty, name),
-        _ => false,
-    };
-    last.ident == name || arguments.args.iter().any(holds)
+    is_named(ty, name) || arguments(ty).into_iter().any(|ty| is_or_holds(ty, name))
+}
+
+/// Whether a file can be read and has such an item.
+fn has_item(path: &Path, is_it: impl FnMut(&syn::Item) -> bool) -> bool {
+    let text = files::read(path).unwrap_or_default();
+    Source::parse(&text).is_ok_and(|(_, file)| file.items.iter().any(is_it))
 }
 
 /// Whether a function has the name of one in candle-transformers' `with_tracing`, and another
@@ -567,9 +514,7 @@ fn parent(file: &Path) -> Option<PathBuf> {
 /// Whether a file is a crate of its own: a test, an example, a benchmark or another program.
 fn is_root(file: &Path) -> bool {
     let folder = file.parent();
-    let name = folder
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
+    let name = folder.and_then(|folder| folder.file_name()?.to_str());
     let package = folder.and_then(Path::parent);
     let beside = |above: Option<&Path>| above.is_some_and(|at| at.join("Cargo.toml").is_file());
     match name {

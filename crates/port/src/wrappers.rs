@@ -2,24 +2,17 @@
 
 use std::ops::Range;
 
-use syn::visit::{self, Visit};
-use syn::{Fields, Item, ReturnType};
+use syn::{Expr, Fields, Item, ReturnType};
 
 use super::draft::Draft;
-use super::types::last_name;
+use super::syntax::is_ok;
+use super::table::list;
+use super::types::{is_impl_of, last_name, named};
 use super::unit::Unit;
+use super::walk::{Node, nodes};
 
 /// The methods that the forward of such a layer may call.
-const METHODS: &[&str] = &[
-    "broadcast_add",
-    "broadcast_left",
-    "dims",
-    "dtype",
-    "enter",
-    "matmul",
-    "t",
-    "to_dtype",
-];
+const METHODS: &[&str] = list![broadcast_add broadcast_left dims dtype enter matmul t to_dtype];
 
 /// Functions of `nn` that load a `Linear`.
 const LOADERS: &[&str] = &["linear", "linear_no_bias"];
@@ -33,17 +26,15 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         let goes = match item {
             Item::Struct(item) if item.ident == "Linear" => {
                 declared = is_layer(unit, item);
-                declared.then_some(())
+                declared
             }
-            Item::Impl(item) if last_name(&item.self_ty).is_some_and(|name| name == "Linear") => {
-                let module = item
-                    .trait_
-                    .as_ref()
-                    .is_some_and(|(path, _)| path.is_ident("Module"));
-                if !module || !is_product(unit, item) {
+            Item::Impl(of) if is_impl_of(item, "Linear") => {
+                let of_trait = of.trait_.as_ref();
+                let module = of_trait.is_some_and(|(path, _)| path.is_ident("Module"));
+                if !module || !is_product(unit, of) {
                     return;
                 }
-                Some(())
+                true
             }
             Item::Fn(item) if LOADERS.iter().any(|name| item.sig.ident == name) => {
                 let ReturnType::Type(_, ty) = &item.sig.output else {
@@ -53,11 +44,11 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
                     return;
                 }
                 names.extend(LOADERS.iter().filter(|name| item.sig.ident == name));
-                Some(())
+                true
             }
-            _ => None,
+            _ => false,
         };
-        if goes.is_some() {
+        if goes {
             ranges.push(unit.source.range(item));
         }
     }
@@ -78,56 +69,39 @@ fn is_layer(unit: &Unit<'_>, item: &syn::ItemStruct) -> bool {
         return false;
     };
     let known = |field: &syn::Field| {
-        let name = field
-            .ident
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        let name = field.ident.as_ref().map(ToString::to_string);
         let ty = unit.source.slice(&field.ty).replace(' ', "");
         matches!(
-            (name.as_str(), ty.as_str()),
-            ("weight", "Tensor") | ("bias", "Option<Tensor>") | ("span", "tracing::Span")
+            (name.as_deref(), ty.as_str()),
+            (Some("weight"), "Tensor")
+                | (Some("bias"), "Option<Tensor>")
+                | (Some("span"), "tracing::Span")
         )
     };
-    let weight = fields
-        .named
-        .iter()
-        .any(|field| field.ident.as_ref().is_some_and(|i| i == "weight"));
+    let weight = named(&fields.named, "weight").is_some();
     weight && fields.named.iter().all(known) && item.generics.params.is_empty()
 }
 
 /// Whether the forward is `x W^T`, plus a bias, and nothing else.
 fn is_product(unit: &Unit<'_>, item: &syn::ItemImpl) -> bool {
-    struct Calls {
-        products: usize,
-        transposes: usize,
-        others: usize,
-    }
-    impl<'a> Visit<'a> for Calls {
-        fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
-            let name = call.method.to_string();
-            self.products += usize::from(name == "matmul");
-            self.transposes += usize::from(name == "t");
-            self.others += usize::from(!METHODS.contains(&name.as_str()));
-            visit::visit_expr_method_call(self, call);
-        }
-        fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
-            let ok = matches!(&*call.func, syn::Expr::Path(path) if path.path.is_ident("Ok"));
-            self.others += usize::from(!ok);
-            visit::visit_expr_call(self, call);
-        }
-        fn visit_expr_binary(&mut self, _: &'a syn::ExprBinary) {
-            self.others += 1;
-        }
-    }
-    let mut calls = Calls {
-        products: 0,
-        transposes: 0,
-        others: 0,
+    let exprs = || {
+        nodes(item).filter_map(|node| match node {
+            Node::Expr(expr) => Some(expr),
+            _ => None,
+        })
     };
-    calls.visit_item_impl(item);
-    let text = unit.source.slice(item);
-    calls.products == 1 && calls.transposes > 0 && calls.others == 0 && text.contains("self.weight")
+    let calls = |name: &str| {
+        let is_it = |expr: &&Expr| matches!(expr, Expr::MethodCall(call) if call.method == name);
+        exprs().filter(is_it).count()
+    };
+    let is_other = |expr: &Expr| match expr {
+        Expr::MethodCall(call) => !METHODS.iter().any(|name| call.method == name),
+        Expr::Call(call) => !is_ok(call),
+        Expr::Binary(_) => true,
+        _ => false,
+    };
+    let certain = calls("matmul") == 1 && calls("t") > 0 && !exprs().any(is_other);
+    certain && unit.source.slice(item).contains("self.weight")
 }
 
 /// `fn linear_no_bias(d1: usize, d2: usize, vb: VarBuilder)` that reads `weight` of `[d2, d1]`.
@@ -158,28 +132,11 @@ fn is_loader(unit: &Unit<'_>, item: &syn::ItemFn) -> bool {
 
 /// Whether nothing outside of the ranges builds the type or reads its fields by a literal.
 fn only(unit: &Unit<'_>, ranges: &[Range<usize>]) -> bool {
-    struct Uses<'u> {
-        unit: &'u Unit<'u>,
-        ranges: &'u [Range<usize>],
-        literal: bool,
-    }
-    impl Uses<'_> {
-        fn outside(&self, at: usize) -> bool {
-            !self.ranges.iter().any(|range| range.contains(&at))
+    let is_inside = |at: usize| ranges.iter().any(|range| range.contains(&at));
+    !nodes(unit.file).any(|node| match node {
+        Node::Expr(Expr::Struct(literal)) => {
+            literal.path.is_ident("Linear") && !is_inside(unit.source.start(literal))
         }
-    }
-    impl<'a> Visit<'a> for Uses<'_> {
-        fn visit_expr_struct(&mut self, literal: &'a syn::ExprStruct) {
-            let own = literal.path.is_ident("Linear");
-            self.literal |= own && self.outside(self.unit.source.range(literal).start);
-            visit::visit_expr_struct(self, literal);
-        }
-    }
-    let mut uses = Uses {
-        unit,
-        ranges,
-        literal: false,
-    };
-    uses.visit_file(unit.file);
-    !uses.literal
+        _ => false,
+    })
 }

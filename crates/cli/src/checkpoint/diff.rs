@@ -11,14 +11,10 @@ use super::table::table;
 use super::weights::weights;
 
 pub fn run(args: &DiffArgs) -> Result<()> {
-    let (expected, got) = (
-        Checkpoint::open(&args.expected)?,
-        Checkpoint::open(&args.got)?,
-    );
-    let of_got: BTreeMap<_, _> = weights(got.tensors().collect())
-        .into_iter()
-        .map(|t| (t.name.clone(), t))
-        .collect();
+    let [expected, got] = [&args.expected, &args.got].map(Checkpoint::open);
+    let (expected, got) = (expected?, got?);
+    let of_got = weights(got.tensors().collect()).into_iter();
+    let of_got: BTreeMap<_, _> = of_got.map(|t| (t.name.clone(), t)).collect();
     let header = ["tensor", "A", "B", "SQNR dB", "max difference"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     let mut same = 0;
@@ -72,13 +68,8 @@ fn sqnr(a: &[f32], b: &[f32]) -> (f64, f64) {
     let noise: f64 = pairs().map(|(a, b)| difference(a, b).powi(2)).sum();
     let differences = pairs().map(|(a, b)| difference(a, b));
     // A NaN stays, which `f64::max` would leave out.
-    let max = differences.fold(0f64, |max, next| {
-        if max.is_nan() || next <= max {
-            max
-        } else {
-            next
-        }
-    });
+    let stays = |max: f64, next| max.is_nan() || next <= max;
+    let max = differences.fold(0f64, |max, next| if stays(max, next) { max } else { next });
     (10. * (signal / noise).log10(), max)
 }
 

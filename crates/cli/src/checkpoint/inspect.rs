@@ -45,9 +45,8 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     });
     let shown = shown.collect::<Result<Vec<_>>>()?;
     if args.json {
-        return Ok(print::data(
-            serde_json::json!({"tensors": shown, "bytes": bytes}),
-        )?);
+        let all = serde_json::json!({"tensors": shown, "bytes": bytes});
+        return Ok(print::data(all)?);
     }
     let header = ["tensor", "dtype", "shape", "size", "scales"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];

@@ -28,10 +28,8 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         let mut progress = Progress::new(before);
         checkpoint::quantize(&source, &plan, output, |bytes| progress.add(bytes))?;
     }
-    let after = Checkpoint::open(output)?
-        .tensors()
-        .map(|tensor| tensor.bytes)
-        .sum();
+    let written = Checkpoint::open(output)?;
+    let after = written.tensors().map(|tensor| tensor.bytes).sum();
     let swapped = plan.layers().iter().filter(|layer| layer.qconfig.is_ok());
     print::line(format_args!(
         "{}: {} of {} layers quantized, {} -> {}",
@@ -88,24 +86,22 @@ fn is_float_anyway(name: &str, tensors: &BTreeMap<String, TensorInfo>) -> bool {
 }
 
 fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<QConfigSpec> {
-    let spec = match &args.spec {
+    let mut spec = match &args.spec {
         Some(path) => QConfigSpec::from_file(path)?,
         None => QConfigSpec::preset(&args.preset)?,
     };
-    let spec = if args.embeddings {
-        spec.embeddings()
-    } else {
-        spec
-    };
-    let spec = match args.min_params {
-        Some(elements) => spec.min_params(elements),
-        None => spec,
-    };
-    let exclude = |spec: QConfigSpec, name: &String| spec.exclude(name.as_str());
-    let names = args.exclude.iter();
-    Ok(names
-        .filter(|name| !is_float_anyway(name, tensors))
-        .fold(spec, exclude))
+    if args.embeddings {
+        spec = spec.embeddings();
+    }
+    if let Some(elements) = args.min_params {
+        spec = spec.min_params(elements);
+    }
+    for name in &args.exclude {
+        if !is_float_anyway(name, tensors) {
+            spec = spec.exclude(name.as_str());
+        }
+    }
+    Ok(spec)
 }
 
 /// Matrices that stay float, one line for equal ones of several layers, and their share of the
@@ -131,21 +127,15 @@ fn left(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>, after: u64) -> Stri
     let mut found: Vec<_> = found.into_iter().collect();
     found.sort_by_key(|(_, (_, bytes))| std::cmp::Reverse(*bytes));
     let rest = found.split_off(found.len().min(MAX_LEFT));
-    let mut rows: Vec<Vec<String>> = found
-        .into_iter()
-        .map(|((name, shape), (count, bytes))| {
-            vec![
-                format!("  {name}"),
-                format!("{shape:?} x {count}"),
-                megabytes(bytes),
-                share(bytes),
-            ]
-        })
-        .collect();
+    let row = |name, shapes, bytes| vec![name, shapes, megabytes(bytes), share(bytes)];
+    let rows = found.into_iter().map(|((name, shape), (count, bytes))| {
+        row(format!("  {name}"), format!("{shape:?} x {count}"), bytes)
+    });
+    let mut rows: Vec<_> = rows.collect();
     if !rest.is_empty() {
         let bytes = rest.iter().map(|(_, (_, bytes))| bytes).sum();
         let names = format!("  {} other names", rest.len());
-        rows.push(vec![names, String::new(), megabytes(bytes), share(bytes)]);
+        rows.push(row(names, String::new(), bytes));
     }
     if rows.is_empty() {
         "no matrix stays float".into()
@@ -180,12 +170,8 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
         }
     }
     let all: u64 = tensors.values().map(|tensor| tensor.bytes).sum();
-    let layers = plan
-        .layers()
-        .iter()
-        .flat_map(|layer| &layer.tensors)
-        .count();
-    let rest = tensors.len() - layers;
+    let layers = plan.layers().iter().flat_map(|layer| &layer.tensors);
+    let rest = tensors.len() - layers.count();
     let after = all - before + after;
     format!(
         "{}\n{rest} other tensors are copied\n{} -> {}\n{}",
@@ -213,19 +199,15 @@ fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {
     match &layer.qconfig {
         Err(_) => info.bytes,
         Ok(QConfig::Int8 { weight: config, .. } | QConfig::Table(config)) => {
-            let scales = if config.qscheme.is_per_channel() {
-                rows
-            } else {
-                1
-            };
             use candle_dynquant::QScheme::PerChannelAffineFloatQParams;
-            elements
-                + scales
-                    * match config.qscheme {
-                        PerChannelAffineFloatQParams => 12,
-                        qscheme if qscheme.is_symmetric() => 4,
-                        _ => 5,
-                    }
+            let qscheme = config.qscheme;
+            let scales = if qscheme.is_per_channel() { rows } else { 1 };
+            let bytes = match qscheme {
+                PerChannelAffineFloatQParams => 12,
+                qscheme if qscheme.is_symmetric() => 4,
+                _ => 5,
+            };
+            elements + scales * bytes
         }
         Ok(QConfig::Groups(groups)) => match info.shape[..] {
             [ref rows @ .., k] => groups.bytes([rows.iter().product(), k]) as u64,

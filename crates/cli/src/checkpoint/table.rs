@@ -8,25 +8,19 @@ const MAX_CELL: usize = 200;
 /// Columns as wide as their cells; the last is not padded. Names may come from anywhere, so each
 /// cell is one line of what a terminal shows as it is.
 pub fn table(rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| row.iter().map(|text| cell(text)).collect())
-        .collect();
+    let cells = |row: &Vec<String>| row.iter().map(|text| cell(text)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
-        cells
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or_default()
+        let widths = cells.map(|cell| cell.chars().count());
+        widths.max().unwrap_or_default()
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths);
-        let line: String = cells
-            .map(|(cell, width)| format!("{cell:width$}  "))
-            .collect();
-        line.trim_end().to_owned()
+        let cells = cells.map(|(cell, width)| format!("{cell:width$}  "));
+        cells.collect::<String>().trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }

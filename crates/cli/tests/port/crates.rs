@@ -3,89 +3,79 @@
 use std::fs;
 use std::path::Path;
 
-use super::{SMALL, dynquant, file, folder, json, text};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::common::{SMALL, dynquant, file, folder, has, read, said, stderr};
+use super::{json, status};
+
+const MANIFEST: (&str, &str) = ("Cargo.toml", "[package]\nname = \"a\"\n");
+
+/// A folder of files with their texts.
+fn files<const N: usize>(all: [(&str, &str); N]) -> TempDir {
+    let folder = folder();
+    for (name, text) in all {
+        file(&folder, name, text);
+    }
+    folder
+}
+
+/// All places that are left.
+fn left(report: &Value) -> Vec<&str> {
+    let files = report["files"].as_array().unwrap().iter();
+    let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
+    todos.map(|todo| todo["what"].as_str().unwrap()).collect()
+}
 
 #[test]
 fn types_of_other_files_are_found() {
-    let folder = folder();
     let model = "use self::text::Text;\nuse super::vision as eyes;\n\npub struct Both {\n    text: Text,\n    \
                  vision: eyes::Vision,\n}\n";
+    let folder = files([
+        (
+            "models/clip/text.rs",
+            "pub struct Text {\n    a: candle_nn::Linear,\n}\n",
+        ),
+        ("models/vision.rs", "pub use crate::models::far::Vision;\n"),
+        (
+            "models/far.rs",
+            "pub struct Vision(candle_nn::Embedding);\n",
+        ),
+    ]);
     let model = file(&folder, "models/clip/mod.rs", model);
-    file(
-        &folder,
-        "models/clip/text.rs",
-        "pub struct Text {\n    a: candle_nn::Linear,\n}\n",
-    );
-    file(
-        &folder,
-        "models/vision.rs",
-        "pub use crate::models::far::Vision;\n",
-    );
-    file(
-        &folder,
-        "models/far.rs",
-        "pub struct Vision(candle_nn::Embedding);\n",
-    );
     let alone = json(&[], &model);
-    assert_eq!(
-        alone["files"][0]["todo"].as_array().unwrap().len(),
-        2,
-        "{alone}"
-    );
+    assert_eq!(left(&alone).len(), 2, "{alone}");
     assert_eq!(alone["files"][0]["lines_added"], 2, "{alone}");
-    assert!(
-        dynquant(&["port", "--write"], &[&folder.path().join("models")])
-            .status
-            .success()
-    );
-    let status = dynquant(&["port", "--check"], &[&model]).status;
-    assert_eq!(status.code(), Some(0));
+    said(&["port", "--write"], &[&folder.path().join("models")]);
+    assert_eq!(status(&["--check"], &model), Some(0));
 }
 
 /// A model of one file that calls functions of others, and traits whose types are elsewhere.
 #[test]
 fn what_a_file_lacks_is_named() {
-    let folder = folder();
-    file(&folder, "src/main.rs", "mod llama;\n");
-    file(
-        &folder,
-        "Cargo.toml",
-        "[dependencies]\ncandle-nn = \"0.11\"\n",
-    );
+    let folder = files([
+        ("src/main.rs", "mod llama;\n"),
+        ("Cargo.toml", "[dependencies]\ncandle-nn = \"0.11\"\n"),
+    ]);
     let text = "use candle::{Result, Tensor};\nuse super::with_tracing::QMatMul;\n\n\
                 pub struct A {\n    a: candle_nn::Linear,\n    b: QMatMul,\n}\n\n\
                 fn f(xs: Tensor) -> Result<Tensor> {\n    crate::utils::repeat_kv(xs, 2)\n}\n";
     let model = file(&folder, "src/llama.rs", text);
     let report = json(&[], &model);
-    let todos = report["files"][0]["todo"].as_array().unwrap();
-    let whats: Vec<_> = todos
-        .iter()
-        .map(|todo| todo["what"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        whats,
-        [
-            "`super::with_tracing` is not in this crate",
-            "`crate::utils` is not in this crate"
-        ]
-    );
+    let absent = ["`super::with_tracing`", "`crate::utils`"];
+    let absent = absent.map(|path| format!("{path} is not in this crate"));
+    assert_eq!(left(&report), absent);
     let lines = report["needs"][0]["lines"].as_array().unwrap();
     assert_eq!(lines.len(), 2, "{report}");
     assert!(lines[0].as_str().unwrap().starts_with("candle = "));
     // With its file there, and with the dependencies.
     file(&folder, "src/utils.rs", "pub fn repeat_kv() {}\n");
     file(&folder, "src/with_tracing.rs", "pub struct QMatMul;\n");
-    file(
-        &folder,
-        "Cargo.toml",
-        "[dependencies]\ncandle-nn = \"0.11\"\ncandle.workspace = true\ncandle-dynquant = {}\n",
-    );
+    let manifest =
+        "[dependencies]\ncandle-nn = \"0.11\"\ncandle.workspace = true\ncandle-dynquant = {}\n";
+    file(&folder, "Cargo.toml", manifest);
     let report = json(&[], &model);
-    assert_eq!(
-        report["files"][0]["todo"].as_array().unwrap().len(),
-        0,
-        "{report}"
-    );
+    assert_eq!(left(&report).len(), 0, "{report}");
     assert_eq!(report["needs"].as_array().unwrap().len(), 0, "{report}");
 }
 
@@ -97,34 +87,18 @@ fn layers_of_other_files_are_seen() {
                   impl Linear {\n    pub fn new(weight: Tensor) -> Self {\n        Self { weight }\n    }\n\n\
                   pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
                   xs.matmul(&self.weight.t()?)\n    }\n}\n";
-    file(
-        &folder,
-        "src/lib.rs",
-        "mod layers;\nmod model;\n#[cfg(feature = \"cuda\")]\nmod flash;\n",
-    );
+    let modules = "mod layers;\nmod model;\n#[cfg(feature = \"cuda\")]\nmod flash;\n";
+    file(&folder, "src/lib.rs", modules);
     file(&folder, "src/layers.rs", layers);
     let model = "use crate::layers::Linear;\n\npub struct Model {\n    layers: Vec<Linear>,\n}\n";
     let model = file(&folder, "src/model.rs", model);
     let flash = "use candle_nn::Linear;\n\npub struct Flash {\n    layers: Vec<Linear>,\n}\n";
     let flash = file(&folder, "src/flash.rs", flash);
-    let before = fs::read_to_string(&flash).unwrap();
+    let before = read(&flash);
     let report = json(&["--write"], folder.path());
-    let left: Vec<_> = report["files"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|f| &f["todo"])
-        .collect();
-    assert!(
-        left.iter().all(|todo| todo.as_array().unwrap().is_empty()),
-        "{report}"
-    );
-    assert!(
-        fs::read_to_string(&model)
-            .unwrap()
-            .contains("#[derive(Quantizable)]")
-    );
-    assert_eq!(fs::read_to_string(&flash).unwrap(), before);
+    assert!(left(&report).is_empty(), "{report}");
+    has(&read(&model), "#[derive(Quantizable)]");
+    assert_eq!(read(&flash), before);
     // A trait whose types are in another file, and one of another crate.
     let objects = "use crate::model::Head;\n\npub struct A {\n    layer: candle_nn::Linear,\n    \
                    head: Box<dyn Head>,\n    other: std::sync::Arc<dyn far::Layer>,\n}\n";
@@ -142,8 +116,7 @@ fn layers_of_other_files_are_seen() {
 /// A crate's own `with_tracing` is no candle-transformers', if its functions are others.
 #[test]
 fn a_tracing_module_of_the_crates_own_stays() {
-    let folder = folder();
-    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
+    let folder = files([MANIFEST, ("src/lib.rs", "mod model;\nmod with_tracing;\n")]);
     let model = "use crate::with_tracing::{linear, TracedLinear};\nuse candle_nn::VarBuilder;\n\n\
                  pub struct A {\n    a: TracedLinear,\n}\n\nimpl A {\n    \
                  pub fn load(vb: VarBuilder) -> candle::Result<Self> {\n        \
@@ -154,18 +127,10 @@ fn a_tracing_module_of_the_crates_own_stays() {
                -> candle::Result<TracedLinear> {\n    let _ = rank;\n    \
                Ok(TracedLinear { inner: candle_nn::linear(i, o, vb)? })\n}\n";
     file(&folder, "src/with_tracing.rs", own);
-    file(&folder, "src/lib.rs", "mod model;\nmod with_tracing;\n");
-    let output = dynquant(&["port", "--write"], &[folder.path().join("src").as_path()]);
-    assert!(output.status.success(), "{output:?}");
-    let ported = fs::read_to_string(&model).unwrap();
-    assert!(
-        ported.contains("use crate::with_tracing::{linear, TracedLinear};"),
-        "{ported}"
-    );
-    assert!(
-        ported.contains("#[derive(Quantizable)]\npub struct A"),
-        "{ported}"
-    );
+    said(&["port", "--write"], &[&folder.path().join("src")]);
+    let ported = read(&model);
+    has(&ported, "use crate::with_tracing::{linear, TracedLinear};");
+    has(&ported, "#[derive(Quantizable)]\npub struct A");
 }
 
 /// A crate may pass `candle_nn` on.
@@ -176,15 +141,11 @@ fn layers_of_a_candle_that_is_passed_on_are_ported() {
         let text =
             format!("use {path}::{{Linear, Module}};\n\npub struct A {{\n    a: Linear,\n}}\n");
         let model = file(&folder, "a.rs", &text);
-        let output = dynquant(&["port", "--write"], &[model.as_path()]);
-        assert!(output.status.success(), "{output:?}");
-        let ported = fs::read_to_string(&model).unwrap();
-        assert!(
-            ported.contains("use candle_dynquant::nn::Linear;"),
-            "{ported}"
-        );
-        assert!(ported.contains(&format!("use {path}::Module;")), "{ported}");
-        assert!(ported.contains("#[derive(Quantizable)]"), "{ported}");
+        said(&["port", "--write"], &[&model]);
+        let ported = read(&model);
+        has(&ported, "use candle_dynquant::nn::Linear;");
+        has(&ported, &format!("use {path}::Module;"));
+        has(&ported, "#[derive(Quantizable)]");
     }
 }
 
@@ -198,7 +159,7 @@ fn another_candle_is_named() {
         file(
             &folder,
             "a/Cargo.toml",
-            &format!("[package]\nname = \"a\"\n{manifest}"),
+            &format!("{}{manifest}", MANIFEST.1),
         );
         file(&folder, "Cargo.toml", &format!("[workspace]\n{root}"));
         let report = json(&[], &model);
@@ -217,38 +178,38 @@ fn another_candle_is_named() {
     }
     let cases = [
         (
-            "candle-core = \"0.8\"\ncandle-nn = \"0.8\"",
-            "candle-core and candle-nn are 0.8",
+            "candle-core = '0.8'\ncandle-nn = '0.8'",
+            "core and candle-nn are 0.8",
         ),
         (
-            "candle = { package = \"candle-core\", version = \"=0.11.0\" }",
-            "candle-core is =0.11.0",
+            "candle = { package = 'candle-core', version = '=0.11.0' }",
+            "core is =0.11.0",
         ),
         (
-            "candle-nn = { git = \"https://x/c\", rev = \"12\" }",
-            "candle-nn is 12 of https://x/c",
+            "candle-nn = { git = 'https://x/c', rev = '12' }",
+            "nn is 12 of https://x/c",
         ),
         (
-            "candle-nn = { git = \"https://x/c\" }",
-            "candle-nn is of https://x/c",
+            "candle-nn = { git = 'https://x/c' }",
+            "nn is of https://x/c",
         ),
         (
-            "candle-core = { git = \"https://x/c\", version = \"0.8.4\" }",
-            "candle-core is 0.8.4 of https://x/c",
+            "candle-core = { git = 'https://x/c', version = '0.8.4' }",
+            "core is 0.8.4 of https://x/c",
         ),
         (
-            "candle-core = { path = \"../candle\" }",
-            "candle-core is 0.9.2 of the folder ../candle",
+            "candle-core = { path = '../candle' }",
+            "core is 0.9.2 of the folder ../candle",
         ),
     ];
-    file(
-        &folder,
-        "candle/Cargo.toml",
-        "[package]\nname = \"candle-core\"\nversion = \"0.9.2\"\n",
-    );
+    let other = "[package]\nname = \"candle-core\"\nversion = \"0.9.2\"\n";
+    file(&folder, "candle/Cargo.toml", other);
     for (lines, expected) in cases {
         let manifest = format!("[dependencies]\n{lines}\n");
-        assert_eq!(found(&manifest, ""), [format!("a/Cargo.toml: {expected}")]);
+        assert_eq!(
+            found(&manifest, ""),
+            [format!("a/Cargo.toml: candle-{expected}")]
+        );
     }
     let inherited = "[target.'cfg(unix)'.dependencies]\ncandle.workspace = true\n";
     let root = "[workspace.dependencies.candle]\npackage = \"candle-core\"\nversion = \"0.10\"\n";
@@ -257,24 +218,16 @@ fn another_candle_is_named() {
     let package =
         "[[package]]\nname = \"candle-core\"\nversion = \"0.10.2\"\nsource = \"registry+x\"\n";
     file(&folder, "Cargo.lock", package);
-    assert_eq!(
-        found(inherited, root),
-        ["Cargo.toml: candle-core is 0.10.2"]
-    );
+    let locked = "candle-core is 0.10.2";
+    assert_eq!(found(inherited, root), [format!("Cargo.toml: {locked}")]);
     // It is one line, and no Cargo.toml that cannot be read is in the way.
-    let output = dynquant(&["port", "--check"], &[&model]);
-    let lines = text(&output.stderr);
-    let mut lines = lines
-        .lines()
-        .filter(|line| line.contains("candle-core is 0.10.2"));
-    let line = lines.next().unwrap();
+    let said = stderr(&dynquant(&["port", "--check"], &[&model]));
+    let lines: Vec<_> = said.lines().filter(|line| line.contains(locked)).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    has(lines[0], "needs 0.11.1 or a later 0.11");
     assert!(
-        lines.next().is_none() && line.contains("needs 0.11.1 or a later 0.11"),
-        "{line}"
-    );
-    assert!(
-        line.ends_with("own-project.md#releases-of-candle"),
-        "{line}"
+        lines[0].ends_with("own-project.md#releases-of-candle"),
+        "{said}"
     );
     assert!(found("[dependencies]\ncandle-core = 3\nx =", "").is_empty());
 }
@@ -301,8 +254,7 @@ fn a_trait_of_many_places_is_one_line() {
     let todo = &report["files"][1]["todo"];
     assert_eq!(todo.as_array().unwrap().len(), 3, "{report}");
     assert_eq!(todo[0]["trait"], "Layer");
-    let output = dynquant(&["port"], &[folder.path()]);
-    let lines = text(&output.stderr);
+    let lines = said(&["port"], &[folder.path()]);
     let places: Vec<_> = lines.lines().filter(|line| line.contains("dyn ")).collect();
     let first = first.display();
     assert_eq!(
@@ -317,12 +269,8 @@ fn a_trait_of_many_places_is_one_line() {
         "{lines}"
     );
     // One is as before.
-    let output = dynquant(&["port"], &[&second]);
-    let lines = text(&output.stderr);
-    assert!(
-        lines.contains("b.rs:5: `dyn Module` hides the layers in it\n"),
-        "{lines}"
-    );
+    let lines = said(&["port"], &[&second]);
+    has(&lines, "b.rs:5: `dyn Module` hides the layers in it\n");
 }
 
 /// A trait of another crate that is ported, too, is known by its types.
@@ -340,38 +288,26 @@ fn traits_of_a_workspace_are_known() {
     let app = "use other::Far;\nuse plain_tools::Tool;\n\npub struct App {\n    \
                tool: Box<dyn Tool>,\n    far: Box<dyn Far>,\n}\n";
     file(&folder, "app/src/lib.rs", app);
-    let left = || {
-        let report = json(&[], folder.path());
-        let files = report["files"].as_array().unwrap().iter();
-        let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
-        let whats = todos.map(|todo| todo["what"].as_str().unwrap().to_owned());
-        whats.collect::<Vec<_>>()
-    };
-    assert_eq!(left(), ["`dyn Far` may hide layers"]);
+    let report = json(&[], folder.path());
+    assert_eq!(left(&report), ["`dyn Far` may hide layers"]);
     let hides = format!("{traits}\npub struct Saw(candle_nn::Linear);\n\nimpl Tool for Saw {{}}\n");
     fs::write(tools, hides).unwrap();
-    assert!(
-        left().contains(&"`dyn Tool` may hide layers".to_owned()),
-        "{:?}",
-        left()
-    );
+    let report = json(&[], folder.path());
+    let hidden = "`dyn Tool` may hide layers";
+    assert!(left(&report).contains(&hidden), "{report}");
 }
 
 /// A layer's type is known where a glob of the crate's own modules brings it.
 #[test]
 fn globs_of_the_crates_own_modules_are_resolved() {
-    let folder = folder();
-    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
-    file(
-        &folder,
-        "src/lib.rs",
-        "mod layers;\nmod model;\nmod other;\n",
-    );
-    file(
-        &folder,
-        "src/layers/mod.rs",
-        "mod dense;\n\npub use dense::*;\npub use super::*;\n",
-    );
+    let folder = files([
+        MANIFEST,
+        ("src/lib.rs", "mod layers;\nmod model;\nmod other;\n"),
+        (
+            "src/layers/mod.rs",
+            "mod dense;\n\npub use dense::*;\npub use super::*;\n",
+        ),
+    ]);
     let dense = "use candle::Tensor;\n\npub struct Dense {\n    weight: Tensor,\n}\n\n\
                  impl Dense {\n    pub fn new(weight: Tensor) -> Self {\n        \
                  Self { weight }\n    }\n\n    \
@@ -392,21 +328,13 @@ fn globs_of_the_crates_own_modules_are_resolved() {
                  let xs = xs.matmul(&self.w.t()?)?;\n        Ok(xs.broadcast_add(&self.b)?)\n    }\n\
                  }\n";
     let child = file(&folder, "src/other/child.rs", child);
-    let output = dynquant(&["port", "--write"], &[folder.path()]);
-    let said = text(&output.stderr);
-    assert!(said.contains(" 0 places left to you, 0 errors"), "{said}");
-    let ported = fs::read_to_string(model).unwrap();
-    assert!(
-        ported.contains("#[derive(Quantizable)]\npub struct Model"),
-        "{ported}"
-    );
-    let ported = fs::read_to_string(child).unwrap();
-    assert!(
-        ported.contains("#[derive(Quantizable)]\npub struct Child"),
-        "{ported}"
-    );
-    assert!(ported.contains("inner: nn::Linear"), "{ported}");
-    assert!(ported.contains("use super::*;"), "{ported}");
+    let said = said(&["port", "--write"], &[folder.path()]);
+    has(&said, " 0 places left to you, 0 errors");
+    has(&read(&model), "#[derive(Quantizable)]\npub struct Model");
+    let ported = read(&child);
+    has(&ported, "#[derive(Quantizable)]\npub struct Child");
+    has(&ported, "inner: nn::Linear");
+    has(&ported, "use super::*;");
     let again = json(&[], folder.path());
     let files = again["files"].as_array().unwrap();
     assert!(files.iter().all(|file| file["changed"] == false), "{again}");
@@ -415,26 +343,23 @@ fn globs_of_the_crates_own_modules_are_resolved() {
 /// Functions that a module passes on are no modules, and a test is a crate of its own.
 #[test]
 fn names_that_are_passed_on_are_not_absent() {
-    let folder = folder();
-    file(&folder, "Cargo.toml", "[package]\nname = \"a\"\n");
-    file(&folder, "src/lib.rs", "mod model;\nmod utils;\n");
-    file(
-        &folder,
-        "src/utils/mod.rs",
-        "mod heads;\n\npub use heads::*;\n",
-    );
-    file(&folder, "src/utils/heads.rs", "pub fn repeat_kv() {}\n");
     let model = "use candle_nn::Linear;\nuse crate::utils::{absent::A, repeat_kv};\n";
-    file(&folder, "src/model.rs", model);
     let test = "mod common;\n\nuse crate::common::model;\nuse candle_nn::Linear;\n";
-    file(&folder, "tests/model.rs", test);
-    file(&folder, "tests/common/mod.rs", "pub fn model() {}\n");
     let other = "use crate::absent::Other;\n\nimpl Other {\n    \
                  fn gelu(&self) -> R<Self> {\n        self.gelu()?\n    }\n}\n";
-    file(&folder, "src/other.rs", other);
+    let folder = files([
+        MANIFEST,
+        ("src/lib.rs", "mod model;\nmod utils;\n"),
+        ("src/utils/mod.rs", "mod heads;\n\npub use heads::*;\n"),
+        ("src/utils/heads.rs", "pub fn repeat_kv() {}\n"),
+        ("src/model.rs", model),
+        ("tests/model.rs", test),
+        ("tests/common/mod.rs", "pub fn model() {}\n"),
+        ("src/other.rs", other),
+    ]);
     let report = json(&[], folder.path());
-    let files = report["files"].as_array().unwrap().iter();
-    let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
-    let whats: Vec<_> = todos.map(|todo| todo["what"].as_str().unwrap()).collect();
-    assert_eq!(whats, ["`crate::utils::absent` is not in this crate"]);
+    assert_eq!(
+        left(&report),
+        ["`crate::utils::absent` is not in this crate"]
+    );
 }

@@ -1,40 +1,24 @@
 //! `dynquant port` as it is run.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod crates;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
+use common::{SMALL, dynquant, file, folder, has, printed, read, said, stderr};
 use serde_json::Value;
-use tempfile::TempDir;
-
-fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-    command.args(args).args(paths).output().unwrap()
-}
 
 fn json(args: &[&str], path: &Path) -> Value {
-    let output = dynquant(&[&["port", "--json"], args].concat(), &[path]);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    common::json(&[&["port", "--json"], args].concat(), path)
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+/// The status of the command.
+fn status(args: &[&str], path: &Path) -> Option<i32> {
+    dynquant(&[&["port"], args].concat(), &[path]).status.code()
 }
 
-fn folder() -> TempDir {
-    tempfile::tempdir().unwrap()
-}
-
-fn file(folder: &TempDir, name: &str, text: &str) -> PathBuf {
-    let path = folder.path().join(name);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, text).unwrap();
-    path
-}
-
-const SMALL: &str = "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}\n";
 const PORTED: &str = "use candle_dynquant::nn::Linear;\nuse candle_dynquant::Quantizable;\n\n\
                       #[derive(Quantizable)]\npub struct A {\n    a: Linear,\n}\n";
 
@@ -47,10 +31,8 @@ const MACRO: &str = "macro_rules! model {\n    ($($item:item)*) => { $($item)* }
 #[test]
 fn files_become_what_is_expected() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let mut names: Vec<_> = fs::read_dir(&golden)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let entries = fs::read_dir(&golden).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     names.retain(|path| path.extension().is_some_and(|ext| ext == "rs"));
     names.sort();
     assert!(names.len() > 8);
@@ -58,31 +40,23 @@ fn files_become_what_is_expected() {
     for path in names {
         let name = path.file_name().unwrap().to_str().unwrap();
         let folder = folder();
-        let before = fs::read_to_string(&path).unwrap();
-        let copy = file(&folder, name, &before);
+        let copy = file(&folder, name, &read(&path));
         let todo = &json(&[], &copy)["files"][0]["todo"];
         let report = json(&["--write"], &copy);
         assert_eq!(report["files"][0]["error"], Value::Null, "{name}");
-        let ported = fs::read_to_string(&copy).unwrap();
-        let again = json(&[], &copy);
-        assert_eq!(again["files"][0]["changed"], false, "{name} changes again");
-        assert_eq!(
-            again["files"][0]["todo"], report["files"][0]["todo"],
-            "{name}"
-        );
-        let mut expected = ported;
+        let mut expected = read(&copy);
+        let again = &json(&[], &copy)["files"][0];
+        assert_eq!(again["changed"], false, "{name} changes again");
+        assert_eq!(again["todo"], report["files"][0]["todo"], "{name}");
         for todo in todo.as_array().unwrap() {
-            expected += &format!(
-                "// left: line {}: {}\n",
-                todo["line"],
-                todo["what"].as_str().unwrap()
-            );
+            let what = todo["what"].as_str().unwrap();
+            expected += &format!("// left: line {}: {what}\n", todo["line"]);
         }
         let wanted = golden.join("ported").join(name);
         if std::env::var_os("DYNQUANT_UPDATE").is_some() {
             fs::create_dir_all(wanted.parent().unwrap()).unwrap();
             fs::write(&wanted, &expected).unwrap();
-        } else if fs::read_to_string(&wanted).unwrap() != expected {
+        } else if read(&wanted) != expected {
             wrong.push(format!("{name}:\n{expected}"));
         }
     }
@@ -93,33 +67,26 @@ fn files_become_what_is_expected() {
 fn a_diff_is_printed_and_nothing_is_written() {
     let folder = folder();
     let path = file(&folder, "a.rs", SMALL);
-    let output = dynquant(&["port"], &[&path]);
-    assert!(output.status.success());
-    let diff = text(&output.stdout);
-    assert!(
-        diff.contains("-use candle_nn::Linear;\n") && diff.contains("+#[derive(Quantizable)]\n")
-    );
+    let diff = printed(&["port"], &[&path]);
+    has(&diff, "-use candle_nn::Linear;\n");
+    has(&diff, "+#[derive(Quantizable)]\n");
     assert!(!diff.contains('\u{1b}'), "no colours to a pipe");
-    assert_eq!(fs::read_to_string(&path).unwrap(), SMALL);
+    assert_eq!(read(&path), SMALL);
 }
 
 #[test]
 fn check_tells_by_its_status() {
     let folder = folder();
     let path = file(&folder, "a.rs", SMALL);
-    let status = |path: &Path| dynquant(&["port", "--check"], &[path]).status.code();
-    assert_eq!(status(&path), Some(1));
-    assert_eq!(fs::read_to_string(&path).unwrap(), SMALL);
-    assert!(dynquant(&["port", "--write"], &[&path]).status.success());
-    assert_eq!(fs::read_to_string(&path).unwrap(), PORTED);
-    assert_eq!(status(&path), Some(0));
-    assert_eq!(dynquant(&["port"], &[&path]).stdout, b"");
-    let left = file(
-        &folder,
-        "b.rs",
-        "pub struct B {\n    b: Box<dyn Module>,\n}\n",
-    );
-    assert_eq!(status(&left), Some(1));
+    assert_eq!(status(&["--check"], &path), Some(1));
+    assert_eq!(read(&path), SMALL);
+    assert_eq!(status(&["--write"], &path), Some(0));
+    assert_eq!(read(&path), PORTED);
+    assert_eq!(status(&["--check"], &path), Some(0));
+    assert_eq!(printed(&["port"], &[&path]), "");
+    let left = "pub struct B {\n    b: Box<dyn Module>,\n}\n";
+    let left = file(&folder, "b.rs", left);
+    assert_eq!(status(&["--check"], &left), Some(1));
 }
 
 #[test]
@@ -127,17 +94,12 @@ fn line_ends_marks_and_attributes_stay() {
     let folder = folder();
     let text = format!("\u{feff}#![allow(unused)]\n//! ü\n{SMALL}").replace('\n', "\r\n");
     let path = file(&folder, "a.rs", &text);
-    assert!(dynquant(&["port", "--write"], &[&path]).status.success());
-    let ported = fs::read_to_string(&path).unwrap();
+    said(&["port", "--write"], &[&path]);
+    let ported = read(&path);
     assert_eq!(ported.matches('\n').count(), ported.matches("\r\n").count());
-    assert!(
-        ported.starts_with("\u{feff}#![allow(unused)]\r\n//! ü\r\n"),
-        "{ported:?}"
-    );
-    assert!(
-        ported.contains("#[derive(Quantizable)]\r\npub struct A"),
-        "{ported:?}"
-    );
+    let start = "\u{feff}#![allow(unused)]\r\n//! ü\r\n";
+    assert!(ported.starts_with(start), "{ported:?}");
+    has(&ported, "#[derive(Quantizable)]\r\npub struct A");
 }
 
 #[test]
@@ -146,37 +108,32 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
     let deep = format!("fn f() {{ {} }}", "(".repeat(100_000));
     let long = format!("fn f() {{ {}1 }}", "1+".repeat(200_000));
     let many = (0..=100_000).map(|i| format!("struct A{i};")).collect();
+    let twice = "struct A(candle_nn::Linear);\nstruct A {}\n";
     let cases = [
         ("no_rust.rs", "fn f() {}\n\nstruct {\n".to_owned(), 3),
         ("open.rs", "fn f() {\n".to_owned(), 1),
         ("deep.rs", deep, 1),
         ("long.rs", long, 1),
         ("types.rs", many, 1),
-        (
-            "twice.rs",
-            "struct A(candle_nn::Linear);\nstruct A {}\n".to_owned(),
-            2,
-        ),
+        ("twice.rs", twice.to_owned(), 2),
         ("macro.rs", format!("{SMALL}\n{MACRO}"), 10),
     ];
     for (name, text, line) in cases {
         let path = file(&folder, name, &text);
         let output = dynquant(&["port", "--write"], &[&path]);
         assert_eq!(output.status.code(), Some(1), "{name}");
-        let message = self::text(&output.stderr);
-        assert!(
-            message.contains(&format!("{}:{line}: error: ", path.display())),
-            "{name}: {message}"
+        has(
+            &stderr(&output),
+            &format!("{}:{line}: error: ", path.display()),
         );
-        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(read(&path), text);
     }
     // The author has seen it, or has derived it there.
     for text in [
         MACRO.replace("model! {", "// dynquant: keep\nmodel! {"),
         MACRO.replace("pub struct", "#[derive(Quantizable)] pub struct"),
     ] {
-        let path = file(&folder, "macro.rs", &text);
-        assert!(dynquant(&["port"], &[&path]).status.success(), "{text}");
+        said(&["port"], &[&file(&folder, "macro.rs", &text)]);
     }
     let path = folder.path().join("bytes.rs");
     fs::write(&path, b"// a\n// \xff\n").unwrap();
@@ -184,13 +141,9 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
     let absent = folder.path().join("absent.rs");
     let output = dynquant(&["port", "--write"], &[&path, &absent, &good]);
     assert_eq!(output.status.code(), Some(1));
-    let message = text(&output.stderr);
-    assert!(
-        message.contains("bytes.rs:2: error: not UTF-8"),
-        "{message}"
-    );
-    assert!(message.contains("absent.rs: error: "), "{message}");
-    assert_eq!(fs::read_to_string(&good).unwrap(), PORTED);
+    has(&stderr(&output), "bytes.rs:2: error: not UTF-8");
+    has(&stderr(&output), "absent.rs: error: ");
+    assert_eq!(read(&good), PORTED);
 }
 
 #[test]
@@ -219,20 +172,17 @@ fn odd_files_are_no_trouble() {
     ];
     for text in cases {
         let path = file(&folder, "a.rs", text);
-        let first = dynquant(&["port", "--write"], &[&path]);
-        assert!(
-            first.status.code().is_some_and(|code| code < 2),
-            "{text:?}: {first:?}"
-        );
-        let ported = fs::read_to_string(&path).unwrap();
-        dynquant(&["port", "--write"], &[&path]);
-        assert_eq!(fs::read_to_string(&path).unwrap(), ported, "{text:?}");
+        let first = status(&["--write"], &path);
+        assert!(first.is_some_and(|code| code < 2), "{text:?}: {first:?}");
+        let ported = read(&path);
+        status(&["--write"], &path);
+        assert_eq!(read(&path), ported, "{text:?}");
     }
     // Every beginning of a file.
     let whole = include_str!("../golden/decoder.rs");
     for end in (0..whole.len()).step_by(97) {
         let path = file(&folder, "a.rs", &whole[..end]);
-        let code = dynquant(&["port"], &[&path]).status.code();
+        let code = status(&[], &path);
         assert!(code.is_some_and(|code| code < 2), "{end}");
     }
 }
@@ -242,10 +192,7 @@ fn odd_files_are_no_trouble() {
 fn folders_links_and_rights() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = folder();
-    assert!(
-        dynquant(&["port"], &[folder.path()]).status.success(),
-        "an empty folder"
-    );
+    assert_eq!(status(&[], folder.path()), Some(0), "an empty folder");
     let one = file(&folder, "src/one.rs", SMALL);
     file(&folder, "src/inner/two.rs", SMALL);
     file(&folder, "src/notes.txt", "candle_nn");
@@ -256,37 +203,28 @@ fn folders_links_and_rights() {
 
     fs::set_permissions(&one, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.path().join("link.rs");
-    assert!(dynquant(&["port", "--write"], &[&link]).status.success());
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!(fs::read_to_string(&one).unwrap(), PORTED);
-    assert_eq!(
-        fs::metadata(&one).unwrap().permissions().mode() & 0o777,
-        0o640
-    );
+    said(&["port", "--write"], &[&link]);
+    assert!(link.is_symlink());
+    assert_eq!(read(&one), PORTED);
+    let mode = fs::metadata(&one).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
 
     let closed = file(&folder, "closed.rs", SMALL);
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o440)).unwrap();
     let output = dynquant(&["port", "--write"], &[&closed]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("read-only"));
+    has(&stderr(&output), "read-only");
     let fifo = folder.path().join("fifo.rs");
-    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
-    assert!(made.success());
+    common::fifo(&fifo);
     for arg in ["--check", "--write"] {
         let output = dynquant(&["port", arg], &[&fifo]);
         assert_eq!(output.status.code(), Some(1));
-        let message = text(&output.stderr);
-        assert!(
-            message.contains("expected a regular file, got a fifo"),
-            "{message}"
-        );
+        has(&stderr(&output), "expected a regular file, got a fifo");
     }
     fs::remove_file(&fifo).unwrap();
-    assert_eq!(fs::read_to_string(&closed).unwrap(), SMALL);
-    let left: Vec<_> = fs::read_dir(folder.path())
-        .unwrap()
-        .map(|e| e.unwrap().file_name())
-        .collect();
+    assert_eq!(read(&closed), SMALL);
+    let left = fs::read_dir(folder.path()).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 3, "nothing is left beside: {left:?}");
 }
 
@@ -311,8 +249,7 @@ fn the_models_of_candle_transformers() {
         return eprintln!("skipped: DYNQUANT_LONG is not set");
     }
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home =
-        home.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cargo"));
+    let home = home.unwrap_or_else(|| std::env::home_dir().unwrap().join(".cargo"));
     let sources = fs::read_dir(home.join("registry/src")).unwrap();
     let models = sources.map(|entry| entry.unwrap().path().join("candle-transformers-0.11.1/src"));
     let models = models.into_iter().find(|path| path.is_dir());
@@ -327,9 +264,8 @@ fn the_models_of_candle_transformers() {
     for file in files {
         assert_eq!(file["error"], Value::Null, "{file}");
         for todo in file["todo"].as_array().unwrap() {
-            *kinds
-                .entry(todo["what"].as_str().unwrap().to_owned())
-                .or_default() += 1;
+            let what = todo["what"].as_str().unwrap();
+            *kinds.entry(what.to_owned()).or_default() += 1;
         }
     }
     let changed = files.iter().filter(|file| file["changed"] == true).count();

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use syn::{Expr, Pat, Stmt};
+use syn::{Expr, Stmt};
 
-use crate::syntax::{axes, guard, ident, is_none, some_name, strip, without, words};
-use crate::unit::Unit;
+use crate::facts::{DEPTH, Facts};
+use crate::syntax::{
+    axes, called, condition, guard, ident, method, only, optional, some_name, strip, without, words,
+};
+
+/// Methods that change no more than a mask's shape or layout.
+const SHAPED: &[&str] = &["broadcast_as", "broadcast_left", "contiguous"];
 
 /// The facts that are known of scores so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Scores {
     pub q: String,
     pub k: String,
@@ -43,8 +48,9 @@ pub enum Cast {
 }
 
 /// Which keys count; the text is an expression of type `&Tensor` or `Option<&Tensor>`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mask {
+    #[default]
     None,
     Add(String),
     AddOption(String),
@@ -91,51 +97,51 @@ impl Scores {
 }
 
 /// The context in which expressions are read.
-pub struct Env<'e, 'u> {
-    pub unit: &'e Unit<'u>,
-    pub signature: Option<&'e syn::Signature>,
+pub struct Env<'e, 'f, 'u> {
+    pub facts: &'e Facts<'f, 'u>,
     /// The variable that holds scores.
     pub current: Option<(String, Scores)>,
     /// Variables that are masks with another shape: what they are made from.
     pub masks: BTreeMap<String, String>,
-    /// Whether an expression is a number.
-    pub is_number: &'e dyn Fn(&Expr) -> bool,
-    /// Whether a variable is an `Option<Tensor>`, by its definition; `None` where it is a
-    /// parameter.
-    pub is_owned: &'e dyn Fn(&Expr) -> Option<bool>,
-    /// Whether a variable is a reference, by its definition.
-    pub is_reference: &'e dyn Fn(&Expr) -> bool,
-    /// Whether a value given to this layer comes out as it is.
-    pub is_identity: &'e dyn Fn(&Expr) -> bool,
 }
 
-impl Env<'_, '_> {
+/// An expression of type `&Tensor` for one of type `Tensor` or `&Tensor`.
+pub fn borrow(facts: &Facts<'_, '_>, expr: &Expr) -> String {
+    let inner = unreferenced(without(expr, &["contiguous"]));
+    let text = facts.unit.source.slice(inner);
+    match inner {
+        Expr::Path(path)
+            if path.path.get_ident().is_some_and(|ident| {
+                facts.unit.is_borrowed(ident) || facts.is_reference(inner)
+            }) =>
+        {
+            text.to_owned()
+        }
+        _ => format!("&{text}"),
+    }
+}
+
+/// The expression that is referred to, or itself.
+fn unreferenced(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Reference(reference) => &reference.expr,
+        _ => expr,
+    }
+}
+
+impl Env<'_, '_, '_> {
     fn text(&self, expr: &Expr) -> String {
-        self.unit.source.slice(expr).to_owned()
+        self.facts.unit.source.slice(expr).to_owned()
     }
 
-    /// An expression of type `&Tensor` for one of type `Tensor` or `&Tensor`.
     pub fn borrow(&self, expr: &Expr) -> String {
-        let expr = without(expr, &["contiguous"]);
-        let inner = match expr {
-            Expr::Reference(reference) => &*reference.expr,
-            _ => expr,
-        };
-        if let Expr::Path(path) = inner
-            && path
-                .path
-                .get_ident()
-                .is_some_and(|ident| self.unit.is_borrowed(ident) || (self.is_reference)(inner))
-        {
-            return self.text(inner);
-        }
-        format!("&{}", self.text(inner))
+        borrow(self.facts, expr)
     }
 
     /// The keys, where this is their transposed view.
     fn keys(&self, expr: &Expr) -> String {
         let inner = without(expr, &["contiguous"]);
-        if let Expr::MethodCall(call) = strip(inner) {
+        if let Some(call) = method(inner) {
             let args: Vec<_> = call.args.iter().collect();
             let last_two = match call.method.to_string().as_str() {
                 "t" => args.is_empty(),
@@ -146,11 +152,7 @@ impl Env<'_, '_> {
                 return self.borrow(&call.receiver);
             }
         }
-        let inner = match inner {
-            Expr::Reference(reference) => &*reference.expr,
-            _ => inner,
-        };
-        format!("&{}.t()?", self.text(inner))
+        format!("&{}.t()?", self.text(unreferenced(inner)))
     }
 
     /// The scores that an expression computes.
@@ -179,9 +181,8 @@ impl Env<'_, '_> {
         };
         let mut scores = self.eval(last)?;
         for stmt in guards {
-            scores
-                .guards
-                .push(guard(stmt).then(|| self.unit.source.slice(stmt).to_owned())?);
+            let text = guard(stmt).then(|| self.facts.unit.source.slice(stmt))?;
+            scores.guards.push(text.to_owned());
         }
         Some(scores)
     }
@@ -195,16 +196,8 @@ impl Env<'_, '_> {
             ("matmul", [k]) => Some(Scores {
                 q: self.borrow(&call.receiver),
                 k: self.keys(k),
-                scale: Vec::new(),
-                mask: Mask::None,
-                has_cast_mask: false,
-                soft: false,
-                wide: false,
-                cast: None,
-                guards: Vec::new(),
-                shape: None,
-                keys: String::new(),
-                reads: self.reads(&[&call.receiver, k]),
+                reads: self.reads([&*call.receiver, k]),
+                ..Scores::default()
             }),
             ("broadcast_add" | "add", [mask]) => {
                 let scores = self.eval(&call.receiver).filter(|scores| !scores.soft)?;
@@ -221,8 +214,10 @@ impl Env<'_, '_> {
                 }
                 Some(scores)
             }
-            ("forward" | "forward_t", [xs]) if (self.is_identity)(&call.receiver) => self.eval(xs),
-            ("apply", [layer]) if (self.is_identity)(layer) => self.eval(&call.receiver),
+            ("forward" | "forward_t", [xs]) if self.facts.is_identity(&call.receiver) => {
+                self.eval(xs)
+            }
+            ("apply", [layer]) if self.facts.is_identity(layer) => self.eval(&call.receiver),
             ("affine", [factor, zero])
                 if ["0.", "0.0", "0f64"].contains(&self.text(zero).as_str())
                     && !self.mentions(factor) =>
@@ -258,9 +253,7 @@ impl Env<'_, '_> {
         let texts: Vec<_> = shape.elems.iter().map(|elem| self.text(elem)).collect();
         match texts.as_slice() {
             [batch, heads, queries, keys] if scores.shape.is_none() => {
-                scores
-                    .reads
-                    .extend(shape.elems.iter().flat_map(|elem| self.reads(&[elem])));
+                scores.reads.extend(self.reads(&shape.elems));
                 scores.shape = Some([batch.clone(), heads.clone(), queries.clone()]);
                 scores.keys.clone_from(keys);
             }
@@ -272,10 +265,7 @@ impl Env<'_, '_> {
     }
 
     fn call(&self, call: &syn::ExprCall) -> Option<Scores> {
-        let Expr::Path(path) = &*call.func else {
-            return None;
-        };
-        let name = path.path.segments.last()?.ident.to_string();
+        let name = called(call)?.segments.last()?.ident.to_string();
         let args: Vec<_> = call.args.iter().collect();
         let last_dim = |dim: &Expr| self.text(dim).ends_with("D::Minus1") || self.text(dim) == "3";
         let soft = match (name.as_str(), args.as_slice()) {
@@ -299,17 +289,16 @@ impl Env<'_, '_> {
         let factor = match binary.op {
             syn::BinOp::Mul(_) => '*',
             syn::BinOp::Div(_) => '/',
-            syn::BinOp::Add(_) => {
-                return self.added(scores, &binary.right);
-            }
+            syn::BinOp::Add(_) => return self.added(scores, &binary.right),
             _ => return None,
         };
-        let certain = (self.is_number)(&binary.right) && !self.mentions(&binary.right);
+        let is_number = self.facts.is_number(&binary.right, DEPTH);
+        let certain = is_number && !self.mentions(&binary.right);
         if scores.mask != Mask::None || !certain {
             return None;
         }
         scores.scale.push((factor, self.text(&binary.right)));
-        scores.reads.extend(self.reads(&[&binary.right]));
+        scores.reads.extend(self.reads([&*binary.right]));
         Some(scores)
     }
 
@@ -336,14 +325,8 @@ impl Env<'_, '_> {
 
     /// A mask as an expression of type `&Tensor`; it is broadcast where it is used.
     fn mask(&self, expr: &Expr) -> Option<String> {
-        let expr = self.without_cast(without(
-            expr,
-            &["broadcast_as", "broadcast_left", "contiguous"],
-        ));
-        let inner = match expr {
-            Expr::Reference(reference) => &*reference.expr,
-            _ => expr,
-        };
+        let expr = self.without_cast(without(expr, SHAPED));
+        let inner = unreferenced(expr);
         if let Some(name) = ident(inner)
             && let Some(made) = self.masks.get(&name)
         {
@@ -364,7 +347,7 @@ impl Env<'_, '_> {
     }
 
     fn is_cast(&self, mask: &Expr) -> bool {
-        let bare = without(mask, &["broadcast_as", "broadcast_left", "contiguous"]);
+        let bare = without(mask, SHAPED);
         !std::ptr::eq(self.without_cast(bare), bare)
     }
 
@@ -387,34 +370,26 @@ impl Env<'_, '_> {
         words(&self.text(expr)).any(|word| word == name)
     }
 
-    fn reads(&self, exprs: &[&Expr]) -> Vec<String> {
-        let texts = exprs.iter().map(|expr| self.text(expr));
-        texts
-            .flat_map(|text| words(&text).map(str::to_owned).collect::<Vec<_>>())
-            .collect()
+    fn reads<'x>(&self, exprs: impl IntoIterator<Item = &'x Expr>) -> Vec<String> {
+        let texts = exprs
+            .into_iter()
+            .map(|expr| self.facts.unit.source.slice(expr));
+        texts.flat_map(words).map(str::to_owned).collect()
     }
 
     /// `match mask { None => scores, Some(mask) => scores + mask }`.
     fn choice(&self, choice: &syn::ExprMatch) -> Option<Scores> {
-        let [a, b] = choice.arms.as_slice() else {
-            return None;
-        };
-        let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
-        let name = some_name(&some.pat).filter(|_| is_none(&none.pat))?;
+        let (name, some, none) = optional(choice)?;
         let plain = self.eval(&none.body)?;
         self.optional(&choice.expr, &name, plain, &some.body)
     }
 
     /// `if let Some(mask) = mask { scores + mask } else { scores }`.
     fn if_let(&self, choice: &syn::ExprIf) -> Option<Scores> {
-        let Expr::Let(bound) = &*choice.cond else {
-            return None;
-        };
+        let bound = condition(choice)?;
         let name = some_name(&bound.pat)?;
         let plain = self.eval(&choice.else_branch.as_ref()?.1)?;
-        let [Stmt::Expr(some, None)] = choice.then_branch.stmts.as_slice() else {
-            return None;
-        };
+        let some = only(&choice.then_branch)?;
         self.optional(&bound.expr, &name, plain, some)
     }
 
@@ -445,21 +420,11 @@ impl Env<'_, '_> {
     /// A variable as an expression of type `Option<&Tensor>`.
     pub fn option(&self, expr: &Expr) -> Option<String> {
         let name = ident(expr)?;
-        if let Some(owned) = (self.is_owned)(expr) {
+        if let Some(owned) = self.facts.is_owned(expr) {
             return owned.then(|| format!("{name}.as_ref()"));
         }
-        let ty = self
-            .signature?
-            .inputs
-            .iter()
-            .find_map(|input| match input {
-                syn::FnArg::Typed(input) => match &*input.pat {
-                    Pat::Ident(pat) if pat.ident == name => Some(self.unit.source.slice(&input.ty)),
-                    _ => None,
-                },
-                syn::FnArg::Receiver(_) => None,
-            })?;
-        match ty.replace(' ', "").as_str() {
+        let ty = self.facts.type_of_parameter(&name)?;
+        match self.facts.unit.source.slice(ty).replace(' ', "").as_str() {
             "Option<&Tensor>" => Some(name),
             "Option<Tensor>" | "&Option<Tensor>" => Some(format!("{name}.as_ref()")),
             _ => None,

@@ -6,14 +6,13 @@ use syn::{Expr, Stmt};
 
 use super::chain::Scores;
 
-/// Deep enough for any chain of definitions in a function.
-pub const DEPTH: usize = 24;
+/// Statements that go, and what stands for them.
+pub type Removed = Vec<(Range<usize>, Option<String>)>;
 
 /// Attention in one block.
 pub struct Found<'a> {
     pub scores: Scores,
-    /// Statements that go, and what stands for them.
-    pub removed: Vec<(Range<usize>, Option<String>)>,
+    pub removed: Removed,
     /// The product with the values, and the statement that it stands in.
     pub product: &'a Expr,
     pub values: &'a Expr,

@@ -1,12 +1,11 @@
 //! The call of `ops::scaled_dot_product_attention` in the place of attention.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use syn::{Expr, Stmt};
 
-use super::chain::{Cast, Env, Mask, Scores};
-use super::found::Found;
+use super::chain::{Cast, Mask, Scores, borrow};
+use super::found::{Found, Removed};
 use crate::draft::Draft;
 use crate::facts::Facts;
 use crate::source::Source;
@@ -33,28 +32,17 @@ pub fn write(
         ..
     } = found;
     let product_range = source.range(product);
-    let removed_starts = removed.iter().map(|(range, _)| range.start);
-    if removed_starts
+    let starts = removed.iter().map(|(range, _)| range.start);
+    if starts
         .chain([product_range.start])
         .any(|at| source.is_kept(at))
     {
         return;
     }
-    let number = |_: &Expr| false;
-    let env = Env {
-        unit: facts.unit,
-        signature: None,
-        current: None,
-        masks: BTreeMap::new(),
-        is_number: &number,
-        is_owned: &|_| None,
-        is_reference: &|expr| facts.is_reference(expr),
-        is_identity: &number,
-    };
     let call = Call {
         ops,
         scores: &scores,
-        operands: [scores.q.clone(), scores.k.clone(), env.borrow(values)],
+        operands: [scores.q.clone(), scores.k.clone(), borrow(facts, values)],
         is_four,
         indent: source.indent(product_range.start),
         column: product_range.start - source.line_start(product_range.start),
@@ -68,7 +56,7 @@ pub fn write(
     };
     let text = guarded(source, draft, &scores, text.to_owned(), product, last);
     draft.edits.rewrite(product_range, text);
-    let at = source.range(last).start;
+    let at = source.start(last);
     for (range, text) in joined(source, removed, at) {
         match text {
             Some(text) => draft.edits.rewrite(range, text),
@@ -102,36 +90,30 @@ fn guarded(
     let is_init = matches!(last, Stmt::Local(local) if local.init.as_ref()
         .is_some_and(|init| source.range(&*init.expr) == range));
     if !is_init {
-        let at = source.line_start(source.range(last).start);
+        let at = source.line_start(source.start(last));
+        let indent = source.indent(at);
         let lines = guards
             .iter()
-            .map(|guard| format!("{}{guard}{newline}", source.indent(at)));
+            .map(|guard| format!("{indent}{guard}{newline}"));
         draft.edits.insert(at, lines.collect::<String>());
         return call;
     }
     let inner = format!("{newline}{indent}    ");
-    let lines: String = guards
-        .iter()
-        .map(|guard| format!("{inner}{guard}"))
-        .collect();
+    let lines = guards.iter().map(|guard| format!("{inner}{guard}"));
+    let lines: String = lines.collect();
     let shifted = call.replace(newline, &format!("{newline}    "));
     format!("{{{lines}{inner}{shifted}{newline}{indent}}}")
 }
 
 /// Statements that go one after another as one, so that no empty lines are left between them. Their
 /// comments go, too, but for those above the first if the call at `call` follows.
-pub fn joined(
-    source: &Source<'_>,
-    removed: Vec<(Range<usize>, Option<String>)>,
-    call: usize,
-) -> Vec<(Range<usize>, Option<String>)> {
+pub fn joined(source: &Source<'_>, removed: Removed, call: usize) -> Removed {
     let blank = |range: Range<usize>| source.text[range].trim().is_empty();
-    let mut all: Vec<(Range<usize>, Option<String>)> = Vec::new();
+    let mut all = Removed::new();
     for (range, text) in removed {
-        let range = if text.is_none() {
-            source.with_comments(range)
-        } else {
-            range
+        let range = match text {
+            None => source.with_comments(range),
+            Some(_) => range,
         };
         match all.last_mut() {
             Some((last, None)) if text.is_none() && blank(last.end..range.start) => {
@@ -186,7 +168,8 @@ impl Call<'_> {
         args.push(scale(&self.scores.scale));
         let mut after = String::new();
         if !self.is_four {
-            after += if self.scores.shape.is_some() {
+            let is_shaped = self.scores.shape.is_some();
+            after += if is_shaped {
                 ".flatten_to(1)?"
             } else {
                 ".squeeze(0)?"
@@ -208,12 +191,11 @@ impl Call<'_> {
         let inner = format!("{newline}{indent}    ");
         let lines: String = args.iter().map(|arg| format!("{inner}{arg},")).collect();
         let after = after.replace(")?.", &format!(")?{newline}{indent}."));
-        let gap = if after.is_empty() {
-            String::new()
-        } else {
-            format!("{newline}{indent}")
-        };
-        format!("{ops}::scaled_dot_product_attention({lines}{newline}{indent})?{gap}{after}")
+        let mut text = format!("{ops}::scaled_dot_product_attention({lines}{newline}{indent})?");
+        if !after.is_empty() {
+            text += &format!("{newline}{indent}{after}");
+        }
+        text
     }
 
     /// An operand of rank 4: our attention wants batch and heads apart.

@@ -3,34 +3,26 @@
 use syn::{Expr, Stmt};
 
 use super::chain::{Env, Mask, Scores};
-use crate::syntax::{assigned, ident, some_name, strip};
+use crate::syntax::{assigned, condition, ident, is, method, only, some_name};
 
 /// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
-pub fn broadcast_mask(env: &Env<'_, '_>, stmt: &Stmt) -> Option<(String, String)> {
+pub fn broadcast_mask(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(String, String)> {
     let (name, expr) = assigned(stmt)?;
-    let Expr::MethodCall(call) = strip(expr) else {
-        return None;
-    };
+    let call = method(expr)?;
     let by_scores = call.method == "broadcast_as" && call.args.iter().any(|arg| env.mentions(arg));
     (by_scores && !env.mentions(&call.receiver)).then(|| (name, env.borrow(&call.receiver)))
 }
 
 /// `let scores = if first { scores } else { let mask = ..; masked_fill(&scores, &mask, -inf)? };`
-pub fn excluded_later(
-    env: &Env<'_, '_>,
-    stmt: &Stmt,
-    name: &str,
-    scores: &Scores,
-) -> Option<(Scores, String)> {
+pub fn excluded_later(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, String)> {
+    let (name, scores) = env.current.as_ref()?;
     let (bound, Expr::If(choice)) = assigned(stmt)? else {
         return None;
     };
     if bound != *name || scores.mask != Mask::None || matches!(&*choice.cond, Expr::Let(_)) {
         return None;
     }
-    let [Stmt::Expr(plain, None)] = choice.then_branch.stmts.as_slice() else {
-        return None;
-    };
+    let plain = only(&choice.then_branch)?;
     let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
         return None;
     };
@@ -38,21 +30,19 @@ pub fn excluded_later(
         return None;
     };
     let (mask, made) = assigned(made)?;
-    let made = match strip(made) {
-        Expr::MethodCall(call) if call.method == "broadcast_as" => &*call.receiver,
-        _ => made,
-    };
+    let broadcast = method(made).filter(|call| call.method == "broadcast_as");
+    let made = broadcast.map_or(made, |call| &call.receiver);
     let Expr::Call(filled) = &*filled.expr else {
         return None;
     };
     let [xs, filler, value] = filled.args.iter().collect::<Vec<_>>()[..] else {
         return None;
     };
-    let source = env.unit.source;
-    let certain = ident(plain).is_some_and(|plain| plain == *name)
+    let source = env.facts.unit.source;
+    let certain = is(plain, name)
         && source.slice(&*filled.func).ends_with("masked_fill")
-        && ident(xs).is_some_and(|xs| xs == *name)
-        && ident(filler).is_some_and(|filler| filler == mask)
+        && is(xs, name)
+        && is(filler, &mask)
         && source.slice(value).ends_with("f32::NEG_INFINITY")
         && matches!(made, Expr::Try(_))
         && !env.mentions(made)
@@ -72,32 +62,24 @@ pub fn excluded_later(
 }
 
 /// `if let Some(mask) = mask { let mask = ..; scores = scores.broadcast_add(&mask)? }`
-pub fn added_maybe(
-    env: &Env<'_, '_>,
-    stmt: &Stmt,
-    name: &str,
-    scores: &Scores,
-) -> Option<(Scores, Option<String>)> {
+pub fn added_maybe(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
+    let (name, scores) = env.current.as_ref()?;
     let Stmt::Expr(Expr::If(choice), _) = stmt else {
         return None;
     };
-    let Expr::Let(bound) = &*choice.cond else {
-        return None;
-    };
+    let bound = condition(choice)?;
     let given = some_name(&bound.pat)?;
     let (last, before) = choice.then_branch.stmts.split_last()?;
     let Stmt::Expr(Expr::Assign(last), _) = last else {
         return None;
     };
-    let Expr::MethodCall(call) = strip(&last.right) else {
-        return None;
-    };
+    let call = method(&last.right)?;
     let mask = ident(call.args.first()?)?;
     let is_first = scores.mask == Mask::None;
     let certain = !scores.soft
         && choice.else_branch.is_none()
-        && ident(&last.left).is_some_and(|left| left == *name)
-        && ident(&call.receiver).is_some_and(|left| left == *name)
+        && is(&last.left, name)
+        && is(&call.receiver, name)
         && (call.method == "broadcast_add" || call.method == "add");
     let option = env.option(&bound.expr).filter(|_| certain)?;
     let mut scores = scores.clone();
@@ -109,7 +91,7 @@ pub fn added_maybe(
         [made] if is_first => {
             let (made_name, made) = assigned(made)?;
             let Expr::Try(made) = made else { return None };
-            let made = env.unit.source.slice(&*made.expr);
+            let made = env.facts.unit.source.slice(&*made.expr);
             if made_name != mask || made.contains('?') || made.contains('|') {
                 return None;
             }

@@ -5,8 +5,7 @@ use std::ops::Range;
 use syn::{Block, Expr, Stmt};
 
 use super::chain::Scores;
-use super::found::DEPTH;
-use crate::facts::Facts;
+use crate::facts::{DEPTH, Facts};
 use crate::syntax::{assigned, binds, mentions, strip, words};
 
 /// Takes `let q = (q * factor)?;` into the scores whose product is in the statements `first` to

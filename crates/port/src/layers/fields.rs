@@ -1,23 +1,18 @@
 //! The declaration and the constructors of a struct whose tensors a layer holds.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Fields as StructFields, Member, Token};
+use syn::{Fields as StructFields, Token};
 
-use super::holder::{Holder, Layer, named};
+use super::holder::{Edits, Holder, Layers, named};
 use super::literals::Literals;
 use crate::source::Source;
-use crate::syntax::ident;
+use crate::syntax::{ident, member};
 
 /// The fields: a layer in the place of the weight, and no bias.
-pub fn declaration(
-    holder: &Holder<'_, '_>,
-    layers: &BTreeMap<String, Layer>,
-    nn: &str,
-) -> Option<Vec<(Range<usize>, String)>> {
+pub fn declaration(holder: &Holder<'_, '_>, layers: &Layers, nn: &str) -> Option<Edits> {
     let source = holder.unit.source;
     let mut changes = Vec::new();
     let mut public = false;
@@ -28,14 +23,15 @@ pub fn declaration(
         }
         public |= !matches!(field.vis, syn::Visibility::Inherited);
         if let Some(layer) = layers.get(&name) {
+            let ty = format!("{nn}::Linear");
             let ty = if layer.is_list {
-                format!("Vec<{nn}::Linear>")
+                format!("Vec<{ty}>")
             } else {
-                format!("{nn}::Linear")
+                ty
             };
             changes.push(match &field.ident {
                 Some(ident) => {
-                    let range = source.range(ident).start..source.range(&field.ty).end;
+                    let range = source.start(ident)..source.range(&field.ty).end;
                     (range, format!("{}: {ty}", layer.name))
                 }
                 None => (source.range(&field.ty), ty),
@@ -59,14 +55,12 @@ fn item_of_list<T: Spanned>(
     index: usize,
 ) -> Range<usize> {
     let range = source.range(&list[index]);
-    let next = list.get(index + 1).map(|next| source.range(next).start);
+    let next = list.get(index + 1).map(|next| source.start(next));
     let pair = list.pairs().nth(index);
     let comma = pair.and_then(|pair| pair.punct().map(|comma| source.range(*comma).end));
     let Some(comma) = comma else {
         // The last one takes the comma before it along.
-        let before = index
-            .checked_sub(1)
-            .map(|before| source.range(&list[before]).end);
+        let before = index.checked_sub(1).map(|at| source.range(&list[at]).end);
         return before.unwrap_or(range.start)..range.end;
     };
     match next {
@@ -76,11 +70,7 @@ fn item_of_list<T: Spanned>(
 }
 
 /// The constructors: the layer is made of what the tensors were.
-pub fn literals(
-    holder: &Holder<'_, '_>,
-    layers: &BTreeMap<String, Layer>,
-    nn: &str,
-) -> Option<Vec<(Range<usize>, String)>> {
+pub fn literals(holder: &Holder<'_, '_>, layers: &Layers, nn: &str) -> Option<Edits> {
     let (unit, source) = (holder.unit, holder.unit.source);
     let literals = Literals::of(unit, &holder.declared.name);
     if holder.is_tuple() {
@@ -95,8 +85,8 @@ pub fn literals(
             return None;
         }
         let given = |name: &str| {
-            let is_it = |value: &syn::FieldValue| matches!(&value.member, Member::Named(member) if member == name);
-            literal.fields.iter().position(is_it)
+            let mut names = literal.fields.iter().map(|value| member(&value.member));
+            names.position(|own| own == name)
         };
         for (weight, layer) in layers {
             let value = &literal.fields[given(weight)?];
@@ -143,9 +133,9 @@ pub fn literals(
 fn tuples(
     holder: &Holder<'_, '_>,
     literals: &Literals<'_>,
-    layers: &BTreeMap<String, Layer>,
+    layers: &Layers,
     nn: &str,
-) -> Option<Vec<(Range<usize>, String)>> {
+) -> Option<Edits> {
     let source = holder.unit.source;
     let other = literals.patterns || literals.is_value || !literals.found.is_empty();
     if literals.tuples.is_empty() || other {

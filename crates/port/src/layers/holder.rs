@@ -8,7 +8,8 @@ use syn::{Fields as StructFields, Item};
 
 use super::product::Product;
 use crate::functions::{self, Function};
-use crate::syntax::words;
+use crate::source::is_inside;
+use crate::syntax::{has_attribute, words};
 use crate::table::is_codebook;
 use crate::types::Declared;
 use crate::unit::Unit;
@@ -52,11 +53,8 @@ pub struct Found {
 impl Found {
     /// The text that replaces the old one.
     pub fn rewritten(&self) -> Range<usize> {
-        let start = self
-            .input
-            .as_ref()
-            .map_or(self.range.start, |input| input.end);
-        start..self.range.end
+        let input = self.input.as_ref();
+        input.map_or(self.range.start, |input| input.end)..self.range.end
     }
 
     /// The product as a call of a layer.
@@ -79,6 +77,12 @@ impl Found {
     }
 }
 
+/// Changes of the text.
+pub type Edits = Vec<(Range<usize>, String)>;
+
+/// Layers by their weights.
+pub type Layers = BTreeMap<String, Layer>;
+
 /// How a layer stands for the tensors of a struct.
 pub struct Layer {
     pub name: String,
@@ -96,10 +100,6 @@ pub fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field
     })
 }
 
-pub fn is_inside(range: &Range<usize>, outer: &Range<usize>) -> bool {
-    outer.start <= range.start && range.end <= outer.end
-}
-
 impl<'h, 'u> Holder<'h, 'u> {
     pub fn of(unit: &'h Unit<'u>, declared: &'h Declared) -> Option<Self> {
         let Item::Struct(item) = &declared.item else {
@@ -109,7 +109,7 @@ impl<'h, 'u> Holder<'h, 'u> {
         let of_type = |wanted: &str| {
             let fields = named(fields).filter(|(_, field)| {
                 unit.source.slice(&field.ty).replace(' ', "") == wanted
-                    && !field.attrs.iter().any(|attr| attr.path().is_ident("cfg"))
+                    && !has_attribute(&field.attrs, "cfg")
             });
             fields.map(|(name, _)| name).collect::<Vec<_>>()
         };
@@ -181,8 +181,8 @@ impl Plan {
     }
 
     /// The layers by their weights; `None` where a weight is used in two ways.
-    pub fn layers(&self, holder: &Holder<'_, '_>) -> Option<BTreeMap<String, Layer>> {
-        let mut layers = BTreeMap::<String, Layer>::new();
+    pub fn layers(&self, holder: &Holder<'_, '_>) -> Option<Layers> {
+        let mut layers = Layers::new();
         for Found { product, .. } in &self.products {
             if let Some(layer) = layers.get(&product.weight) {
                 if layer.bias != product.bias || layer.turned != product.turned {

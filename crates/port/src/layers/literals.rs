@@ -1,10 +1,10 @@
 //! Where a struct of a file is built.
 
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprCall, ExprPath, ExprStruct, Item};
+use syn::{Expr, ExprCall, ExprPath, ExprStruct, FieldValue};
 
-use crate::types::arguments;
-use crate::types::last_name;
+use crate::syntax::member;
+use crate::types::{arguments, is_impl_of, is_named};
 use crate::unit::Unit;
 
 /// The literals of a type, and whether a pattern names all of its fields.
@@ -22,15 +22,20 @@ pub struct Literals<'l> {
     pub patterns: bool,
 }
 
+/// The value of a field in a literal.
+pub fn given<'l>(literal: &'l ExprStruct, name: &str) -> Option<&'l FieldValue> {
+    let mut fields = literal.fields.iter();
+    fields.find(|given| member(&given.member) == name)
+}
+
 impl<'l> Literals<'l> {
     /// Of the type `of`, in the whole file.
     pub fn of(unit: &Unit<'l>, of: &str) -> Self {
         let mut literals = Self::default();
         for item in &unit.file.items {
-            let own = matches!(item, Item::Impl(one)
-                if last_name(&one.self_ty).is_some_and(|name| name == of));
             literals.names = vec![of.to_owned()];
-            literals.names.extend(own.then(|| "Self".to_owned()));
+            let own = is_impl_of(item, of).then(|| "Self".to_owned());
+            literals.names.extend(own);
             literals.visit_item(item);
         }
         literals
@@ -43,9 +48,7 @@ impl<'l> Literals<'l> {
     fn function(&mut self, signature: &syn::Signature, block: &'l syn::Block) {
         let result = match &signature.output {
             // One with an error of its own may take none of candle's.
-            syn::ReturnType::Type(_, ty) => {
-                last_name(ty).is_some_and(|name| name == "Result") && arguments(ty).len() == 1
-            }
+            syn::ReturnType::Type(_, ty) => is_named(ty, "Result") && arguments(ty).len() == 1,
             syn::ReturnType::Default => false,
         };
         self.results.push(result);

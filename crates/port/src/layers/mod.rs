@@ -8,7 +8,6 @@ mod reads;
 mod search;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use crate::draft::Draft;
 use crate::names::House;
@@ -17,7 +16,7 @@ use crate::table::Home;
 use crate::unit::Unit;
 use crate::weights::has_products;
 use fields::{declaration, literals};
-use holder::{Holder, Plan};
+use holder::{Edits, Holder, Plan};
 use reads::others;
 use search::plan;
 
@@ -29,7 +28,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(S
     }
     for declared in unit.types.declared.values() {
         let [one] = declared.as_slice() else { continue };
-        let at = unit.source.range(&one.item).start;
+        let at = unit.source.start(&one.item);
         if unit.source.is_kept(at) || draft.edits.is_rewritten(at) {
             continue;
         }
@@ -57,7 +56,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(S
 
 /// The changes of a struct, and the fields that go.
 struct Changes {
-    changes: Vec<(Range<usize>, String)>,
+    changes: Edits,
     gone: Vec<String>,
 }
 

@@ -7,7 +7,10 @@ use syn::{Expr, Pat, Stmt};
 
 use crate::facts::Facts;
 use crate::scopes::Origin;
-use crate::syntax::{axes, ident, is_none, mentions, own_member, some_name, strip, tail, without};
+use crate::syntax::{
+    axes, condition, ident, is_ok, mentions, only, optional, own_member, some_name, strip, tail,
+    untyped, without,
+};
 use crate::types::arguments;
 use crate::unit::Unit;
 
@@ -115,11 +118,6 @@ pub struct Env<'e, 'f, 'u> {
     pub is_candle: bool,
 }
 
-/// `Ok(..)`
-fn is_ok(call: &syn::ExprCall) -> bool {
-    matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Ok"))
-}
-
 /// Whether a function of a module returns candle's `Result`, by its name and where that is from.
 pub fn returns_candle(unit: &Unit<'_>, module: &[String], signature: &syn::Signature) -> bool {
     let syn::ReturnType::Type(_, ty) = &signature.output else {
@@ -161,10 +159,14 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     }
 
     fn inner(&self, name: String, value: Value) -> Self {
-        let mut variables = self.variables.clone();
-        variables.insert(name, value);
+        let mut inner = self.copy();
+        inner.variables.insert(name, value);
+        inner
+    }
+
+    fn copy(&self) -> Self {
         Self {
-            variables,
+            variables: self.variables.clone(),
             dims: self.dims.clone(),
             ..*self
         }
@@ -174,10 +176,8 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     fn beside(&self, other: &Expr) -> Self {
         let is_call = matches!(other, Expr::MethodCall(_));
         Self {
-            variables: self.variables.clone(),
-            dims: self.dims.clone(),
             is_candle: self.is_candle || is_call,
-            ..*self
+            ..self.copy()
         }
     }
 
@@ -233,15 +233,11 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             None => {
                 let bare = without(expr, &["contiguous"]);
                 let own = self.facts.unit.source.slice(bare);
-                let weight = |name: &String| mentions(own, name) > 0;
-                let is_weight =
-                    |(_, value): &(&String, &Value)| !matches!(value, Value::Input { .. });
-                let mut known = self
-                    .variables
-                    .iter()
-                    .filter(is_weight)
-                    .map(|(name, _)| name);
-                (!known.any(weight)).then(|| (self.facts.borrowed(bare), false))
+                let is_other = |(name, value): (&String, &Value)| {
+                    !matches!(value, Value::Input { .. }) && mentions(own, name) > 0
+                };
+                let is_read = self.variables.iter().any(is_other);
+                (!is_read).then(|| (self.facts.borrowed(bare), false))
             }
         }
     }
@@ -356,11 +352,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         let (Stmt::Expr(last, None), before) = block.stmts.split_last()? else {
             return None;
         };
-        let mut env = Self {
-            variables: self.variables.clone(),
-            dims: self.dims.clone(),
-            ..*self
-        };
+        let mut env = self.copy();
         for stmt in before {
             let Stmt::Local(local) = stmt else {
                 return None;
@@ -373,19 +365,11 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     /// The meanings of the names of a declaration.
     pub fn bound(&self, local: &syn::Local) -> Option<Vec<(String, Value)>> {
         let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
-        let pat = match &local.pat {
-            Pat::Type(typed) => &*typed.pat,
-            pat => pat,
-        };
-        match pat {
+        match untyped(&local.pat) {
             Pat::Ident(pat) => Some(vec![(pat.ident.to_string(), self.eval(&init.expr)?)]),
             Pat::Tuple(tuple) => {
                 let values = self.tuple(&init.expr)?;
-                let names = tuple.elems.iter().map(|pat| match pat {
-                    Pat::Ident(pat) => Some(pat.ident.to_string()),
-                    _ => None,
-                });
-                let names: Vec<_> = names.collect::<Option<_>>()?;
+                let names = idents(&tuple.elems)?;
                 (names.len() == values.len()).then(|| names.into_iter().zip(values).collect())
             }
             _ => None,
@@ -414,27 +398,23 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
                 let first = tail(&choice.then_branch).and_then(|expr| self.tuple(expr));
                 same([first, other].into_iter())
             }
-            Expr::Block(block) if block.block.stmts.len() == 1 => self.tuple(tail(&block.block)?),
+            Expr::Block(block) => self.tuple(only(&block.block)?),
             _ => None,
         }
     }
 
     fn choice(&self, choice: &syn::ExprMatch) -> Option<Value> {
         if let Some(bias) = self.option(&choice.expr) {
-            let [a, b] = choice.arms.as_slice() else {
-                return None;
-            };
-            let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
-            let name = some_name(&some.pat).filter(|_| is_none(&none.pat))?;
+            let (name, some, none) = optional(choice)?;
             let none = self.beside(&some.body).eval(&none.body);
             return self.optional(&bias, name, none, &some.body);
         }
         same(choice.arms.iter().map(|arm| {
             let dims = names(&arm.pat);
+            let dims = dims.unwrap_or_default();
             let env = Self {
-                variables: self.variables.clone(),
-                dims: dims.unwrap_or_default(),
-                ..*self
+                dims,
+                ..self.copy()
             };
             env.eval(&arm.body)
         }))
@@ -442,10 +422,10 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
 
     fn branches(&self, choice: &syn::ExprIf) -> Option<Value> {
         let other = &choice.else_branch.as_ref()?.1;
-        if let Expr::Let(bound) = &*choice.cond {
+        if let Some(bound) = condition(choice) {
             let bias = self.option(&bound.expr)?;
             let name = some_name(&bound.pat)?;
-            let some = tail(&choice.then_branch).filter(|_| choice.then_branch.stmts.len() == 1)?;
+            let some = only(&choice.then_branch)?;
             let other = self.beside(some).eval(other);
             return self.optional(&bias, name, other, some);
         }
@@ -486,9 +466,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
                 (ident(&assign.left)?, self.eval(&assign.right)?)
             }
             Stmt::Expr(Expr::If(choice), _) if choice.else_branch.is_none() => {
-                let Expr::Let(bound) = &*choice.cond else {
-                    return None;
-                };
+                let bound = condition(choice)?;
                 let [Stmt::Expr(Expr::Assign(assign), _)] = choice.then_branch.stmts.as_slice()
                 else {
                     return None;
@@ -538,15 +516,18 @@ fn weight_of(weight: Weight, method: &str, args: &[&Expr]) -> Option<Value> {
 fn names(pat: &Pat) -> Option<Vec<String>> {
     match pat {
         Pat::Reference(inner) => names(&inner.pat),
-        Pat::Slice(slice) => {
-            let names = slice.elems.iter().map(|pat| match pat {
-                Pat::Ident(pat) => Some(pat.ident.to_string()),
-                _ => None,
-            });
-            names.collect()
-        }
+        Pat::Slice(slice) => idents(&slice.elems),
         _ => None,
     }
+}
+
+/// The names of patterns that are nothing else.
+fn idents<'p>(pats: impl IntoIterator<Item = &'p Pat>) -> Option<Vec<String>> {
+    let name = |pat: &Pat| match pat {
+        Pat::Ident(pat) => Some(pat.ident.to_string()),
+        _ => None,
+    };
+    pats.into_iter().map(name).collect()
 }
 
 /// The value that all have.

@@ -1,23 +1,21 @@
 //! Reads of tensors that a layer holds now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprField, Item};
+use syn::{Expr, ExprField};
 
-use super::holder::{Holder, Layer, Plan, is_inside};
+use super::holder::{Edits, Holder, Layers, Plan};
 use crate::functions::{self, Function};
-use crate::syntax::{ident, member, own_member, words};
-use crate::types::last_name;
+use crate::source::is_inside;
+use crate::syntax::{is, member, own_member, words};
+use crate::types::is_impl_of;
 use crate::unit::Unit;
+use crate::walk::{Node, nodes};
 
 /// Makes other reads of the tensors read from the layer. `None` where that is not certain.
-pub fn others(
-    holder: &Holder<'_, '_>,
-    plan: &Plan,
-    layers: &BTreeMap<String, Layer>,
-) -> Option<Vec<(Range<usize>, String)>> {
+pub fn others(holder: &Holder<'_, '_>, plan: &Plan, layers: &Layers) -> Option<Edits> {
     let mut reads = Reads {
         holder,
         plan,
@@ -31,8 +29,7 @@ pub fn others(
         certain: true,
     };
     for item in &holder.unit.file.items {
-        reads.own = matches!(item, Item::Impl(one)
-            if last_name(&one.self_ty).is_some_and(|name| name == holder.declared.name));
+        reads.own = is_impl_of(item, &holder.declared.name);
         reads.visit_item(item);
     }
     reads.certain.then_some(reads.changes)
@@ -41,17 +38,11 @@ pub fn others(
 /// The names of functions that compute products, of those called `forward`, and of all that these
 /// call.
 fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
-    struct Calls(BTreeSet<String>);
-    impl<'a> Visit<'a> for Calls {
-        fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
-            self.0.insert(call.method.to_string());
-            visit::visit_expr_method_call(self, call);
-        }
-        fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
-            let last = path.path.segments.last();
-            self.0.extend(last.map(|last| last.ident.to_string()));
-        }
-    }
+    let used = |node| match node {
+        Node::Expr(Expr::MethodCall(call)) => Some(call.method.to_string()),
+        Node::Expr(Expr::Path(path)) => Some(path.path.segments.last()?.ident.to_string()),
+        _ => None,
+    };
     let functions = functions::of(unit.file);
     let computes = |function: &&Function<'_>| {
         let block = unit.source.range(function.block);
@@ -63,12 +54,11 @@ fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
     let mut called: BTreeSet<_> = functions.iter().filter(computes).map(name).collect();
     let mut open: Vec<_> = called.iter().cloned().collect();
     while let Some(next) = open.pop() {
-        let mut calls = Calls(BTreeSet::new());
-        for function in functions.iter().filter(|one| name(one) == next) {
-            calls.visit_block(function.block);
-        }
+        let of_name = functions.iter().filter(|one| name(one) == next);
+        let calls = of_name.flat_map(|one| nodes(one.block).filter_map(used));
+        let calls: BTreeSet<_> = calls.collect();
         for function in functions.iter().map(name) {
-            if calls.0.contains(&function) && called.insert(function.clone()) {
+            if calls.contains(&function) && called.insert(function.clone()) {
                 open.push(function);
             }
         }
@@ -81,11 +71,8 @@ fn is_gpu(condition: &str) -> bool {
     let condition = condition.to_lowercase();
     let gpu = |part: &str| part.contains("cuda") || part.contains("metal");
     let other = condition.contains('!') || condition.contains("cpu");
-    !other
-        && condition
-            .split('|')
-            .filter(|one| !one.trim().is_empty())
-            .all(gpu)
+    let mut parts = condition.split('|').filter(|one| !one.trim().is_empty());
+    !other && parts.all(gpu)
 }
 
 /// Whether a condition holds for all that is on a CPU.
@@ -96,7 +83,7 @@ fn is_cpu(condition: &str) -> bool {
 struct Reads<'r, 'h, 'u> {
     holder: &'r Holder<'h, 'u>,
     plan: &'r Plan,
-    layers: &'r BTreeMap<String, Layer>,
+    layers: &'r Layers,
     /// In an `impl` of the struct.
     own: bool,
     /// In a `const fn`, which calls no accessor of a layer.
@@ -107,7 +94,7 @@ struct Reads<'r, 'h, 'u> {
     is_called: bool,
     /// In a branch that no CPU takes.
     on_gpu: bool,
-    changes: Vec<(Range<usize>, String)>,
+    changes: Edits,
     certain: bool,
 }
 
@@ -115,16 +102,14 @@ impl Reads<'_, '_, '_> {
     /// `self.inner.weight()` for a weight, `self.inner.bias()` for an optional bias.
     fn accessor(&self, field: &str) -> Option<String> {
         if let Some(layer) = self.layers.get(field) {
-            return (!layer.turned && !layer.is_list)
-                .then(|| format!("self.{}.weight()", layer.name));
+            let is_plain = !layer.turned && !layer.is_list;
+            return is_plain.then(|| format!("self.{}.weight()", layer.name));
         }
-        let options = &self.holder.options;
         let mut layers = self.layers.values();
         let layer = layers.find(|layer| layer.bias.as_deref() == Some(field))?;
-        options
-            .iter()
-            .any(|option| option == field)
-            .then(|| format!("self.{}.bias()", layer.name))
+        let mut options = self.holder.options.iter();
+        let is_option = options.any(|option| option == field);
+        is_option.then(|| format!("self.{}.bias()", layer.name))
     }
 
     fn goes(&self, name: &str) -> bool {
@@ -236,8 +221,7 @@ impl<'a> Visit<'a> for Reads<'_, '_, '_> {
 
     fn visit_expr_field(&mut self, field: &'a ExprField) {
         let source = self.holder.unit.source;
-        let is_self = ident(&field.base).is_some_and(|base| base == "self");
-        let other = is_self && !self.own;
+        let other = is(&field.base, "self") && !self.own;
         let goes = self.goes(&member(&field.member));
         if goes && !other && !self.plan.is_done(&source.range(field)) {
             self.certain = false;

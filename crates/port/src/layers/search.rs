@@ -6,10 +6,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Item, Stmt};
 
-use super::holder::{Found, Holder, Plan, is_inside};
+use super::holder::{Found, Holder, Plan};
 use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
 use crate::facts::Facts;
-use crate::source::Source;
+use crate::source::{Source, is_inside};
 use crate::syntax::{changed, words};
 
 /// The products of all methods of a struct, with what is added to them or without.
@@ -32,15 +32,11 @@ pub fn plan(holder: &Holder<'_, '_>, biases: bool) -> Option<Plan> {
         };
         search.env.is_candle = returns_candle(holder.unit, &method.module, method.signature);
         search.block(method.block);
-        let Plan {
-            products,
-            gone,
-            variables,
-        } = search.plan;
-        plan.gone.extend(gone);
-        plan.variables.extend(variables);
+        plan.gone.extend(search.plan.gone);
+        plan.variables.extend(search.plan.variables);
+        let products = search.plan.products.into_iter();
         plan.products
-            .extend(products.into_iter().filter(|found| !found.is_part));
+            .extend(products.filter(|found| !found.is_part));
     }
     let read = |(name, range): &(String, Range<usize>)| plan.is_read(holder.unit, name, range);
     let certain = !plan.products.is_empty() && !plan.variables.iter().any(read);
@@ -155,13 +151,11 @@ impl Search<'_, '_, '_> {
             found.product.bias.clone_from(&product.bias);
             let stmt = found.bound.as_ref().map(|(_, stmt)| stmt.clone());
             let constant = stmt.filter(|_| self.env.facts.assignments(name) == 1);
-            self.plan
-                .gone
-                .extend(constant.and_then(|stmt| self.mutable(name, stmt)));
+            let mutable = constant.and_then(|stmt| self.mutable(name, stmt));
+            self.plan.gone.extend(mutable);
         }
-        self.env
-            .variables
-            .insert(name.to_owned(), Value::Product(product));
+        let variables = &mut self.env.variables;
+        variables.insert(name.to_owned(), Value::Product(product));
     }
 
     /// The `mut` of a declaration.
@@ -201,11 +195,8 @@ impl Search<'_, '_, '_> {
     /// A product, if it is more than the variable that holds one.
     fn found(&mut self, expr: &Expr) -> bool {
         let range = self.range(expr);
-        if self
-            .within
-            .as_ref()
-            .is_some_and(|within| !is_inside(&range, within))
-        {
+        let within = self.within.as_ref();
+        if within.is_some_and(|within| !is_inside(&range, within)) {
             return false;
         }
         let Some(Value::Product(product)) = self.env.eval(expr) else {
@@ -226,15 +217,13 @@ impl Search<'_, '_, '_> {
             let source = self.env.facts.unit.source;
             let whole = source.whole_lines(self.stmt.clone());
             let comments = source.with_comments(self.stmt.clone()).start..whole.start;
-            self.plan
-                .gone
-                .extend(Some(comments).filter(|range| !range.is_empty()));
+            let comments = Some(comments).filter(|range| !range.is_empty());
+            self.plan.gone.extend(comments);
         }
         let source = self.env.facts.unit.source;
         let place = product.place.0.clone();
-        let is_name = source.text[place.clone()]
-            .chars()
-            .all(|c| c.is_alphanumeric() || c == '_');
+        let mut chars = source.text[place.clone()].chars();
+        let is_name = chars.all(|c| c.is_alphanumeric() || c == '_');
         let direct = product.before.is_none() && !is_name && begins_with(source, expr, &place);
         let (range, is_result) = (self.range(expr), is_result(expr));
         self.plan.products.push(Found {
@@ -259,11 +248,8 @@ impl<'a> Visit<'a> for Search<'_, '_, '_> {
         if borrowed || !self.found(expr) {
             return visit::visit_expr(self, expr);
         }
-        let input = self
-            .plan
-            .products
-            .last()
-            .and_then(|found| found.input.clone());
+        let last = self.plan.products.last();
+        let input = last.and_then(|found| found.input.clone());
         if input.is_some() {
             let outer = std::mem::replace(&mut self.within, input);
             visit::visit_expr(self, expr);

@@ -16,10 +16,10 @@ use crate::functions::{self, Function, blocks};
 use crate::layers::product::is_result;
 use crate::names::House;
 use crate::source::Source;
-use crate::syntax::{assigned, assigns, changed, mentions, words};
+use crate::syntax::{assigned, assigns, changed, condition, mentions, untyped, words};
 use crate::table::Home;
 use crate::unit::Unit;
-use rows::{Env, Known, MAX_PARTS, Norm, Residual, Value, Vectors};
+use rows::{Env, Known, MAX_PARTS, Norm, Value, Vectors};
 
 /// Rewrites the norms that are certain.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
@@ -124,9 +124,7 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
             return None;
         };
         let (name, init) = assigned(first)?;
-        let Expr::Let(bound) = &*choice.cond else {
-            return None;
-        };
+        let bound = condition(choice)?;
         let [add] = choice.then_branch.stmts.as_slice() else {
             return None;
         };
@@ -153,13 +151,10 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
                 continue;
             }
             let tried = if is_result(found.expr) { "" } else { "?" };
-            draft
-                .edits
-                .insert(source.line_start(range.start), comments(source, &range));
-            draft
-                .edits
-                .rewrite(range, self.call(&found.norm, ops) + tried);
-            let at = source.range(&self.block.stmts[found.stmt]).start;
+            let (start, call) = (source.line_start(range.start), self.call(&found.norm, ops));
+            draft.edits.insert(start, comments(source, &range));
+            draft.edits.rewrite(range, call + tried);
+            let at = source.start(&self.block.stmts[found.stmt]);
             let removed = ranges.map(|range| (range, None)).collect();
             for (range, _) in joined(source, removed, at) {
                 draft.edits.rewrite(source.lines_of(range), "");
@@ -213,16 +208,9 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
         let Some(residual) = &input.residual else {
             return plain;
         };
-        let Residual {
-            option,
-            pattern,
-            term,
-            ..
-        } = residual;
-        format!(
-            "match {option} {{ {pattern} => {ops}::add_layer_norm({rows}, {term}, {weight}, {bias}, {eps}), \
-             None => {plain} }}"
-        )
+        let (option, pattern, term) = (&residual.option, &residual.pattern, &residual.term);
+        let sum = format!("{ops}::add_layer_norm({rows}, {term}, {weight}, {bias}, {eps})");
+        format!("match {option} {{ {pattern} => {sum}, None => {plain} }}")
     }
 
     /// Whether what stays reads the variable of a statement.
@@ -277,14 +265,8 @@ impl<'a> Visit<'a> for Search<'a, '_, '_> {
 
 /// Whether a statement binds a variable that stays as it is.
 fn is_constant(stmt: &Stmt) -> bool {
-    let Stmt::Local(local) = stmt else {
-        return false;
-    };
-    let pat = match &local.pat {
-        Pat::Type(typed) => &*typed.pat,
-        pat => pat,
-    };
-    matches!(pat, Pat::Ident(pat) if pat.mutability.is_none() && pat.by_ref.is_none())
+    matches!(stmt, Stmt::Local(local) if matches!(untyped(&local.pat), Pat::Ident(pat)
+        if pat.mutability.is_none() && pat.by_ref.is_none()))
 }
 
 /// The comments in what is written anew, each on its line.

@@ -6,10 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::spanned::Spanned;
 use syn::{Expr, ExprMethodCall, Pat};
 
-use crate::attention::found::DEPTH;
-use crate::facts::Facts;
+use crate::facts::{DEPTH, Facts};
 use crate::layers::product::Place;
-use crate::syntax::{ident, is_none, mentions, own_field, some_name, strip, tail};
+use crate::syntax::{ident, is, mentions, method, only, optional, own_field, some_name, strip};
 use crate::unit::Unit;
 use crate::weights::origin;
 
@@ -177,7 +176,7 @@ impl Env<'_, '_, '_> {
         let (Expr::MethodCall(sum), Expr::MethodCall(copy)) = (strip(sum), copy) else {
             return None;
         };
-        let is_sum = sum.method == "add" && ident(&sum.receiver).is_some_and(|of| of == name);
+        let is_sum = sum.method == "add" && is(&sum.receiver, name);
         let is_copy = copy.method == "clone" && copy.args.is_empty();
         let rows = ident(&copy.receiver).filter(|_| is_sum && is_copy && self.sums)?;
         let residual = Residual {
@@ -192,20 +191,10 @@ impl Env<'_, '_, '_> {
 
     /// `match residual { Some(term) => rows.add(term)?, None => rows.clone() }`
     fn optional(&self, choice: &syn::ExprMatch) -> Option<Value> {
-        let [a, b] = choice.arms.as_slice() else {
-            return None;
-        };
-        let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
-        let Expr::MethodCall(copy) = strip(&none.body) else {
-            return None;
-        };
-        let name = ident(&copy.receiver).filter(|_| is_none(&none.pat))?;
-        self.sum(
-            &choice.expr,
-            &some.pat,
-            (&name, &some.body),
-            strip(&none.body),
-        )
+        let (_, some, none) = optional(choice)?;
+        let name = ident(&method(&none.body)?.receiver)?;
+        let copy = strip(&none.body);
+        self.sum(&choice.expr, &some.pat, (&name, &some.body), copy)
     }
 
     /// The meaning of an expression, if it is certain.
@@ -296,13 +285,8 @@ impl Env<'_, '_, '_> {
     fn divided(&self, norm: Norm, by: &Expr, step: Step, trail: &mut Trail) -> Option<Value> {
         let by = self.tensor(by, trail)?;
         let certain = by.step == step && by.is_of(&norm);
-        certain.then(|| {
-            Norm {
-                eps: by.eps,
-                ..norm
-            }
-            .at(Step::Normal)
-        })
+        let eps = by.eps;
+        certain.then(|| Norm { eps, ..norm }.at(Step::Normal))
     }
 
     fn converted(&self, norm: Norm, dtype: &Expr, trail: &mut Trail) -> Option<Value> {
@@ -366,13 +350,11 @@ impl Env<'_, '_, '_> {
         let Value::IsNarrow = self.value(&choice.cond, trail)? else {
             return None;
         };
-        let [syn::Stmt::Expr(then, None)] = choice.then_branch.stmts.as_slice() else {
-            return None;
-        };
+        let then = only(&choice.then_branch)?;
         let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
             return None;
         };
-        let other = tail(&other.block).filter(|_| other.block.stmts.len() == 1)?;
+        let other = only(&other.block)?;
         let (then, other) = (self.tensor(then, trail)?, self.tensor(other, trail)?);
         let wide = then.wide;
         (Norm { wide, ..other } == then).then_some(Value::Tensor(then))
@@ -381,9 +363,7 @@ impl Env<'_, '_, '_> {
     /// A tensor of one dimension as an expression of type `&Tensor`: a field, also with a number
     /// added or in another dtype.
     fn vector(&self, expr: &Expr, trail: &mut Trail) -> Option<String> {
-        if let Expr::MethodCall(call) = strip(expr)
-            && call.method == "to_dtype"
-        {
+        if let Some(call) = method(expr).filter(|call| call.method == "to_dtype") {
             self.dtype(call.args.first()?, trail)?;
             return self.vector(&call.receiver, trail);
         }

@@ -1,0 +1,95 @@
+//! The command as it is run, for all tests of it.
+#![allow(dead_code)] // No test uses all.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub const SMALL: &str = "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}\n";
+
+/// The command with these arguments.
+pub fn command(args: &[&str], paths: &[&Path]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
+    command.args(args).args(paths);
+    command
+}
+
+/// [`command`], by which matrices as small as those of tests are quantized.
+pub fn command_for_small(args: &[&str], paths: &[&Path]) -> Command {
+    match args {
+        ["quantize", rest @ ..] => {
+            command(&[&["quantize", "--min-params", "0"], rest].concat(), paths)
+        }
+        _ => command(args, paths),
+    }
+}
+
+pub fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
+    command(args, paths).output().unwrap()
+}
+
+/// What the command prints to stdout; it succeeds.
+#[track_caller]
+pub fn printed(args: &[&str], paths: &[&Path]) -> String {
+    let output = dynquant(args, paths);
+    assert!(output.status.success(), "{output:?}");
+    stdout(&output)
+}
+
+/// What the command says on stderr; it succeeds.
+#[track_caller]
+pub fn said(args: &[&str], paths: &[&Path]) -> String {
+    let output = dynquant(args, paths);
+    assert!(output.status.success(), "{output:?}");
+    stderr(&output)
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+pub fn json(args: &[&str], path: &Path) -> Value {
+    let output = dynquant(args, &[path]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// A text has a part.
+#[track_caller]
+pub fn has(text: &str, part: &str) {
+    assert!(text.contains(part), "expected {part:?} in {text}");
+}
+
+pub fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+pub fn file(folder: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, text).unwrap();
+    path
+}
+
+pub fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+/// A signal is sent to a process, which is there.
+#[track_caller]
+pub fn kill(signal: &str, id: &str) {
+    let sent = Command::new("kill").args(["-s", signal, id]).status();
+    assert!(sent.unwrap().success());
+}
+
+#[cfg(unix)]
+pub fn fifo(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
+}
