@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::factors::{column_maxima, factors};
 use super::report::EqualizedPair;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::module::{AnyNorm, Layer, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
 
 /// A pair with its factors, `[hidden]`.
@@ -67,10 +67,7 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
             for (dim, factors) in scales {
                 let scaled = layer.scale_boxed(dim, &factors)?;
                 let scaled = scaled.ok_or_else(|| {
-                    Error::from(Fault::UnsupportedQConfig {
-                        expected: "a float layer whose weight can be scaled".into(),
-                        got: layer.kind().to_string(),
-                    })
+                    Error::qconfig("a float layer whose weight can be scaled", layer.kind())
                 })?;
                 layer.install(scaled)?;
                 changed = true;

@@ -139,10 +139,10 @@ pub trait Layer: AnyLayer {
             .find(|weight| weight.quantized)
         {
             None => Ok(Vec::new()),
-            Some(weight) => Err(Error::from(Fault::Unsavable {
-                expected: "one that implements `Layer::stored`".into(),
-                got: format!("a {} with a quantized `{}`", self.kind(), weight.name),
-            })),
+            Some(weight) => Err(Error::unsavable(
+                "one that implements `Layer::stored`",
+                format!("a {} with a quantized `{}`", self.kind(), weight.name),
+            )),
         }
     }
 

@@ -39,7 +39,25 @@ macro_rules! leaves {
     };
 }
 
-pub(crate) use leaves;
+/// Makes layers trees of one layer each.
+macro_rules! layers {
+    ($($layer:ty),+) => {$(
+        impl $crate::module::Quantizable for $layer {
+            fn visit(&self, walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
+                walk.layer(self)
+            }
+
+            fn visit_mut(
+                &mut self,
+                walk: &mut $crate::module::WalkMut<'_>,
+            ) -> $crate::error::Result<()> {
+                walk.layer(self)
+            }
+        }
+    )+};
+}
+
+pub(crate) use {layers, leaves};
 
 #[cfg(feature = "tracing")]
 leaves! { tracing::Span }

@@ -7,7 +7,7 @@ use super::formula::Formula;
 use super::histogram::HistogramObserver;
 use super::ranges::RangeObserver;
 use super::weight_qparams::WeightQParams;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// Computes the parameters of some channels from their ranges.
 pub(crate) type RangeFormula = Box<dyn Fn(&[[f32; 2]]) -> Result<WeightQParams> + Send + Sync>;
@@ -46,11 +46,8 @@ impl ObserverConfig {
         if let Some(constant) = self.averaging_constant()
             && !(constant > 0. && constant <= 1.)
         {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "averaging_constant",
-                expected: "above 0 and at most 1".into(),
-                got: constant.to_string(),
-            }));
+            let expected = "above 0 and at most 1";
+            return Err(Error::argument("averaging_constant", expected, constant));
         }
         let (name, per_channel) = match &self.kind {
             ObserverKind::MinMax => ("MinMax", false),
@@ -78,9 +75,7 @@ impl Observer for Placeholder {
     }
 
     fn calculate_qparams(&self) -> Result<WeightQParams> {
-        Err(Error::from(Fault::UnsupportedQConfig {
-            expected: "an observer that chooses a scale".into(),
-            got: "PlaceholderObserver".into(),
-        }))
+        let expected = "an observer that chooses a scale";
+        Err(Error::qconfig(expected, "PlaceholderObserver"))
     }
 }

@@ -6,7 +6,7 @@ mod groups;
 
 use std::fmt;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::Precision;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
@@ -272,12 +272,11 @@ impl QConfig {
                 Ok(Precision::Int8)
             }
             Self::Half(HalfType::BFloat16) => Ok(Precision::BFloat16),
-            _ => Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "int8 with activations of 8 bits per row, or bfloat16, for attention, \
-                           which has no weights"
-                    .into(),
-                got: self.to_string(),
-            })),
+            _ => Err(Error::qconfig(
+                "int8 with activations of 8 bits per row, or bfloat16, for attention, \
+                           which has no weights",
+                self,
+            )),
         }
     }
 

@@ -81,26 +81,16 @@ impl QWeight {
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[n, k] = weight.dims() else {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "quantize weight",
-                expected: "[out_features, in_features]".into(),
-                got: weight.dims().to_vec(),
-            }));
+            let expected = "[out_features, in_features]";
+            return Err(Error::shape("quantize weight", expected, weight.dims()));
         };
         sizes::weight("quantize weight", [n, k])?;
         if gates == 0 || !n.is_multiple_of(gates) {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "quantize weight",
-                expected: format!("[out_features, in_features] of {gates} gates"),
-                got: vec![n, k],
-            }));
+            let expected = format!("[out_features, in_features] of {gates} gates");
+            return Err(Error::shape("quantize weight", expected, &[n, k]));
         }
         if let Some(bias) = bias.filter(|bias| bias.dims() != [n]) {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "quantize bias",
-                expected: format!("[{n}]"),
-                got: bias.dims().to_vec(),
-            }));
+            return Err(Error::shape("quantize bias", format!("[{n}]"), bias.dims()));
         }
         let bias = match bias {
             Some(bias) => to_f32_vec(bias, "quantize bias")?,
@@ -118,12 +108,11 @@ impl QWeight {
             QConfig::Half(HalfType::Float16) => Self::half::<f16>(isa, gates, weight, &bias),
             QConfig::Half(HalfType::BFloat16) => Self::half::<bf16>(isa, gates, weight, &bias),
             QConfig::Groups(groups) => Self::in_groups(isa, gates, weight, &bias, *groups, inputs),
-            QConfig::Table(_) => Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "int8 with dynamic activations, half precision or integers in groups, \
-                           for a weight that is multiplied"
-                    .into(),
-                got: config.to_string(),
-            })),
+            QConfig::Table(_) => Err(Error::qconfig(
+                "int8 with dynamic activations, half precision or integers in groups, \
+                           for a weight that is multiplied",
+                config,
+            )),
         }
     }
 
@@ -160,10 +149,8 @@ impl QWeight {
     ) -> Result<Self> {
         let format = groups.blocks()?;
         if groups.scheme == GroupScheme::Minimum {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "symmetric or affine groups".into(),
-                got: format!("{groups}, which only files have"),
-            }));
+            let got = format!("{groups}, which only files have");
+            return Err(Error::qconfig("symmetric or affine groups", got));
         }
         let weight = as_f32(weight, "quantize weight")?;
         let (_, k) = weight.dims2()?;

@@ -72,7 +72,7 @@ pub fn quantized_blocks(
     source: &Opened,
     name: &str,
     config: &QConfig,
-    mut with: impl FnMut(usize, &QTable) -> Result<()>,
+    mut with: impl FnMut(usize, QTable) -> Result<()>,
 ) -> Result<()> {
     let (_, _, shape) = matrix(source, name)?;
     let observed = observed(source, name, config)?;
@@ -88,7 +88,7 @@ pub fn quantized_blocks(
         let block = block(values, &rows, shape[1])?;
         let table = QTable::from_observed(&block, config, observed.as_ref())?;
         drop(block);
-        with(rows.start, &table)
+        with(rows.start, table)
     })
 }
 
@@ -103,7 +103,7 @@ pub fn check_products(source: &Opened, name: &str, config: &QConfig) -> Result<(
     if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
         return Ok(());
     }
-    quantized_blocks(source, name, config, |_, table| check_block(table))
+    quantized_blocks(source, name, config, |_, table| check_block(&table))
 }
 
 /// As [`check_products`], of a block of rows that is quantized.

@@ -10,7 +10,7 @@ use super::files::Files;
 use super::header::{Encoding, Entry, invalid};
 use super::record::{self, View};
 use super::scheme::{Scheme, is_in_order, matrix, scheme};
-use super::shard::{Shard, is_float};
+use super::shard::Shard;
 use crate::error::Result;
 use crate::kernels::Precision;
 use crate::observer::ZeroPoints;
@@ -147,7 +147,7 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     };
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {
-        return Err(invalid(name, expected.to_string(), entry.dtype.to_string()));
+        return Err(invalid(name, expected, entry.dtype));
     }
     if let Some(groups) = format.groups() {
         return check_groups(files, name, entry, groups);
@@ -161,19 +161,12 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
         n.min(1)
     };
     let is_float_zero = codes.qscheme == QScheme::PerChannelAffineFloatQParams;
-    companion(files, name, SCALE, is_float, "a float dtype", count)?;
+    companion(files, name, SCALE, count)?;
     if is_float_zero {
-        companion(
-            files,
-            name,
-            UNSIGNED_ZERO_POINT,
-            is_float,
-            "a float dtype",
-            count,
-        )?;
+        companion(files, name, UNSIGNED_ZERO_POINT, count)?;
     } else if !codes.qscheme.is_symmetric() || files.find(&format!("{name}{ZERO_POINT}")).is_some()
     {
-        companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count)?;
+        companion(files, name, ZERO_POINT, count)?;
     }
     Ok(())
 }
@@ -184,7 +177,7 @@ fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -
     let packed = entry.encoding.is_int4();
     if packed != (groups.dtype == IntType::Int4) {
         let got = if packed { IntType::Int4 } else { IntType::Int8 };
-        return Err(invalid(name, groups.dtype.to_string(), got.to_string()));
+        return Err(invalid(name, groups.dtype, got));
     }
     let order = format!("{name}{G_IDX}");
     if files.find(&order).is_some() {
@@ -193,37 +186,28 @@ fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -
     }
     let count = n.checked_mul(groups.count(k));
     let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
-    companion(files, name, SCALE, is_float, "a float dtype", count)?;
+    companion(files, name, SCALE, count)?;
     match groups.scheme {
         GroupScheme::Symmetric => Ok(()),
-        GroupScheme::Affine => companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count),
-        GroupScheme::Minimum => companion(files, name, MINIMUM, is_float, "a float dtype", count),
+        GroupScheme::Affine => companion(files, name, ZERO_POINT, count),
+        GroupScheme::Minimum => companion(files, name, MINIMUM, count),
     }
 }
 
-/// The scales or zero points of a weight, `count` of them.
-fn companion(
-    files: &Files,
-    name: &str,
-    suffix: &str,
-    fits: impl Fn(Dtype) -> bool,
-    expected: &str,
-    count: usize,
-) -> Result<()> {
+/// Checks the scales, zero points or minimums of a weight, `count` of them.
+fn companion(files: &Files, name: &str, suffix: &str, count: usize) -> Result<()> {
     let tensor = format!("{name}{suffix}");
     let (_, entry) = files.get(&tensor, format!("it beside {:?}", brief(name, 200)))?;
-    if !fits(entry.dtype) {
-        return Err(invalid(&tensor, expected, entry.dtype.to_string()));
+    match suffix {
+        ZERO_POINT if entry.dtype != Dtype::I8 => return Err(invalid(&tensor, "I8", entry.dtype)),
+        ZERO_POINT => {}
+        _ => entry.check_float(&tensor)?,
     }
     if entry.elements() == count {
-        Ok(())
-    } else {
-        Err(invalid(
-            &tensor,
-            format!("{count} elements"),
-            format!("{:?}", entry.shape),
-        ))
+        return Ok(());
     }
+    let expected = format!("{count} elements");
+    Err(invalid(&tensor, expected, format!("{:?}", entry.shape)))
 }
 
 /// An int8 weight that others wrote.
@@ -304,10 +288,10 @@ fn int4(
         }
     };
     if has_minimums {
-        companion(files, name, MINIMUM, is_float, "a float dtype", n * count)?;
+        companion(files, name, MINIMUM, n * count)?;
     }
     if is_affine {
-        companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", n * count)?;
+        companion(files, name, ZERO_POINT, n * count)?;
     }
     let order = format!("{name}{G_IDX}");
     let in_order = files.find(&order).is_none() || is_in_order(files, &order, count, k)?;
@@ -351,11 +335,8 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
         None => "no such tensor".to_owned(),
         Some((_, entry)) => entry.dtype.to_string(),
     };
-    Err(invalid(
-        base,
-        format!("I8, beside {:?}", brief(name, 200)),
-        got,
-    ))
+    let expected = format!("I8, beside {:?}", brief(name, 200));
+    Err(invalid(base, expected, got))
 }
 
 impl Kind {
@@ -458,7 +439,7 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
     };
     let scales = scales.floats(&scale, of_scales, of_rows)?;
     if let Some(got) = scales.iter().find(|scale| !scale.is_finite()) {
-        return Err(invalid(&scale, "finite numbers", got.to_string()));
+        return Err(invalid(&scale, "finite numbers", got));
     }
     Ok(Grouped {
         groups,
@@ -510,7 +491,7 @@ pub fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
         Some(scale) => Err(invalid(
             &format!("{name}{SCALE}"),
             "finite positive numbers",
-            scale.to_string(),
+            scale,
         )),
     }
 }

@@ -8,10 +8,9 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 
 use super::prefix::prefix_of;
-use crate::error::{Error, Fault, Result};
-use crate::module::{
-    Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightId, WeightInfo,
-};
+use crate::error::{Error, Result};
+use crate::module::leaves::layers;
+use crate::module::{Layer, LayerKind, LentWeight, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Replay, Tap};
@@ -74,19 +73,7 @@ impl Embedding {
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
         let origin = origin::find(&embeddings);
         let quantized = origin.as_ref().and_then(|origin| {
-            let found = origin.table().ok()??;
-            let tied = found.format.is_multiplied();
-            let rows = if tied || found.format.groups().is_some() {
-                Rows::Lent {
-                    weight: Arc::new(found.qweight(1, None).ok()??),
-                    tied,
-                }
-            } else {
-                Rows::Own {
-                    table: Arc::new(found.qtable().ok()?),
-                    qconfig: None,
-                }
-            };
+            let rows = Rows::of(origin.table().ok()??).ok()?;
             let dtype = embeddings.dtype();
             Some(Quantized::new(rows, dtype, Some(origin.clone())))
         });
@@ -205,11 +192,11 @@ impl Embedding {
         };
         match shape {
             &[rows, size] if size == self.hidden_size => Ok(rows),
-            got => Err(Error::from(Fault::ShapeMismatch {
-                op: "embeddings",
-                expected: format!("[rows, {}]", self.hidden_size),
-                got: got.to_vec(),
-            })),
+            got => Err(Error::shape(
+                "embeddings",
+                format!("[rows, {}]", self.hidden_size),
+                got,
+            )),
         }
     }
 }
@@ -267,10 +254,8 @@ impl Layer for Embedding {
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         let Table::Float(table) = &self.table else {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "a float table".into(),
-                got: "one that is quantized already".into(),
-            }));
+            let got = "one that is quantized already";
+            return Err(Error::qconfig("a float table", got));
         };
         self.rows()?;
         let rows = match qconfig {
@@ -369,15 +354,7 @@ impl Embedding {
     }
 }
 
-impl Quantizable for Embedding {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-}
+layers! { Embedding }
 
 /// Loads `weight`, `[in_size, out_size]`, from `vb`; candle-transformers'
 /// `with_tracing::Embedding::new`.
@@ -398,20 +375,8 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
             (Table::Float(table), origin)
         }
         Some(found) => {
-            let origin = found.origin(shape);
-            let tied = found.format.is_multiplied();
-            let rows = if tied || found.format.groups().is_some() {
-                Rows::Lent {
-                    weight: Arc::new(found.qweight(1, shape, None)?),
-                    tied,
-                }
-            } else {
-                Rows::Own {
-                    table: Arc::new(found.qtable(shape)?),
-                    qconfig: None,
-                }
-            };
-            let table = Quantized::new(rows, vb.dtype(), origin.clone());
+            let origin = Some(found.origin(shape));
+            let table = Quantized::new(found.read(shape, Rows::of)?, vb.dtype(), origin.clone());
             (Table::Quantized(Arc::new(table)), origin)
         }
     };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use crate::deviation::Deviation;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::{FusedActivation, InputFactor};
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
@@ -112,21 +112,15 @@ impl Projection {
         }
         let (_, k) = self.shape()?;
         if inputs.len() != k {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "factor of inputs",
-                expected: k.to_string(),
-                got: inputs.len().to_string(),
-            }));
+            return Err(Error::argument("factor of inputs", k, inputs.len()));
         }
         self.quantize_by(qconfig, Some(inputs)).map(Some)
     }
 
     fn quantize_by(&self, qconfig: &QConfig, inputs: Option<&InputFactor>) -> Result<Self> {
         let Weight::Float(weight) = &self.weight else {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "a float weight".into(),
-                got: "one that is quantized already".into(),
-            }));
+            let got = "one that is quantized already";
+            return Err(Error::qconfig("a float weight", got));
         };
         // A bias that is a view of the weight's memory would keep it alive.
         let memory = WeightId::of_tensor(weight).memory();
@@ -310,20 +304,14 @@ impl Projection {
             Weight::Float(weight) => match weight.dims() {
                 &[n, k] => [n, k],
                 got => {
-                    return Err(Error::from(Fault::ShapeMismatch {
-                        op: "weight",
-                        expected: "[out_features, in_features]".into(),
-                        got: got.to_vec(),
-                    }));
+                    return Err(Error::shape("weight", "[out_features, in_features]", got));
                 }
             },
         };
         match &self.bias {
-            Some(bias) if bias.dims() != [shape[0]] => Err(Error::from(Fault::ShapeMismatch {
-                op: "bias",
-                expected: format!("[{}]", shape[0]),
-                got: bias.dims().to_vec(),
-            })),
+            Some(bias) if bias.dims() != [shape[0]] => {
+                Err(Error::shape("bias", format!("[{}]", shape[0]), bias.dims()))
+            }
             _ => Ok(shape.into()),
         }
     }

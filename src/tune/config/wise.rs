@@ -99,7 +99,7 @@ enum DType {
 
 impl Options {
     fn read(config: &mut TuningConfig, node: &Node) -> Result<Self> {
-        let map = node.map("what layers become", &["weight", "activation"])?;
+        let map = node.map("what layers become", "weight, activation")?;
         let mut tensor = |key| match map.get(key) {
             Some(node) => Tensor::read(config, node),
             None => Ok(Tensor::default()),
@@ -149,8 +149,8 @@ impl Options {
 
 impl Tensor {
     fn read(config: &mut TuningConfig, node: &Node) -> Result<Self> {
-        let keys = ["dtype", "scheme", "granularity", "algorithm", "bit"];
-        let map = node.map("a tensor's options", &keys)?;
+        let keys = "dtype, scheme, granularity, algorithm, bit";
+        let map = node.map("a tensor's options", keys)?;
         let dtypes = [
             ("int8", DType::Codes(QDType::QInt8)),
             ("uint8", DType::Codes(QDType::QUInt8)),

@@ -5,6 +5,7 @@ use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::{InBlocks, Int8};
 use crate::kernels::{self, BlockScale, OutOfRange};
+use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::tensor::{mismatch, to_f32_vec};
@@ -46,35 +47,34 @@ impl QWeight {
             qscheme,
             codes: less_offset(dtype, codes)?,
             scales: scales.to_vec(),
-            zero_points: zero_points.iter().map(|z| z - offset(dtype)).collect(),
+            zero_points: ZeroPoints::Int(zero_points.to_vec()),
         };
         Self::of_codes(1, shape, raw, DynamicConfig::default(), bias)
     }
 
     /// [`from_codes`](Self::from_codes) of a weight whose output channels are `gates` gates, with
-    /// zero points less the offset of the dtype.
+    /// codes less the offset of the dtype.
     pub(crate) fn of_codes(
         gates: usize,
         shape: [usize; 2],
-        raw: Coded<i8, Vec<i32>>,
+        raw: Coded<i8>,
         activation: DynamicConfig,
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let [n, k] = check_shape(gates, shape)?;
-        if raw.qscheme == QScheme::PerChannelAffineFloatQParams {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "integer zero points, for a weight that is multiplied".into(),
-                got: raw.qscheme.to_string(),
-            }));
-        }
-        raw.check(shape, raw.zero_points.len())?;
+        let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
+        let (ZeroPoints::Int(zeros), false) = (&raw.zero_points, is_float) else {
+            let expected = "integer zero points, for a weight that is multiplied";
+            return Err(Error::qconfig(expected, raw.qscheme));
+        };
+        raw.check(shape)?;
         let bias = finite_bias(bias, n)?;
         // One for each channel: all share a single one.
         let index = |channel| if raw.scales.len() == 1 { 0 } else { channel };
         let channels = || (0..n).map(index);
         let scales: Vec<_> = channels().map(|i| raw.scales[i]).collect();
-        let zero_points: Vec<_> = channels().map(|i| raw.zero_points[i]).collect();
+        let zero_points: Vec<_> = channels().map(|i| zeros[i] - offset(raw.dtype)).collect();
         check_sums(&raw.codes, k, &zero_points)?;
         let int8 = Int8 {
             codes: &raw.codes,
@@ -98,13 +98,12 @@ impl QWeight {
                 qscheme,
                 activation,
             } => {
-                let zero_points = self.zero_points().into_iter();
                 let raw = Coded {
                     dtype,
                     qscheme,
                     codes: self.packed.codes(),
                     scales: self.scales(),
-                    zero_points: zero_points.map(|zero| zero - offset(dtype)).collect(),
+                    zero_points: ZeroPoints::Int(self.zero_points()),
                 };
                 Self::of_codes(1, self.shape(), raw, activation, Some(bias))
             }
@@ -177,11 +176,8 @@ fn check_shape(gates: usize, shape: [usize; 2]) -> Result<[usize; 2]> {
     if gates > 0 && shape[0].is_multiple_of(gates) {
         Ok(shape)
     } else {
-        Err(Error::from(Fault::ShapeMismatch {
-            op: "weight",
-            expected: format!("[out_features, in_features] of {gates} gates"),
-            got: shape.to_vec(),
-        }))
+        let expected = format!("[out_features, in_features] of {gates} gates");
+        Err(Error::shape("weight", expected, &shape))
     }
 }
 
