@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::factors::{column_maxima, factors};
 use super::report::EqualizedPair;
 use crate::error::{Error, Result};
-use crate::module::{AnyNorm, Layer, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
+use crate::module::{AnyNorm, Layer, Quantizable, VisitorMut, Walk, WalkMut};
 
 /// A pair with its factors, `[hidden]`.
 pub(super) struct Fold {
@@ -23,26 +23,14 @@ impl Fold {
         ranges: &[f32],
         alpha: f64,
     ) -> Result<Self> {
-        struct Read<'a> {
-            pair: &'a EqualizedPair,
-            weights: Vec<Tensor>,
-        }
-
-        impl Visitor for Read<'_> {
-            fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-                if self.pair.layers.iter().any(|own| own == path) {
-                    self.weights.extend(layer.weights()?);
-                }
-                Ok(())
+        let mut weights = Vec::new();
+        Walk::layers(model, |path, layer| {
+            if pair.layers.iter().any(|own| own == path) {
+                weights.extend(layer.weights()?);
             }
-        }
-
-        let mut read = Read {
-            pair: &pair,
-            weights: Vec::new(),
-        };
-        Walk::over(model, &mut read)?;
-        let columns = column_maxima(&read.weights).map_err(|e| e.at(&pair.source))?;
+            Ok(())
+        })?;
+        let columns = column_maxima(&weights).map_err(|e| e.at(&pair.source))?;
         let factors = factors(ranges, &columns, alpha).map_err(|e| e.at(&pair.source))?;
         Ok(Self { pair, factors })
     }

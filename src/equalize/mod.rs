@@ -206,7 +206,11 @@ fn finite(output: &Tensor) -> Result<Vec<f32>> {
         all if all.iter().all(|value| value.is_finite()) => return Ok(values),
         _ => "a NaN or an infinity",
     };
-    Err(Error::argument("output of the probe", "finite numbers", got))
+    Err(Error::argument(
+        "output of the probe",
+        "finite numbers",
+        got,
+    ))
 }
 
 /// The maximum difference, in units of the maximum element.

@@ -9,7 +9,7 @@ use crate::deviation::Deviation;
 use crate::error::{Error, Result};
 use crate::kernels::Precision;
 use crate::module::{
-    AnyNorm, Layer, Quantizable, Receiver, Replay, Tap, Visitor, VisitorMut, Walk, WalkMut,
+    AnyNorm, Layer, Quantizable, Receiver, Replay, Tap, VisitorMut, Walk, WalkMut,
 };
 
 /// A run of a model, and what was measured during it.
@@ -122,22 +122,16 @@ where
 /// # Errors
 /// As the walk over the model.
 pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Replay>> {
-    struct Collect(BTreeMap<String, Replay>);
-
-    impl Visitor for Collect {
-        fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-            let quantized = layer.precision().is_some_and(Precision::is_reduced)
-                || layer.weight_infos().iter().any(|weight| weight.quantized);
-            if let Some(replay) = layer.replay().filter(|_| quantized) {
-                self.0.insert(path.to_owned(), replay);
-            }
-            Ok(())
+    let mut replays = BTreeMap::new();
+    Walk::layers(model, |path, layer| {
+        let quantized = layer.precision().is_some_and(Precision::is_reduced)
+            || layer.weight_infos().iter().any(|weight| weight.quantized);
+        if let Some(replay) = layer.replay().filter(|_| quantized) {
+            replays.insert(path.to_owned(), replay);
         }
-    }
-
-    let mut collect = Collect(BTreeMap::new());
-    Walk::over(model, &mut collect)?;
-    Ok(collect.0)
+        Ok(())
+    })?;
+    Ok(replays)
 }
 
 /// Runs a model whose layers and norms at these paths report each call to a state of their own, one

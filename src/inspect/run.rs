@@ -10,7 +10,7 @@ use super::observe::gathered;
 use crate::deviation::Deviation;
 use crate::error::{Error, Result};
 use crate::kernels::Precision;
-use crate::module::{Layer, LayerKind, Quantizable, Replay, Visitor, Walk, WeightInfo};
+use crate::module::{LayerKind, Quantizable, Replay, Walk, WeightInfo};
 use crate::weight::StoredWeight;
 
 /// How far a quantized model is from its float original; see [`inspect`].
@@ -91,15 +91,16 @@ pub fn inspect<M: Quantizable>(
     quantized: &mut M,
     run: impl Fn(&M) -> candle_core::Result<Tensor>,
 ) -> Result<Inspection> {
-    let (before, after) = (Sides::of(float)?, Sides::of(quantized)?);
-    let paths = |sides: &Sides| -> Vec<_> { sides.0.iter().map(|s| s.path.clone()).collect() };
+    let (before, after) = (sides(float)?, sides(quantized)?);
+    let paths = |sides: &[Side]| -> Vec<_> { sides.iter().map(|s| s.path.clone()).collect() };
     if paths(&before) != paths(&after) {
-        let expected = format!("the {} layers of the float one", before.0.len());
-        let got = format!("{} layers, or of other names", after.0.len());
+        let expected = format!("the {} layers of the float one", before.len());
+        let got = format!("{} layers, or of other names", after.len());
         return Err(Error::argument("quantized model", expected, got));
     }
-    let probes = after.0.iter();
-    let probes = probes.map(|side| (side.path.clone(), Probe::new(side)));
+    let probes = after
+        .iter()
+        .map(|side| (side.path.clone(), Probe::new(side)));
     let (expected, probes) = gathered(float, probes.collect(), Probe::of_float, &run)?;
     let expected = expected?;
     let (got, probes) = gathered(quantized, probes, Probe::of_quantized, &run)?;
@@ -107,7 +108,7 @@ pub fn inspect<M: Quantizable>(
     let mut output = Deviation::default();
     output.add(&expected, &got)?;
     let mut seen = [HashSet::new(), HashSet::new()];
-    let layers = before.0.into_iter().zip(after.0).zip(probes);
+    let layers = before.into_iter().zip(after).zip(probes);
     let layers = layers.map(|((before, after), (path, probe))| {
         let weights = weights(&before, &after).map_err(|e| e.at(&path))?;
         Ok(LayerInspection {
@@ -148,19 +149,10 @@ impl Side {
 }
 
 /// The layers in the order of the walk.
-struct Sides(Vec<Side>);
-
-impl Sides {
-    fn of<M: Quantizable>(model: &M) -> Result<Self> {
-        let mut sides = Self(Vec::new());
-        Walk::over(model, &mut sides)?;
-        Ok(sides)
-    }
-}
-
-impl Visitor for Sides {
-    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-        self.0.push(Side {
+fn sides<M: Quantizable>(model: &M) -> Result<Vec<Side>> {
+    let mut sides = Vec::new();
+    Walk::layers(model, |path, layer| {
+        sides.push(Side {
             path: path.to_owned(),
             kind: layer.kind(),
             infos: layer.weight_infos(),
@@ -171,7 +163,8 @@ impl Visitor for Sides {
             replay: layer.replay(),
         });
         Ok(())
-    }
+    })?;
+    Ok(sides)
 }
 
 /// Bytes of weights in memory that was not seen before.

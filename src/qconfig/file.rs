@@ -248,12 +248,8 @@ impl Read for ObserverConfig {
             Some(qscheme) if qscheme.is_per_channel() => ObserverKind::PerChannelMinMax,
             _ => ObserverKind::MinMax,
         });
-        let qscheme = qscheme.unwrap_or(match (per_channel(&kind) == Some(true), dtype) {
-            (false, QDType::QInt8) => QScheme::PerTensorSymmetric,
-            (false, QDType::QUInt8) => QScheme::PerTensorAffine,
-            (true, QDType::QInt8) => QScheme::PerChannelSymmetric,
-            (true, QDType::QUInt8) => QScheme::PerChannelAffine,
-        });
+        let default = QScheme::of(per_channel(&kind) == Some(true), dtype == QDType::QInt8);
+        let qscheme = qscheme.unwrap_or(default);
         let name = observer_name(&kind);
         if per_channel(&kind).is_some_and(|own| own != qscheme.is_per_channel()) {
             let at = map.get("qscheme").unwrap_or(node);

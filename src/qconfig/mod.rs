@@ -243,12 +243,7 @@ impl QConfig {
             Some(symmetric) => symmetric,
             None => matches!(options.weight_type, QDType::QInt8),
         };
-        let qscheme = match (options.per_channel, symmetric) {
-            (false, true) => QScheme::PerTensorSymmetric,
-            (false, false) => QScheme::PerTensorAffine,
-            (true, true) => QScheme::PerChannelSymmetric,
-            (true, false) => QScheme::PerChannelAffine,
-        };
+        let qscheme = QScheme::of(options.per_channel, symmetric);
         let mut weight =
             ObserverConfig::new(ObserverKind::OnnxRuntime, options.weight_type, qscheme);
         weight.reduce_range = options.reduce_range;

@@ -59,25 +59,17 @@ pub fn scheme(
             let got = format!("{:?} and {:?}", entry.shape, scales.shape);
             return Err(invalid(name, expected, got));
         }
-        return Ok(Scheme::Whole(if symmetric {
-            QScheme::PerChannelSymmetric
-        } else {
-            QScheme::PerChannelAffine
-        }));
+        return Ok(Scheme::Whole(QScheme::of(true, symmetric)));
     }
-    Ok(Scheme::Whole(match (&scales.shape[..], symmetric) {
-        (&([] | [1] | [1, 1]), true) if n != 1 => QScheme::PerTensorSymmetric,
-        (&([] | [1] | [1, 1]), false) if n != 1 => QScheme::PerTensorAffine,
-        (&([rows] | [rows, 1]), true) if rows == n => QScheme::PerChannelSymmetric,
-        (&([rows] | [rows, 1]), false) if rows == n => QScheme::PerChannelAffine,
-        (&[rows, groups], _) if rows == n && groups > 1 && k.is_multiple_of(groups) => {
-            return Ok(Scheme::Groups);
-        }
-        (got, _) => {
+    match scales.shape[..] {
+        [] | [1] | [1, 1] if n != 1 => Ok(Scheme::Whole(QScheme::of(false, symmetric))),
+        [rows] | [rows, 1] if rows == n => Ok(Scheme::Whole(QScheme::of(true, symmetric))),
+        [rows, groups] if rows == n && groups > 1 && k.is_multiple_of(groups) => Ok(Scheme::Groups),
+        ref got => {
             let expected = format!("[{n}, 1], [1], or [{n}, groups of {k} inputs]");
-            return Err(invalid(scale, expected, format!("{got:?}")));
+            Err(invalid(scale, expected, format!("{got:?}")))
         }
-    }))
+    }
 }
 
 /// Whether the groups of inputs, by the number of each in `name`, follow one another.

@@ -127,19 +127,13 @@ impl Embedding {
 
     /// The codes of the table; `None` if it is float, float16 or bfloat16.
     pub fn codes(&self) -> Option<WeightCodes> {
-        match &self.table {
-            Table::Quantized(quantized) => quantized.codes(),
-            Table::Float(_) => None,
-        }
+        self.quantized()?.codes()
     }
 
     /// The quantized table, if it is quantized and its own, not an output projection's.
     #[doc(hidden)]
     pub fn qtable(&self) -> Option<&QTable> {
-        match &self.table {
-            Table::Quantized(quantized) => quantized.own(),
-            Table::Float(_) => None,
-        }
+        self.quantized()?.own()
     }
 
     /// [`forward`](Module::forward) with this crate's error.
@@ -178,8 +172,12 @@ impl Embedding {
 
     /// The weight of an output projection that it shares with a checkpoint's other layers.
     pub(super) fn tied(&self) -> Option<&Arc<QWeight>> {
+        self.quantized()?.tied()
+    }
+
+    fn quantized(&self) -> Option<&Arc<Quantized>> {
         match &self.table {
-            Table::Quantized(quantized) => quantized.tied(),
+            Table::Quantized(quantized) => Some(quantized),
             Table::Float(_) => None,
         }
     }
@@ -272,10 +270,7 @@ impl Layer for Embedding {
     }
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {
-        match &self.table {
-            Table::Quantized(quantized) => Some(LentWeight::new(Arc::clone(quantized))),
-            Table::Float(_) => None,
-        }
+        Some(LentWeight::new(Arc::clone(self.quantized()?)))
     }
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {

@@ -270,7 +270,10 @@ impl QConfigSpec {
     /// anywhere unless it is anchored; `None` keeps them float.
     #[must_use]
     pub fn regex(self, pattern: impl Into<String>, qconfig: impl Into<Option<QConfig>>) -> Self {
-        self.rule(Pattern::Regex(NameRegex::new(pattern)), qconfig.into())
+        self.rule(
+            Pattern::Regex(NameRegex::new(&pattern.into())),
+            qconfig.into(),
+        )
     }
 
     /// Keeps names float, one or several, each with everything below it, or kinds:

@@ -129,12 +129,12 @@ impl Options {
             (None, _) => QDType::QInt8,
         };
         let symmetric = weight.symmetric.unwrap_or(dtype == QDType::QInt8);
-        let (observer, qscheme) = match (weight.per_channel.unwrap_or(true), symmetric) {
-            (true, true) => (ObserverKind::PerChannelMinMax, QScheme::PerChannelSymmetric),
-            (true, false) => (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
-            (false, true) => (ObserverKind::MinMax, QScheme::PerTensorSymmetric),
-            (false, false) => (ObserverKind::MinMax, QScheme::PerTensorAffine),
+        let per_channel = weight.per_channel.unwrap_or(true);
+        let observer = match per_channel {
+            true => ObserverKind::PerChannelMinMax,
+            false => ObserverKind::MinMax,
         };
+        let qscheme = QScheme::of(per_channel, symmetric);
         let granularity = match self.activation.per_channel {
             Some(false) => Granularity::PerTensor,
             _ => Granularity::PerRow,
