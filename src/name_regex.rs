@@ -129,7 +129,6 @@ impl NameRegexes {
     }
 }
 
-/// A pattern that matches from the beginning only.
 fn anchored(pattern: &str) -> String {
     format!("^(?:{pattern})")
 }

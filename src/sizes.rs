@@ -51,7 +51,6 @@ pub(crate) fn weight(op: &'static str, shape: [usize; 2]) -> Result<usize> {
     }
 }
 
-/// Rejects more of something than is allowed.
 pub(crate) fn at_most(what: &'static str, max: usize, got: usize) -> Result<()> {
     if got > max {
         Err(Error::argument(what, format!("at most {max}"), got))

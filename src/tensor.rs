@@ -45,7 +45,6 @@ pub(crate) fn check_float_dtype(dtype: DType, op: &'static str) -> Result<()> {
     }
 }
 
-/// The error of a tensor that has another shape.
 pub(crate) fn mismatch(op: &'static str, expected: impl fmt::Display, got: &Tensor) -> Error {
     Error::shape(op, expected, got.dims())
 }

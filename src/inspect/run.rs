@@ -175,7 +175,6 @@ fn held(infos: &[WeightInfo], seen: &mut HashSet<crate::module::MemoryId>) -> us
     new.map(|info| info.bytes).sum()
 }
 
-/// Bits for each element of some weights.
 fn bits(infos: &[WeightInfo]) -> Option<f64> {
     let elements = |info: &WeightInfo| info.shape.iter().product::<usize>();
     let elements: usize = infos.iter().map(elements).sum();

@@ -7,7 +7,6 @@ use super::run::{Inspection, LayerInspection};
 use crate::deviation::Deviation;
 use crate::quantize::text::{shown, table};
 
-/// The columns of the table.
 pub(super) const HEADER: [&str; 13] = [
     "layer",
     "kind",

@@ -187,16 +187,11 @@ pub trait Layer: AnyLayer {
 }
 
 /// A [`Layer`] whose type a walk does not know; every layer is one.
+#[allow(clippy::missing_errors_doc, reason = "the errors are those of `Layer`")]
 pub trait AnyLayer: Any {
     /// [`Layer::quantize`], the result in a box.
-    ///
-    /// # Errors
-    /// As [`Layer::quantize`].
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn Layer>>;
     /// [`Layer::quantize_for`], the result in a box.
-    ///
-    /// # Errors
-    /// As [`Layer::quantize_for`].
     fn quantize_for_boxed(
         &self,
         qconfig: &QConfig,
@@ -209,9 +204,6 @@ pub trait AnyLayer: Any {
         lent: &LentWeight,
     ) -> Option<Box<dyn Layer>>;
     /// [`Layer::scale`], the result in a box.
-    ///
-    /// # Errors
-    /// As [`Layer::scale`].
     fn scale_boxed(&self, dim: usize, factors: &Tensor) -> Result<Option<Box<dyn Layer>>>;
     /// Whether `replacement` is of the same type, so that it can be installed.
     fn accepts(&self, replacement: &dyn Layer) -> bool;

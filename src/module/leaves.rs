@@ -20,44 +20,15 @@ use candle_nn as nn;
 
 /// Makes types trees without layers.
 macro_rules! leaves {
-    (generic: $([$($generics:tt)*] $leaf:ty),+ $(,)?) => {$(
-        impl<$($generics)*> $crate::module::Quantizable for $leaf {
-            fn visit(&self, _walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
-                Ok(())
-            }
-
-            fn visit_mut(
-                &mut self,
-                _walk: &mut $crate::module::WalkMut<'_>,
-            ) -> $crate::error::Result<()> {
-                Ok(())
-            }
-        }
-    )+};
+    (generic: $([$($generics:tt)*] $leaf:ty),+ $(,)?) => {
+        $crate::module::trees::trees! { self, _walk: $([$($generics)*] $leaf => Ok(()), Ok(());)+ }
+    };
     ($($leaf:ty),+ $(,)?) => {
         $crate::module::leaves::leaves! { generic: $([] $leaf),+ }
     };
 }
 
-/// Makes layers trees of one layer each.
-macro_rules! layers {
-    ($($layer:ty),+) => {$(
-        impl $crate::module::Quantizable for $layer {
-            fn visit(&self, walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
-                walk.layer(self)
-            }
-
-            fn visit_mut(
-                &mut self,
-                walk: &mut $crate::module::WalkMut<'_>,
-            ) -> $crate::error::Result<()> {
-                walk.layer(self)
-            }
-        }
-    )+};
-}
-
-pub(crate) use {layers, leaves};
+pub(crate) use leaves;
 
 #[cfg(feature = "tracing")]
 leaves! { tracing::Span }

@@ -138,7 +138,6 @@ fn push(path: &mut String, name: impl fmt::Display) -> usize {
 
 /// A shared pointer to a module tree.
 pub(super) trait Pointer: Deref<Target: Quantizable + Sized> + Clone + 'static {
-    /// A new pointer to `value`.
     fn to(value: Self::Target) -> Self;
 }
 
@@ -357,7 +356,6 @@ impl<'v> Walk<'v> {
         self.visitor.opaque_copy(&self.path, type_name);
     }
 
-    /// Reports the `VarBuilder` at the present path.
     pub(super) fn var_builder(&mut self, type_name: &'static str) {
         if self.strict {
             let path = self.path.clone();
@@ -368,9 +366,6 @@ impl<'v> Walk<'v> {
 
     /// Visits what `shared` points to, the first time this pointer is met. If that was in no strict
     /// type, its tensors are shown again where it is met in one.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit`].
     pub(super) fn shared<P: Pointer>(&mut self, shared: &P) -> Result<()> {
         let Some(met) = self.shared.get_mut(&shared_key(shared)) else {
             let path = self.path.clone();
@@ -556,9 +551,6 @@ impl<'v> WalkMut<'v> {
     ///
     /// If a layer below is changed, the pointer is replaced by a changed copy, here and
     /// wherever the walk meets it again; pointers held outside the tree keep the old value.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit_mut`].
     pub(super) fn shared<P: Pointer<Target: Clone>>(&mut self, shared: &mut P) -> Result<()> {
         let key = shared_key(shared);
         let (replaced, put_back) = match &self.shared {

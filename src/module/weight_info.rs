@@ -34,7 +34,6 @@ pub enum WeightDType {
 }
 
 impl WeightDType {
-    /// The dtype of integers in groups.
     pub(crate) fn of_groups(dtype: IntType) -> Self {
         match dtype {
             IntType::Int4 => Self::Int4,
@@ -51,7 +50,6 @@ impl WeightDType {
         }
     }
 
-    /// Whether an element has two bytes.
     pub(crate) fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }

@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 use super::prefix::prefix_of;
 use crate::error::{Error, Result};
 use crate::kernels::Precision;
-use crate::module::leaves::layers;
+use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, WeightInfo};
 use crate::ops::Mask;
 use crate::ops::attention::attend;

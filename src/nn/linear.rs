@@ -10,7 +10,7 @@ use super::prefix::prefix_of;
 use super::projection::Projection;
 use crate::error::Result;
 use crate::kernels::{FusedActivation, InputFactor};
-use crate::module::leaves::layers;
+use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, LentWeight, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;

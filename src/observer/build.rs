@@ -31,9 +31,6 @@ impl ObserverConfig {
     /// The formula of an observer that keeps the range of each channel and nothing else: applied to
     /// the ranges of some channels of a weight, it gives what the observer gives them after it has
     /// seen the whole weight once.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
     pub(crate) fn range_formula(&self) -> Result<Option<RangeFormula>> {
         let formula = self.formula()?.filter(|_| self.qscheme.is_per_channel());
         Ok(formula.map(|formula| -> RangeFormula {

@@ -348,7 +348,6 @@ impl fmt::Debug for KvCache {
 }
 
 impl Kept {
-    /// The sizes of a call of these queries.
     fn sizes(&self, q: &Tensor) -> Result<Sizes> {
         let (batch, kv_heads, [head_dim, value_dim]) = (self.batch, self.heads, self.dims);
         let [_, heads, queries, _] = *q.dims() else {
@@ -415,7 +414,6 @@ impl Rows {
     }
 }
 
-/// Checks that the kernels compute with a tensor.
 fn check_kernel_float(tensor: &Tensor, op: &'static str) -> Result<()> {
     check_cpu_float(tensor, op)?;
     match tensor.dtype() {

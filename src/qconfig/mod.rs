@@ -258,9 +258,6 @@ impl QConfig {
     }
 
     /// The precision of attention that it asks for.
-    ///
-    /// # Errors
-    /// When attention has no such one.
     pub(crate) fn precision(&self) -> Result<Precision> {
         match self {
             Self::Int8 { activation, .. } if *activation == DynamicConfig::default() => {

@@ -174,7 +174,6 @@ impl QTable {
         }
     }
 
-    /// The elements of either kind; `None` of int8.
     pub(crate) fn stored_halves(&self) -> Option<&Halves> {
         match &self.elements {
             Elements::Int8(_) => None,

@@ -10,7 +10,6 @@ use crate::tensor::check_float_dtype;
 
 /// A quantized weight that a checkpoint has.
 pub(crate) struct Found {
-    /// Its description.
     handed: Handed,
     pub format: Format,
     /// The name that it was asked for by.

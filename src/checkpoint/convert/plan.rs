@@ -9,7 +9,7 @@ use super::blocks::check_products;
 use crate::checkpoint::read::{Checkpoint, matrix};
 use crate::checkpoint::write::own_name;
 use crate::error::{Error, Result};
-use crate::module::leaves::layers;
+use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
@@ -251,7 +251,6 @@ fn has_inputs_as_rows(source: &Checkpoint, name: &str) -> bool {
     EXPERTS.contains(&last) && columns == 2 * of_rows && rows == of_columns
 }
 
-/// The layers of the float matrices.
 fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
     let mut found: BTreeMap<String, PlannedLayer> = BTreeMap::new();
     let files = &source.opened.files;

@@ -19,7 +19,6 @@ use crate::words::brief;
 const SINGLE: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
 pub const CONFIG: &str = "config.json";
-/// The maximum length of an index.
 const MAX_INDEX: u64 = 100_000_000;
 
 /// The files, and which of them has a tensor.
@@ -233,7 +232,6 @@ pub fn is_of_model(path: &Path) -> bool {
     is_named && is_file
 }
 
-/// The only safetensors file of a folder.
 fn only_file(folder: &Path) -> Result<PathBuf> {
     let reading = |error| Error::io("read the folder")(error).in_file(folder);
     let (mut found, mut others) = (Vec::new(), Vec::new());

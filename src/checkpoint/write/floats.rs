@@ -100,7 +100,6 @@ fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor
     Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
 }
 
-/// Whether a matrix is that part of a tensor.
 fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
     let (of, own) = (bits(of)?, bits(matrix)?);
     let mut own = own.iter().zip(part.elements());

@@ -254,11 +254,8 @@ impl Placed {
         if let Some(known) = views.iter().find(|view| view.part == part) {
             let format = held.weight.format();
             let same = equals(&known.weight, &held.weight) && known.format == format;
-            return if same {
-                Ok(())
-            } else {
-                Err(contested(&of).at(&held.path))
-            };
+            let same = same.then_some(());
+            return same.ok_or_else(|| contested(&of).at(&held.path));
         }
         let own = source.views.get(&of).and_then(|views| views.get(&part));
         let name = own.cloned().unwrap_or_else(|| view_name(&of, part, source));

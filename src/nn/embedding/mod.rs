@@ -9,7 +9,7 @@ use candle_nn::{Init, Module, VarBuilder};
 
 use super::prefix::prefix_of;
 use crate::error::{Error, Result};
-use crate::module::leaves::layers;
+use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, LentWeight, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
@@ -182,7 +182,6 @@ impl Embedding {
         }
     }
 
-    /// How many rows there are.
     fn rows(&self) -> Result<usize> {
         let shape = match &self.table {
             Table::Float(table) => table.dims(),
@@ -337,7 +336,6 @@ impl Layer for Embedding {
 }
 
 impl Embedding {
-    /// This layer with another table.
     fn reading(&self, quantized: Arc<Quantized>) -> Self {
         Self {
             table: Table::Quantized(quantized),

@@ -122,7 +122,6 @@ impl Projection {
         Some(weights)
     }
 
-    /// The product of rows and a quantized weight.
     fn product<'a>(&self, xs: &'a [f32], rows: usize, weight: &'a QWeight) -> Product<'a, f32> {
         Product::of(xs, rows, weight.packed(), self.activation.map(Into::into))
     }
@@ -144,9 +143,6 @@ impl Projection {
     }
 
     /// [`multiply`](Self::multiply) of two projections that are quantized alike, at once.
-    ///
-    /// # Errors
-    /// As [`multiply`](Self::multiply).
     pub(in crate::nn) fn multiply_both(
         [(a, a_xs), (b, b_xs)]: [(&Self, &[f32]); 2],
         rows: usize,

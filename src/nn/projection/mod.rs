@@ -286,7 +286,6 @@ impl Projection {
         Ok(error)
     }
 
-    /// The quantized weight, if it is quantized.
     fn quantized(&self) -> Option<&Arc<QWeight>> {
         match &self.weight {
             Weight::Float(_) => None,

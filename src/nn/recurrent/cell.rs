@@ -27,7 +27,6 @@ use crate::tensor::{
 use crate::trace;
 use crate::weight::StoredWeight;
 
-/// A cell and its weights.
 #[derive(Clone, Debug)]
 struct Cell<K> {
     kind: K,
@@ -93,7 +92,6 @@ impl<K: Kind> Cell<K> {
         }
     }
 
-    /// The state after `xs`.
     fn forward(
         &self,
         xs: &Tensor,

@@ -64,7 +64,7 @@ macro_rules! recurrent_layer {
             }
         }
 
-        $crate::module::leaves::layers! { $layer }
+        $crate::module::trees::layers! { $layer }
     };
 }
 pub(super) use recurrent_layer;
