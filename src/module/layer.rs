@@ -96,9 +96,6 @@ pub trait Layer: AnyLayer {
     /// This layer with its weight quantized so that its products with the inputs that it reports
     /// are most exact: for [`gptq`](crate::gptq()). `None` if the layer has no such form, as by
     /// default.
-    ///
-    /// # Errors
-    /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.
     #[doc(hidden)]
     fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>>
     where
@@ -159,9 +156,6 @@ pub trait Layer: AnyLayer {
     /// This layer with the rows (`dim` 0) of its weight and its bias, or the columns (1) of its
     /// weight, multiplied by `factors`: for [`equalize`](crate::equalize()). `None` if its outputs
     /// or inputs are not proportional to them, as by default.
-    ///
-    /// # Errors
-    /// When the factors have another shape.
     #[doc(hidden)]
     fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>>
     where

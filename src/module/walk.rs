@@ -72,9 +72,6 @@ pub trait Visitor {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()>;
 
     /// A norm at `path`.
-    ///
-    /// # Errors
-    /// An error ends the walk.
     #[doc(hidden)]
     fn norm(&mut self, path: &str, norm: &dyn AnyNorm) -> Result<()> {
         let _ = (path, norm);
@@ -116,9 +113,6 @@ pub trait VisitorMut {
     fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool>;
 
     /// A norm at `path`; returns whether it was changed.
-    ///
-    /// # Errors
-    /// An error ends the walk.
     #[doc(hidden)]
     fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
         let _ = (path, norm);
@@ -269,9 +263,6 @@ impl<'v> Walk<'v> {
     }
 
     /// Shows a layer at the present path.
-    ///
-    /// # Errors
-    /// The visitor's, with the path added.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &L) -> Result<()> {
         self.visitor
@@ -428,9 +419,6 @@ impl fmt::Debug for WalkMut<'_> {
 
 impl<'v> WalkMut<'v> {
     /// Walks `root` and shows its layers to `visitor`.
-    ///
-    /// # Errors
-    /// The first error of the visitor.
     #[doc(hidden)]
     pub fn over<M: Quantizable + ?Sized>(
         root: &mut M,
@@ -527,9 +515,6 @@ impl<'v> WalkMut<'v> {
     }
 
     /// Shows a layer at the present path.
-    ///
-    /// # Errors
-    /// The visitor's, with the path added.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &mut L) -> Result<()> {
         let changed = self

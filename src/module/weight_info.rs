@@ -1,5 +1,6 @@
 //! The description of a weight that a layer gives.
 
+use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::tied::WeightId;
@@ -118,6 +119,12 @@ impl WeightInfo {
             id: None,
             origin: None,
         }
+    }
+
+    pub(crate) fn of_float(name: &str, tensor: &Tensor) -> Self {
+        let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+        Self::new(name, tensor.dims(), tensor.dtype().into(), bytes)
+            .held_as(WeightId::of_tensor(tensor))
     }
 
     /// This weight in the memory `id`.

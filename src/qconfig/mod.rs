@@ -89,9 +89,6 @@ impl QConfig {
     ];
 
     /// The preset of that name, or of PyTorch's name for it, such as `default_dynamic_qconfig`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name.
     #[doc(hidden)]
     pub fn preset(name: &str) -> Result<Self> {
         match name.strip_suffix("_qconfig").unwrap_or(name) {

@@ -36,7 +36,7 @@ pub(crate) fn find(vb: &VarBuilder<'_>, name: &str) -> Option<Found> {
 }
 
 impl Found {
-    /// What `make` makes of the weight.
+    /// The weight of `shape`, as `make` makes it of its parts.
     ///
     /// # Errors
     /// When the checkpoint has it in another shape, or as `make`.

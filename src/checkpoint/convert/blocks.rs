@@ -9,9 +9,7 @@ use crate::error::{Error, Fault, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::weight::QTable;
-use crate::weight::check_sums;
-use crate::weight::offset;
+use crate::weight::{QTable, check_sums, offset};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
 pub const BLOCK: usize = 1 << 22;

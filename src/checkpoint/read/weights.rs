@@ -16,10 +16,10 @@ use crate::kernels::Precision;
 use crate::observer::ZeroPoints;
 use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
 use crate::qparams::{QDType, QScheme};
-use crate::weight::QTable;
 use crate::weight::origin::{Part, Values};
-use crate::weight::{Coded, Grouped};
-use crate::weight::{Codes, Format, G_IDX, MINIMUM, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use crate::weight::{
+    Coded, Codes, Format, G_IDX, Grouped, MINIMUM, QTable, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
+};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.

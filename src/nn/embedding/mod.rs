@@ -10,7 +10,7 @@ use candle_nn::{Init, Module, VarBuilder};
 use super::prefix::prefix_of;
 use crate::error::{Error, Result};
 use crate::module::trees::layers;
-use crate::module::{Layer, LayerKind, LentWeight, WeightId, WeightInfo};
+use crate::module::{Layer, LayerKind, LentWeight, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Replay, Tap};
@@ -137,10 +137,6 @@ impl Embedding {
     }
 
     /// [`forward`](Module::forward) with this crate's error.
-    ///
-    /// # Errors
-    /// When an index leads to no row, or is no u8, u32 or i64; quantized, also when the
-    /// indexes are not on the CPU.
     #[doc(hidden)]
     pub fn try_forward(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.select(indexes)?;
@@ -239,11 +235,7 @@ impl Layer for Embedding {
         vec![
             match &self.table {
                 Table::Quantized(quantized) => quantized.info(),
-                Table::Float(table) => {
-                    let bytes = table.elem_count() * table.dtype().size_in_bytes();
-                    WeightInfo::new("weight", table.dims(), table.dtype().into(), bytes)
-                        .held_as(WeightId::of_tensor(table))
-                }
+                Table::Float(table) => WeightInfo::of_float("weight", table),
             }
             .loaded_from(self.origin.as_ref()),
         ]

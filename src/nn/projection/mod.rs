@@ -102,9 +102,6 @@ impl Projection {
 
     /// [`quantize`](Self::quantize) in groups, so that products with those inputs are most exact:
     /// for [`Layer::quantize_for`](crate::Layer::quantize_for). `None` if `qconfig` has no groups.
-    ///
-    /// # Errors
-    /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.
     #[doc(hidden)]
     pub fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
         if !matches!(qconfig, QConfig::Groups(_)) {
@@ -136,11 +133,8 @@ impl Projection {
         Ok(Self {
             weight: Weight::Quantized(Arc::new(weight)),
             bias: bias.transpose()?,
-            activation: self.activation,
-            gates: self.gates,
-            folded: self.folded,
-            origin: self.origin.clone(),
             tap: None,
+            ..self.clone()
         })
     }
 
@@ -180,13 +174,7 @@ impl Projection {
     /// The description of this weight for a [`Layer`](crate::Layer), under the name it gives it.
     pub fn info(&self, name: &str) -> WeightInfo {
         match &self.weight {
-            Weight::Float(weight) => WeightInfo::new(
-                name,
-                weight.dims(),
-                weight.dtype().into(),
-                weight.elem_count() * weight.dtype().size_in_bytes(),
-            )
-            .held_as(WeightId::of_tensor(weight)),
+            Weight::Float(weight) => WeightInfo::of_float(name, weight),
             Weight::Quantized(weight) => weight_info(weight, name),
         }
         .loaded_from(self.origin.as_ref())
@@ -202,9 +190,6 @@ impl Projection {
 
     /// The weight as a float tensor, `[out_features, in_features]`, which is not kept: for
     /// [`Layer::weights`](crate::Layer::weights).
-    ///
-    /// # Errors
-    /// When a quantized weight is too large to be dequantized.
     #[doc(hidden)]
     pub fn value(&self) -> Result<Tensor> {
         match &self.weight {

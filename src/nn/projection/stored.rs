@@ -7,8 +7,7 @@ use candle_nn::VarBuilder;
 
 use super::{Projection, Weight};
 use crate::error::Result;
-use crate::weight::QWeight;
-use crate::weight::{Origin, Quantized, StoredWeight, Value, find, origin};
+use crate::weight::{Origin, QWeight, Quantized, StoredWeight, Value, find, origin};
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where

@@ -145,27 +145,20 @@ impl Report {
                 } => ("bfloat16", "3.39e38", "1.2e-38"),
                 _ => ("float16", "65504", "6.1e-5"),
             };
-            match saturated {
-                0 => {}
-                1 => writeln!(
-                    f,
-                    "{path}: 1 weight exceeded the {dtype} range and was clamped to ±{max}"
-                )?,
-                count => writeln!(
-                    f,
-                    "{path}: {count} weights exceeded the {dtype} range and were clamped to ±{max}"
-                )?,
-            }
-            if *underflowed > 0 {
-                let weights = if *underflowed == 1 {
-                    "weight"
-                } else {
-                    "weights"
-                };
+            if *saturated > 0 {
+                let weights = counted(*saturated, "weight");
+                let were = if *saturated == 1 { "was" } else { "were" };
                 writeln!(
                     f,
-                    "{path}: {underflowed} {weights} in channels below the {dtype} range, {least}, \
-                     lost precision or became 0"
+                    "{path}: {weights} exceeded the {dtype} range and {were} clamped to ±{max}"
+                )?;
+            }
+            if *underflowed > 0 {
+                let weights = counted(*underflowed, "weight");
+                writeln!(
+                    f,
+                    "{path}: {weights} in channels below the {dtype} range, {least}, lost \
+                     precision or became 0"
                 )?;
             }
         }

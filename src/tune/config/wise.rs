@@ -130,9 +130,10 @@ impl Options {
         };
         let symmetric = weight.symmetric.unwrap_or(dtype == QDType::QInt8);
         let per_channel = weight.per_channel.unwrap_or(true);
-        let observer = match per_channel {
-            true => ObserverKind::PerChannelMinMax,
-            false => ObserverKind::MinMax,
+        let observer = if per_channel {
+            ObserverKind::PerChannelMinMax
+        } else {
+            ObserverKind::MinMax
         };
         let qscheme = QScheme::of(per_channel, symmetric);
         let granularity = match self.activation.per_channel {

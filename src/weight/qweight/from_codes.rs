@@ -1,14 +1,13 @@
 //! Weights of codes or halves that were made before.
 
-use super::{Format, QWeight};
-use crate::error::{Error, Fault, Result};
+use super::{Format, QWeight, check_shape, finite_bias};
+use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::{InBlocks, Int8};
 use crate::kernels::{self, BlockScale, OutOfRange};
 use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
-use crate::tensor::{mismatch, to_f32_vec};
 use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset, offset};
 use candle_core::Tensor;
 
@@ -62,14 +61,14 @@ impl QWeight {
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
-        let [n, k] = check_shape(gates, shape)?;
+        let [n, k] = check_shape("weight", gates, shape)?;
         let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
         let (ZeroPoints::Int(zeros), false) = (&raw.zero_points, is_float) else {
             let expected = "integer zero points, for a weight that is multiplied";
             return Err(Error::qconfig(expected, raw.qscheme));
         };
         raw.check(shape)?;
-        let bias = finite_bias(bias, n)?;
+        let bias = finite_bias("bias", bias, n)?;
         // One for each channel: all share a single one.
         let index = |channel| if raw.scales.len() == 1 { 0 } else { channel };
         let channels = || (0..n).map(index);
@@ -140,8 +139,8 @@ impl QWeight {
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
-        let [n, k] = check_shape(gates, shape)?;
-        let bias = finite_bias(bias, n)?;
+        let [n, k] = check_shape("weight", gates, shape)?;
+        let bias = finite_bias("bias", bias, n)?;
         let rhs = InBlocks {
             format: groups.blocks()?,
             codes,
@@ -161,39 +160,13 @@ impl QWeight {
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
-        let [n, k] = check_shape(gates, shape)?;
+        let [n, k] = check_shape("weight", gates, shape)?;
         check_halves(shape, halves)?;
-        let bias = finite_bias(bias, n)?;
+        let bias = finite_bias("bias", bias, n)?;
         let packed = match halves {
             Halves::Float16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
             Halves::BFloat16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
         };
         Ok(Self::new(packed, Format::Halves(out_of_range)))
-    }
-}
-
-fn check_shape(gates: usize, shape: [usize; 2]) -> Result<[usize; 2]> {
-    if gates > 0 && shape[0].is_multiple_of(gates) {
-        Ok(shape)
-    } else {
-        let expected = format!("[out_features, in_features] of {gates} gates");
-        Err(Error::shape("weight", expected, &shape))
-    }
-}
-
-fn finite_bias(bias: Option<&Tensor>, n: usize) -> Result<Vec<f32>> {
-    let Some(bias) = bias else {
-        return Ok(vec![0.; n]);
-    };
-    if bias.dims() != [n] {
-        return Err(mismatch("bias", format!("[{n}]"), bias));
-    }
-    let bias = to_f32_vec(bias, "bias")?;
-    match bias.iter().position(|value| !value.is_finite()) {
-        None => Ok(bias),
-        Some(index) => Err(Error::from(Fault::NonFiniteBias {
-            index,
-            value: bias[index],
-        })),
     }
 }
