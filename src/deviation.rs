@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::tensor::to_f32_vec;
 
 /// How far values are from those expected, over any number of tensors.
@@ -41,11 +41,8 @@ impl Deviation {
     /// When the shapes differ, or a dtype is no float.
     pub fn add(&mut self, expected: &Tensor, got: &Tensor) -> Result<()> {
         if expected.dims() != got.dims() {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "deviation",
-                expected: format!("{:?}", expected.dims()),
-                got: got.dims().to_vec(),
-            }));
+            let expected = format!("{:?}", expected.dims());
+            return Err(Error::shape("deviation", expected, got.dims()));
         }
         let values = |tensor| to_f32_vec(tensor, "deviation");
         self.add_values(&values(expected)?, &values(got)?);

@@ -219,6 +219,20 @@ impl Error {
         Self::from(Fault::Custom { kind, message })
     }
 
+    pub(crate) fn shape(op: &'static str, expected: impl fmt::Display, got: &[usize]) -> Self {
+        let (expected, got) = (expected.to_string(), got.to_vec());
+        Self::from(Fault::ShapeMismatch { op, expected, got })
+    }
+
+    pub(crate) fn dtype(op: &'static str, expected: &'static str, got: DType) -> Self {
+        Self::from(Fault::UnsupportedDType { op, expected, got })
+    }
+
+    /// For `map_err`.
+    pub(crate) fn io(action: &'static str) -> impl Fn(std::io::Error) -> Self + Copy {
+        move |error| Self::from(Fault::Io { action, error })
+    }
+
     /// The kind of a fault.
     pub fn kind(&self) -> ErrorKind {
         self.0.fault.kind()
@@ -273,6 +287,30 @@ impl Error {
     pub(crate) fn fault_mut(&mut self) -> &mut Fault {
         &mut self.0.fault
     }
+}
+
+/// Errors of what was expected and what was found.
+macro_rules! constructors {
+    ($($name:ident($($what:ident)?) -> $fault:ident;)+) => {
+        impl Error {
+            $(pub(crate) fn $name(
+                $($what: &'static str,)?
+                expected: impl fmt::Display,
+                got: impl fmt::Display,
+            ) -> Self {
+                let (expected, got) = (expected.to_string(), got.to_string());
+                Self::from(Fault::$fault { $($what,)? expected, got })
+            })+
+        }
+    };
+}
+
+constructors! {
+    argument(what) -> InvalidArgument;
+    malformed(what) -> MalformedCheckpoint;
+    qconfig() -> UnsupportedQConfig;
+    unsavable() -> Unsavable;
+    unsupported(what) -> UnsupportedCheckpoint;
 }
 
 impl From<Fault> for Error {

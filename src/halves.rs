@@ -21,7 +21,6 @@ words!(HalfType, "half-precision dtype", prefix "torch.", {
 });
 
 impl HalfType {
-    /// candle's name for it.
     pub(crate) fn dtype(self) -> DType {
         match self {
             Self::Float16 => DType::F16,
@@ -29,7 +28,6 @@ impl HalfType {
         }
     }
 
-    /// The maximum.
     pub(crate) fn max(self) -> f32 {
         match self {
             Self::Float16 => f16::MAX.to_f32(),

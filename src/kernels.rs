@@ -103,9 +103,6 @@ fn as_many_threads_as_candle() {
 }
 
 /// The instruction set that weights are packed for: see [`Isa::active`].
-///
-/// # Errors
-/// As [`Isa::active`].
 pub(crate) fn active() -> error::Result<Isa> {
     as_many_threads_as_candle();
     Ok(Isa::active()?)

@@ -27,24 +27,25 @@ pub(crate) struct NameRegex {
 
 impl NameRegex {
     /// A regex that matches anywhere in a name.
-    pub fn new(pattern: impl Into<String>) -> Self {
-        let pattern = pattern.into();
-        let compiled = compile(&pattern);
-        Self { pattern, compiled }
+    pub fn new(pattern: &str) -> Self {
+        Self::written(pattern, pattern)
     }
 
     /// A regex that matches from the beginning of a name, as Python's `re.match`.
-    pub fn start(pattern: impl Into<String>) -> Self {
-        let pattern = pattern.into();
-        let compiled = compile(&anchored(&pattern));
-        Self { pattern, compiled }
+    pub fn start(pattern: &str) -> Self {
+        Self::written(pattern, &anchored(pattern))
     }
 
     /// A regex that matches whole names only.
-    pub fn whole(pattern: impl Into<String>) -> Self {
-        let pattern = pattern.into();
-        let compiled = compile(&format!("^(?:{pattern})$"));
-        Self { pattern, compiled }
+    pub fn whole(pattern: &str) -> Self {
+        Self::written(pattern, &format!("^(?:{pattern})$"))
+    }
+
+    fn written(pattern: &str, regex: &str) -> Self {
+        Self {
+            pattern: pattern.to_owned(),
+            compiled: compile(regex),
+        }
     }
 
     pub fn pattern(&self) -> &str {
@@ -99,7 +100,7 @@ impl NameRegexes {
     pub fn start(patterns: &[String]) -> Result<Self> {
         let mut totals = RegexTotals::default();
         for pattern in patterns {
-            let regex = NameRegex::start(&**pattern);
+            let regex = NameRegex::start(pattern);
             totals.add(&regex);
             totals.check()?;
             regex.compiled()?;
@@ -128,7 +129,6 @@ impl NameRegexes {
     }
 }
 
-/// A pattern that matches from the beginning only.
 fn anchored(pattern: &str) -> String {
     format!("^(?:{pattern})")
 }
@@ -214,7 +214,7 @@ mod tests {
         }
         // One byte less is compiled, although not within that limit.
         let large = r"\w".repeat(MAX_BYTES / 2);
-        let error = NameRegex::new(large).compiled().expect_err("large");
+        let error = NameRegex::new(&large).compiled().expect_err("large");
         assert!(error.to_string().contains("size limit"), "{error}");
         // Words of all scripts are within it.
         assert!(NameRegex::new(r"\w+\.\w").compiled().is_ok());
@@ -235,7 +235,7 @@ mod tests {
         let totals = |count: usize, bytes: usize| {
             let mut totals = RegexTotals::default();
             for _ in 0..count {
-                totals.add(&NameRegex::new("a".repeat(bytes)));
+                totals.add(&NameRegex::new(&"a".repeat(bytes)));
             }
             totals.check().map_err(|error| error.to_string())
         };

@@ -2,7 +2,7 @@
 
 use candle_dynquant_kernels::sizes::{MAX, product};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// The number of elements of a shape.
 ///
@@ -10,11 +10,8 @@ use crate::error::{Error, Fault, Result};
 /// When there are more than memory can hold, also where a size is 0.
 pub(crate) fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
     product(shape).ok_or_else(|| {
-        Error::from(Fault::ShapeMismatch {
-            op,
-            expected: format!("at most {MAX} elements, a dimension of 0 counted as 1"),
-            got: shape.to_vec(),
-        })
+        let expected = format!("at most {MAX} elements, a dimension of 0 counted as 1");
+        Error::shape(op, expected, shape)
     })
 }
 
@@ -28,11 +25,10 @@ const FROM_NONE: usize = 1 << 24;
 /// As [`elements`], and when there are more than [`FROM_NONE`] from none.
 pub(crate) fn computed(op: &'static str, shape: &[usize], input: usize) -> Result<usize> {
     match elements(op, shape)? {
-        count if input == 0 && count > FROM_NONE => Err(Error::from(Fault::ShapeMismatch {
-            op,
-            expected: format!("at most {FROM_NONE} elements from an input without any"),
-            got: shape.to_vec(),
-        })),
+        count if input == 0 && count > FROM_NONE => {
+            let expected = format!("at most {FROM_NONE} elements from an input without any");
+            Err(Error::shape(op, expected, shape))
+        }
         count => Ok(count),
     }
 }
@@ -47,23 +43,17 @@ const EMPTY_ROWS: usize = 1 << 24;
 /// As [`elements`], and when there are more than [`EMPTY_ROWS`] rows without columns.
 pub(crate) fn weight(op: &'static str, shape: [usize; 2]) -> Result<usize> {
     match shape {
-        [rows, 0] if rows > EMPTY_ROWS => Err(Error::from(Fault::ShapeMismatch {
-            op,
-            expected: format!("at most {EMPTY_ROWS} rows without columns"),
-            got: shape.to_vec(),
-        })),
+        [rows, 0] if rows > EMPTY_ROWS => {
+            let expected = format!("at most {EMPTY_ROWS} rows without columns");
+            Err(Error::shape(op, expected, &shape))
+        }
         _ => elements(op, &shape),
     }
 }
 
-/// Rejects more of something than is allowed.
 pub(crate) fn at_most(what: &'static str, max: usize, got: usize) -> Result<()> {
     if got > max {
-        Err(Error::from(Fault::InvalidArgument {
-            what,
-            expected: format!("at most {max}"),
-            got: got.to_string(),
-        }))
+        Err(Error::argument(what, format!("at most {max}"), got))
     } else {
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use candle_core::Tensor;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// The function that a [`Tap`] leads to: it is given the inputs of a forward call and its output,
 /// on the thread of the call.
@@ -68,9 +68,5 @@ pub(crate) fn report(tap: Option<&Tap>, inputs: &[&Tensor], output: &Tensor) {
 
 /// The error of a [`Replay`] that is given other inputs than its layer reports.
 pub(crate) fn unlike(expected: &str, inputs: &[&Tensor]) -> Error {
-    Error::from(Fault::InvalidArgument {
-        what: "inputs to replay",
-        expected: expected.into(),
-        got: inputs.len().to_string(),
-    })
+    Error::argument("inputs to replay", expected, inputs.len())
 }

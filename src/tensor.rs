@@ -1,5 +1,7 @@
 //! The border between tensors and slices: tensors above, slices below.
 
+use std::fmt;
+
 use candle_core::{
     CpuStorage, CustomOp1, DType, Device, IntDType, Layout, Shape, Storage, StorageRef, Tensor,
     WithDType,
@@ -39,21 +41,12 @@ pub(crate) fn check_float(tensor: &Tensor, op: &'static str) -> Result<()> {
 pub(crate) fn check_float_dtype(dtype: DType, op: &'static str) -> Result<()> {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::F64 => Ok(()),
-        got => Err(Error::from(Fault::UnsupportedDType {
-            op,
-            expected: "f32, f16, bf16 or f64",
-            got,
-        })),
+        got => Err(Error::dtype(op, "f32, f16, bf16 or f64", got)),
     }
 }
 
-/// The error of a tensor that has another shape.
-pub(crate) fn mismatch(op: &'static str, expected: impl Into<String>, got: &Tensor) -> Error {
-    Error::from(Fault::ShapeMismatch {
-        op,
-        expected: expected.into(),
-        got: got.dims().to_vec(),
-    })
+pub(crate) fn mismatch(op: &'static str, expected: impl fmt::Display, got: &Tensor) -> Error {
+    Error::shape(op, expected, got.dims())
 }
 
 /// The tensor, or if it has no elements an equal one at the start of a storage of its own.
@@ -192,11 +185,8 @@ impl<'a> Elements<'a> {
             CpuStorage::U32(_) => Indexes::U32(self.as_slice()?),
             CpuStorage::I64(_) => Indexes::I64(self.as_slice()?),
             _ => {
-                return Err(Error::from(Fault::UnsupportedDType {
-                    op,
-                    expected: "u8, u32 or i64 indexes",
-                    got: self.storage.dtype(),
-                }));
+                let expected = "u8, u32 or i64 indexes";
+                return Err(Error::dtype(op, expected, self.storage.dtype()));
             }
         })
     }
@@ -251,11 +241,11 @@ impl Indexes<'_> {
         };
         match wrong {
             None => Ok(()),
-            Some(got) => Err(Error::from(Fault::InvalidArgument {
-                what: "index",
-                expected: format!("0 or more, below the {rows} rows of the table"),
+            Some(got) => Err(Error::argument(
+                "index",
+                format!("0 or more, below the {rows} rows of the table"),
                 got,
-            })),
+            )),
         }
     }
 }

@@ -128,18 +128,15 @@ impl Node {
         Ok(entries)
     }
 
-    /// A map that has none but these keys.
-    pub fn map(&self, expected: &str, known: &[&str]) -> Result<Map<'_>> {
-        let keys = || known.join(", ");
-        let entries = self.entries(&format!("{expected}: a map with keys {}", keys()))?;
+    /// A map that has none but these keys, which are told as they are: `a, b`.
+    pub fn map(&self, expected: &str, keys: &str) -> Result<Map<'_>> {
+        let entries = self.entries(&format!("{expected}: a map with keys {keys}"))?;
         for (key, _) in entries {
             let text = key.text("a key")?;
-            if !known.contains(&text) {
-                let hint = did_you_mean(suggestion(text, known.iter().copied()));
-                let keys = keys();
-                return Err(key.fault(format!(
-                    "unknown key `{text}`: expected one of {keys}{hint}"
-                )));
+            if !keys.split(", ").any(|own| own == text) {
+                let hint = did_you_mean(suggestion(text, keys.split(", ")));
+                let message = format!("unknown key `{text}`: expected one of {keys}{hint}");
+                return Err(key.fault(message));
             }
         }
         Ok(Map {

@@ -10,7 +10,7 @@ use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
 
 use super::json;
 use super::node::{MAX_DEPTH, MAX_VALUES, Node, Read, Value, fault, too_large};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// Bytes of the longest document: a longer one was not written by hand.
 const MAX_BYTES: usize = 1 << 20;
@@ -58,11 +58,11 @@ impl Node {
         match extension.as_ref().and_then(|e| e.to_str()) {
             Some("yaml" | "yml") => read(Self::from_yaml),
             Some("json") => read(Self::from_json),
-            other => Err(Error::from(Fault::InvalidArgument {
-                what: "extension",
-                expected: "yaml, yml or json".into(),
-                got: other.map_or("none".into(), |e| format!("{e:?}")),
-            })),
+            other => Err(Error::argument(
+                "extension",
+                "yaml, yml or json",
+                other.map_or("none".into(), |e| format!("{e:?}")),
+            )),
         }
     }
 }

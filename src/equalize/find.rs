@@ -4,7 +4,6 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
 use regex::Captures;
@@ -13,10 +12,8 @@ use super::config::Equalization;
 use super::factors::column_maxima;
 use super::report::{EqualizedPair, Unfoldable};
 use crate::error::{Error, Fault, Result};
-use crate::inspect::tapped;
-use crate::module::{
-    AnyNorm, Layer, LayerKind, MemoryId, Quantizable, Receiver, Visitor, Walk, WeightId,
-};
+use crate::inspect::gathered;
+use crate::module::{AnyNorm, Layer, LayerKind, MemoryId, Quantizable, Visitor, Walk, WeightId};
 use crate::name_regex::NameRegex;
 use crate::nn::Linear;
 use crate::quantize::Skipped;
@@ -105,34 +102,24 @@ impl Probed {
     ) -> Result<(Tensor, Self)> {
         let mut probed = Self { places: Vec::new() };
         Walk::over(model, &mut probed)?;
-        let calls: Vec<Arc<Mutex<Vec<Call>>>> =
-            probed.places.iter().map(|_| Arc::default()).collect();
-        let ended = Arc::new(AtomicUsize::new(0));
-        let receivers = calls.iter().map(|calls| {
-            let (calls, ended) = (Arc::clone(calls), Arc::clone(&ended));
-            let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
-                let memory = |tensor: &Tensor| WeightId::of_tensor(tensor).memory();
-                let call = Call {
-                    before: ended.fetch_add(1, Relaxed),
-                    inputs: inputs.iter().map(|input| memory(input)).collect(),
-                    output: memory(output),
-                    input_tensors: inputs.iter().copied().cloned().collect(),
-                    output_tensor: output.clone(),
-                };
-                calls
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(call);
+        let ended = AtomicUsize::new(0);
+        let add = move |calls: &mut Vec<Call>, inputs: &[&Tensor], output: &Tensor| {
+            let memory = |tensor: &Tensor| WeightId::of_tensor(tensor).memory();
+            calls.push(Call {
+                before: ended.fetch_add(1, Relaxed),
+                inputs: inputs.iter().map(|input| memory(input)).collect(),
+                output: memory(output),
+                input_tensors: inputs.iter().copied().cloned().collect(),
+                output_tensor: output.clone(),
             });
-            receiver
-        });
-        let receivers: Vec<_> = receivers.collect();
-        let paths = probed.places.iter().map(|place| place.path.as_str());
-        let by_path: BTreeMap<_, _> = paths.zip(&receivers).collect();
-        let output = tapped(model, &by_path, run)??;
-        for (place, calls) in probed.places.iter_mut().zip(calls) {
-            place.calls =
-                std::mem::take(&mut *calls.lock().unwrap_or_else(PoisonError::into_inner));
+            Ok(())
+        };
+        let calls = probed.places.iter();
+        let calls = calls.map(|place| (place.path.clone(), Vec::new()));
+        let (output, calls) = gathered(model, calls.collect(), add, run)?;
+        let output = output?;
+        for (place, (_, calls)) in probed.places.iter_mut().zip(calls) {
+            place.calls = calls;
         }
         Ok((output, probed))
     }

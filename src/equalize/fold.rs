@@ -6,8 +6,8 @@ use candle_core::Tensor;
 
 use super::factors::{column_maxima, factors};
 use super::report::EqualizedPair;
-use crate::error::{Error, Fault, Result};
-use crate::module::{AnyNorm, Layer, Quantizable, Visitor, VisitorMut, Walk, WalkMut};
+use crate::error::{Error, Result};
+use crate::module::{AnyNorm, Layer, Quantizable, VisitorMut, Walk, WalkMut};
 
 /// A pair with its factors, `[hidden]`.
 pub(super) struct Fold {
@@ -23,26 +23,14 @@ impl Fold {
         ranges: &[f32],
         alpha: f64,
     ) -> Result<Self> {
-        struct Read<'a> {
-            pair: &'a EqualizedPair,
-            weights: Vec<Tensor>,
-        }
-
-        impl Visitor for Read<'_> {
-            fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-                if self.pair.layers.iter().any(|own| own == path) {
-                    self.weights.extend(layer.weights()?);
-                }
-                Ok(())
+        let mut weights = Vec::new();
+        Walk::layers(model, |path, layer| {
+            if pair.layers.iter().any(|own| own == path) {
+                weights.extend(layer.weights()?);
             }
-        }
-
-        let mut read = Read {
-            pair: &pair,
-            weights: Vec::new(),
-        };
-        Walk::over(model, &mut read)?;
-        let columns = column_maxima(&read.weights).map_err(|e| e.at(&pair.source))?;
+            Ok(())
+        })?;
+        let columns = column_maxima(&weights).map_err(|e| e.at(&pair.source))?;
         let factors = factors(ranges, &columns, alpha).map_err(|e| e.at(&pair.source))?;
         Ok(Self { pair, factors })
     }
@@ -67,10 +55,7 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
             for (dim, factors) in scales {
                 let scaled = layer.scale_boxed(dim, &factors)?;
                 let scaled = scaled.ok_or_else(|| {
-                    Error::from(Fault::UnsupportedQConfig {
-                        expected: "a float layer whose weight can be scaled".into(),
-                        got: layer.kind().to_string(),
-                    })
+                    Error::qconfig("a float layer whose weight can be scaled", layer.kind())
                 })?;
                 layer.install(scaled)?;
                 changed = true;

@@ -14,7 +14,7 @@ use candle_core::Tensor;
 pub use config::Equalization;
 pub use report::{EqualizeReport, EqualizedPair};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::module::Quantizable;
 use crate::quantize::Skipped;
 use crate::tensor::to_f32_vec;
@@ -98,11 +98,8 @@ where
     M: Quantizable + Clone,
 {
     if !(0. ..=1.).contains(&config.alpha) {
-        return Err(Error::from(Fault::InvalidArgument {
-            what: "alpha",
-            expected: "a number from 0 to 1".into(),
-            got: config.alpha.to_string(),
-        }));
+        let expected = "a number from 0 to 1";
+        return Err(Error::argument("alpha", expected, config.alpha));
     }
     let (expected, probed) = Probed::run(&mut model.clone(), |model| probe(model))?;
     let expected = finite(&expected)?;
@@ -204,19 +201,16 @@ where
 /// The output of the probe.
 fn finite(output: &Tensor) -> Result<Vec<f32>> {
     let values = to_f32_vec(output, "probe")?;
-    if values.iter().all(|value| value.is_finite()) && !values.is_empty() {
-        Ok(values)
-    } else {
-        Err(Error::from(Fault::InvalidArgument {
-            what: "output of the probe",
-            expected: "finite numbers".into(),
-            got: if values.is_empty() {
-                "none".into()
-            } else {
-                "a NaN or an infinity".into()
-            },
-        }))
-    }
+    let got = match &values[..] {
+        [] => "none",
+        all if all.iter().all(|value| value.is_finite()) => return Ok(values),
+        _ => "a NaN or an infinity",
+    };
+    Err(Error::argument(
+        "output of the probe",
+        "finite numbers",
+        got,
+    ))
 }
 
 /// The maximum difference, in units of the maximum element.

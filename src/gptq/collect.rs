@@ -1,14 +1,11 @@
 //! The inputs of some layers, as sums of their products, from a run of the model with taps.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use candle_core::Tensor;
 
-use crate::error::{Error, Fault, Result};
-use crate::inspect::tapped;
+use crate::error::{Error, Result};
+use crate::inspect::gathered;
 use crate::kernels::{InputProducts, Isa};
-use crate::module::{Quantizable, Receiver};
+use crate::module::Quantizable;
 use crate::qconfig::QConfig;
 use crate::tensor::{Elements, as_f32};
 
@@ -22,6 +19,7 @@ pub(super) struct Place {
 
 /// The inputs that a layer was called with.
 pub(super) struct Inputs {
+    k: usize,
     pub products: InputProducts,
     pub rows: usize,
     /// Whether the weight could multiply all that was reported.
@@ -29,15 +27,8 @@ pub(super) struct Inputs {
 }
 
 impl Inputs {
-    fn none(k: usize) -> Self {
-        Self {
-            products: InputProducts::new(k),
-            rows: 0,
-            fits: true,
-        }
-    }
-
-    fn add(&mut self, isa: Isa, k: usize, inputs: &[&Tensor]) -> Result<()> {
+    fn add(&mut self, isa: Isa, inputs: &[&Tensor]) -> Result<()> {
+        let k = self.k;
         let Some(xs) = inputs.first().filter(|xs| xs.dims().last() == Some(&k)) else {
             self.fits = false;
             return Ok(());
@@ -46,11 +37,8 @@ impl Inputs {
         let elements = Elements::of(&xs);
         let values: &[f32] = elements.as_slice()?;
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "inputs",
-                expected: "finite numbers".into(),
-                got: format!("{} in row {}", values[at], self.rows + at / k),
-            }));
+            let got = format!("{} in row {}", values[at], self.rows + at / k);
+            return Err(Error::argument("inputs", "finite numbers", got));
         }
         self.products.add(isa, values);
         self.rows += values.len().checked_div(k).unwrap_or(0);
@@ -68,30 +56,17 @@ pub(super) fn collect<M, T>(
 where
     M: Quantizable + ?Sized,
 {
-    let gathered = places.iter().map(|place| Ok(Inputs::none(place.k)));
-    let gathered: Vec<Arc<Mutex<Result<Inputs>>>> = gathered
-        .map(|inputs| Arc::new(Mutex::new(inputs)))
-        .collect();
-    let receivers = gathered.iter().zip(places).map(|(gathered, place)| {
-        let (gathered, k) = (Arc::clone(gathered), place.k);
-        let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], _: &Tensor| {
-            let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Ok(own) = &mut *gathered
-                && let Err(error) = own.add(isa, k, inputs)
-            {
-                *gathered = Err(error);
-            }
-        });
-        receiver
+    let states = places.iter().map(|place| {
+        let inputs = Inputs {
+            k: place.k,
+            products: InputProducts::new(place.k),
+            rows: 0,
+            fits: true,
+        };
+        (place.path.clone(), inputs)
     });
-    let receivers: Vec<_> = receivers.collect();
-    let paths = places.iter().map(|place| place.path.as_str());
-    let by_path: BTreeMap<_, _> = paths.zip(&receivers).collect();
-    tapped(model, &by_path, run)??;
-    let taken = gathered.iter().zip(places).map(|(gathered, place)| {
-        let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        let inputs = std::mem::replace(&mut *gathered, Ok(Inputs::none(0)));
-        inputs.map_err(|e| e.at(&place.path))
-    });
-    taken.collect()
+    let add = move |own: &mut Inputs, inputs: &[&Tensor], _: &Tensor| own.add(isa, inputs);
+    let (result, inputs) = gathered(model, states.collect(), add, run)?;
+    result?;
+    Ok(inputs.into_iter().map(|(_, inputs)| inputs).collect())
 }

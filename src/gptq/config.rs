@@ -1,6 +1,6 @@
 //! How a model is quantized by its inputs.
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::quantize::QConfigSpec;
 
 /// How [`gptq`](super::gptq()) goes about it: the layers and their configurations are a spec's.
@@ -43,10 +43,6 @@ impl GptqConfig {
         if self.damping > 0. && self.damping.is_finite() {
             return Ok(());
         }
-        Err(Error::from(Fault::InvalidArgument {
-            what: "damping",
-            expected: "a number above 0".into(),
-            got: self.damping.to_string(),
-        }))
+        Err(Error::argument("damping", "a number above 0", self.damping))
     }
 }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 pub use config::GptqConfig;
 pub use report::GptqReport;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::{self, InputProducts, Isa};
 use crate::module::{Layer, LayerKind, Quantizable, Visitor, Walk};
 use crate::qconfig::QConfig;
@@ -138,10 +138,8 @@ fn places(
         }
     }
     if places.is_empty() && rounded.is_empty() {
-        return Err(Error::from(Fault::UnsupportedQConfig {
-            expected: "a spec that quantizes layers in groups, as `QConfigSpec::int4()`".into(),
-            got: "one that quantizes none so".into(),
-        }));
+        let expected = "a spec that quantizes layers in groups, as `QConfigSpec::int4()`";
+        return Err(Error::qconfig(expected, "one that quantizes none so"));
     }
     Ok(places)
 }
@@ -192,11 +190,11 @@ impl Visitor for Made {
         }
         let factor = inputs.products.factor(self.isa, self.damping);
         let factor = factor.ok_or_else(|| {
-            Error::from(Fault::InvalidArgument {
-                what: "damping",
-                expected: "enough for inputs that depend on each other".into(),
-                got: self.damping.to_string(),
-            })
+            Error::argument(
+                "damping",
+                "enough for inputs that depend on each other",
+                self.damping,
+            )
         })?;
         match layer.quantize_for_boxed(&qconfig, &factor)? {
             None => round(path, RoundedReason::Kind),

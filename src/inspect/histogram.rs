@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// Bins of a histogram.
 const BINS: usize = 128;
 
 /// Counts of values in bins of one width over `[-bound, bound)`, where the bound is the smallest
@@ -50,7 +49,6 @@ impl Histogram {
         self.bound *= 2.;
     }
 
-    /// The width of a bin.
     pub(super) fn width(&self) -> f32 {
         self.bound / (BINS / 2) as f32
     }

@@ -13,8 +13,8 @@ mod table;
 pub use crate::deviation::Deviation;
 pub use codes::{ActivationInspection, WeightInspection};
 pub use histogram::Histogram;
+pub(crate) use observe::gathered;
 pub use observe::sensitivity;
-pub(crate) use observe::tapped;
 #[doc(hidden)]
 pub use observe::{Observed, observe, replays};
 #[doc(hidden)]

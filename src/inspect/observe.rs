@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::Tensor;
 
 use crate::deviation::Deviation;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::Precision;
 use crate::module::{
-    AnyNorm, Layer, Quantizable, Receiver, Replay, Tap, Visitor, VisitorMut, Walk, WalkMut,
+    AnyNorm, Layer, Quantizable, Receiver, Replay, Tap, VisitorMut, Walk, WalkMut,
 };
 
 /// A run of a model, and what was measured during it.
@@ -122,29 +122,66 @@ where
 /// # Errors
 /// As the walk over the model.
 pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Replay>> {
-    struct Collect(BTreeMap<String, Replay>);
-
-    impl Visitor for Collect {
-        fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-            let quantized = layer.precision().is_some_and(Precision::is_reduced)
-                || layer.weight_infos().iter().any(|weight| weight.quantized);
-            if let Some(replay) = layer.replay().filter(|_| quantized) {
-                self.0.insert(path.to_owned(), replay);
-            }
-            Ok(())
+    let mut replays = BTreeMap::new();
+    Walk::layers(model, |path, layer| {
+        let quantized = layer.precision().is_some_and(Precision::is_reduced)
+            || layer.weight_infos().iter().any(|weight| weight.quantized);
+        if let Some(replay) = layer.replay().filter(|_| quantized) {
+            replays.insert(path.to_owned(), replay);
         }
-    }
-
-    let mut collect = Collect(BTreeMap::new());
-    Walk::over(model, &mut collect)?;
-    Ok(collect.0)
+        Ok(())
+    })?;
+    Ok(replays)
 }
 
-/// Runs a model whose layers report to the receivers at their paths.
+/// Runs a model whose layers and norms at these paths report each call to a state of their own, one
+/// call after the other: the result and the states.
 ///
 /// # Errors
-/// When the walk over the model fails, or a path leads to no layer.
-pub(crate) fn tapped<M, T>(
+/// When the walk over the model fails, or `report` does, after which a state gets no more calls.
+pub(crate) fn gathered<M, S, T>(
+    model: &mut M,
+    states: Vec<(String, S)>,
+    report: impl Fn(&mut S, &[&Tensor], &Tensor) -> Result<()> + Send + Sync + 'static,
+    run: impl FnOnce(&M) -> T,
+) -> Result<(T, Vec<(String, S)>)>
+where
+    M: Quantizable + ?Sized,
+    S: Send + 'static,
+{
+    let report = Arc::new(report);
+    let shared = |(path, state)| (path, Arc::new(Mutex::new(Some(Ok(state)))));
+    let states: Vec<_> = states.into_iter().map(shared).collect();
+    let receivers = states.iter().map(|(_, state)| {
+        let (state, report) = (Arc::clone(state), Arc::clone(&report));
+        let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(Ok(own)) = &mut *state
+                && let Err(error) = report(own, inputs, output)
+            {
+                *state = Some(Err(error));
+            }
+        });
+        receiver
+    });
+    let receivers: Vec<_> = receivers.collect();
+    let paths = states.iter().map(|(path, _)| path.as_str());
+    let result = tapped(model, &paths.zip(&receivers).collect(), run)?;
+    let taken = states.into_iter().filter_map(|(path, state)| {
+        let state = state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()?;
+        Some(match state {
+            Ok(state) => Ok((path, state)),
+            Err(error) => Err(Error::at(error, &path)),
+        })
+    });
+    Ok((result, taken.collect::<Result<_>>()?))
+}
+
+/// Runs a model whose layers and norms report to the receivers at their paths.
+fn tapped<M, T>(
     model: &mut M,
     receivers: &BTreeMap<&str, &Arc<Receiver>>,
     run: impl FnOnce(&M) -> T,
@@ -152,35 +189,32 @@ pub(crate) fn tapped<M, T>(
 where
     M: Quantizable + ?Sized,
 {
-    struct Attach<'a>(&'a BTreeMap<&'a str, &'a Arc<Receiver>>);
-
-    impl VisitorMut for Attach<'_> {
+    struct Taps<'a> {
+        receivers: &'a BTreeMap<&'a str, &'a Arc<Receiver>>,
+        attached: bool,
+    }
+    impl Taps<'_> {
+        /// The tap of a place, if that has a receiver.
+        fn at(&self, path: &str) -> Option<Option<Tap>> {
+            let receiver = self.receivers.get(path)?;
+            Some(self.attached.then(|| Tap::to(receiver)))
+        }
+    }
+    impl VisitorMut for Taps<'_> {
         fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
-            let receiver = self.0.get(path);
-            Ok(receiver.is_some_and(|receiver| layer.attach(Some(Tap::to(receiver)))))
+            Ok(self.at(path).is_some_and(|tap| layer.attach(tap)))
         }
 
         fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
-            let receiver = self.0.get(path);
-            if let Some(receiver) = receiver {
-                norm.attach(Some(Tap::to(receiver)));
-            }
-            Ok(receiver.is_some())
+            let tap = self.at(path);
+            let is_there = tap.is_some();
+            tap.into_iter().for_each(|tap| norm.attach(tap));
+            Ok(is_there)
         }
     }
-
-    struct Detach<'a>(&'a BTreeMap<&'a str, &'a Arc<Receiver>>);
-
-    impl VisitorMut for Detach<'_> {
-        fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
-            Ok(self.0.contains_key(path) && layer.attach(None))
-        }
-
-        fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
-            norm.attach(None);
-            Ok(self.0.contains_key(path))
-        }
-    }
-
-    WalkMut::over_while(model, &mut Attach(receivers), run, &mut Detach(receivers))
+    let taps = |attached| Taps {
+        receivers,
+        attached,
+    };
+    WalkMut::over_while(model, &mut taps(true), run, &mut taps(false))
 }

@@ -1,17 +1,16 @@
 //! The measurements of a model: its weights, then one run of each side.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
 use serde::Serialize;
 
 use super::codes::{ActivationInspection, Activations, WeightInspection};
-use super::observe::tapped;
+use super::observe::gathered;
 use crate::deviation::Deviation;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::Precision;
-use crate::module::{Layer, LayerKind, Quantizable, Receiver, Replay, Visitor, Walk, WeightInfo};
+use crate::module::{LayerKind, Quantizable, Replay, Walk, WeightInfo};
 use crate::weight::StoredWeight;
 
 /// How far a quantized model is from its float original; see [`inspect`].
@@ -92,50 +91,38 @@ pub fn inspect<M: Quantizable>(
     quantized: &mut M,
     run: impl Fn(&M) -> candle_core::Result<Tensor>,
 ) -> Result<Inspection> {
-    let (before, after) = (Sides::of(float)?, Sides::of(quantized)?);
-    let paths = |sides: &Sides| {
-        sides
-            .0
-            .iter()
-            .map(|side| side.path.clone())
-            .collect::<Vec<_>>()
-    };
+    let (before, after) = (sides(float)?, sides(quantized)?);
+    let paths = |sides: &[Side]| -> Vec<_> { sides.iter().map(|s| s.path.clone()).collect() };
     if paths(&before) != paths(&after) {
-        return Err(Error::from(Fault::InvalidArgument {
-            what: "quantized model",
-            expected: format!("the {} layers of the float one", before.0.len()),
-            got: format!("{} layers, or of other names", after.0.len()),
-        }));
+        let expected = format!("the {} layers of the float one", before.len());
+        let got = format!("{} layers, or of other names", after.len());
+        return Err(Error::argument("quantized model", expected, got));
     }
-    let probes: Vec<_> = after.0.iter().map(Probe::new).collect();
-    let expected = with_taps(float, &before, &probes, Probe::of_float, &run)?;
-    let got = with_taps(quantized, &before, &probes, Probe::of_quantized, &run)?;
+    let probes = after
+        .iter()
+        .map(|side| (side.path.clone(), Probe::new(side)));
+    let (expected, probes) = gathered(float, probes.collect(), Probe::of_float, &run)?;
+    let expected = expected?;
+    let (got, probes) = gathered(quantized, probes, Probe::of_quantized, &run)?;
+    let got = got?;
     let mut output = Deviation::default();
     output.add(&expected, &got)?;
     let mut seen = [HashSet::new(), HashSet::new()];
-    let layers = before.0.into_iter().zip(after.0).zip(probes);
-    let layers = layers.map(|((before, after), probe)| {
-        let [bytes_before, bytes_after] = [
-            held(&before.infos, &mut seen[0]),
-            held(&after.infos, &mut seen[1]),
-        ];
-        let path = before.path.clone();
-        let layer = || -> Result<LayerInspection> {
-            let measured = probe.finish()?;
-            Ok(LayerInspection {
-                kind: after.kind.clone(),
-                quantized: after.is_quantized(),
-                bytes_before,
-                bytes_after,
-                bits: bits(&after.infos),
-                weights: weights(&before, &after)?,
-                input: measured.activations.as_ref().and_then(Activations::finish),
-                output: measured.output,
-                along: measured.along,
-                path: before.path.clone(),
-            })
-        };
-        layer().map_err(|e| e.at(&path))
+    let layers = before.into_iter().zip(after).zip(probes);
+    let layers = layers.map(|((before, after), (path, probe))| {
+        let weights = weights(&before, &after).map_err(|e| e.at(&path))?;
+        Ok(LayerInspection {
+            path,
+            quantized: after.is_quantized(),
+            bytes_before: held(&before.infos, &mut seen[0]),
+            bytes_after: held(&after.infos, &mut seen[1]),
+            bits: bits(&after.infos),
+            kind: after.kind,
+            weights,
+            input: probe.activations.as_ref().and_then(Activations::finish),
+            output: probe.output,
+            along: probe.along,
+        })
     });
     Ok(Inspection {
         layers: layers.collect::<Result<_>>()?,
@@ -162,19 +149,10 @@ impl Side {
 }
 
 /// The layers in the order of the walk.
-struct Sides(Vec<Side>);
-
-impl Sides {
-    fn of<M: Quantizable>(model: &M) -> Result<Self> {
-        let mut sides = Self(Vec::new());
-        Walk::over(model, &mut sides)?;
-        Ok(sides)
-    }
-}
-
-impl Visitor for Sides {
-    fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-        self.0.push(Side {
+fn sides<M: Quantizable>(model: &M) -> Result<Vec<Side>> {
+    let mut sides = Vec::new();
+    Walk::layers(model, |path, layer| {
+        sides.push(Side {
             path: path.to_owned(),
             kind: layer.kind(),
             infos: layer.weight_infos(),
@@ -185,7 +163,8 @@ impl Visitor for Sides {
             replay: layer.replay(),
         });
         Ok(())
-    }
+    })?;
+    Ok(sides)
 }
 
 /// Bytes of weights in memory that was not seen before.
@@ -196,7 +175,6 @@ fn held(infos: &[WeightInfo], seen: &mut HashSet<crate::module::MemoryId>) -> us
     new.map(|info| info.bytes).sum()
 }
 
-/// Bits for each element of some weights.
 fn bits(infos: &[WeightInfo]) -> Option<f64> {
     let elements = |info: &WeightInfo| info.shape.iter().product::<usize>();
     let elements: usize = infos.iter().map(elements).sum();
@@ -226,11 +204,6 @@ struct Probe {
     other: Option<Replay>,
     /// How many of its inputs it multiplies, the first ones.
     multiplied: usize,
-    state: Mutex<Result<Measured>>,
-}
-
-#[derive(Default)]
-struct Measured {
     activations: Option<Activations>,
     output: Option<Deviation>,
     along: Option<Deviation>,
@@ -240,7 +213,7 @@ struct Measured {
 }
 
 impl Probe {
-    fn new(after: &Side) -> Arc<Self> {
+    fn new(after: &Side) -> Self {
         // Indexes are no activations, and of attention three operands are some.
         let multiplied = match after.kind {
             LayerKind::Embedding => 0,
@@ -249,76 +222,40 @@ impl Probe {
         };
         let mut quantized = after.stored.iter().filter_map(StoredWeight::quantized);
         let config = quantized.find_map(|own| own.format().activation());
-        Arc::new(Self {
+        Self {
             other: after.replay.clone().filter(|_| after.is_quantized()),
             multiplied,
-            state: Mutex::new(Ok(Measured {
-                activations: (multiplied > 0).then(|| Activations::new(config)),
-                ..Default::default()
-            })),
-        })
-    }
-
-    /// Changes what was gathered so far; after an error nothing more is.
-    fn update(&self, change: impl FnOnce(&mut Measured) -> Result<()>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(measured) = &mut *state
-            && let Err(error) = change(measured)
-        {
-            *state = Err(error);
+            activations: (multiplied > 0).then(|| Activations::new(config)),
+            output: None,
+            along: None,
+            outputs: Vec::new(),
+            compared: 0,
         }
     }
 
-    fn of_float(&self, inputs: &[&Tensor], output: &Tensor) {
-        self.update(|measured| {
-            if let Some(activations) = &mut measured.activations {
-                let mut inputs = inputs.iter().take(self.multiplied);
-                inputs.try_for_each(|input| activations.add(input))?;
-            }
-            if let Some(other) = &self.other {
-                let sums = measured.output.get_or_insert_default();
-                sums.add(output, &other(inputs)?)?;
-            }
-            measured.outputs.push(output.clone());
-            Ok(())
-        });
+    fn of_float(&mut self, inputs: &[&Tensor], output: &Tensor) -> Result<()> {
+        if let Some(activations) = &mut self.activations {
+            let mut inputs = inputs.iter().take(self.multiplied);
+            inputs.try_for_each(|input| activations.add(input))?;
+        }
+        if let Some(other) = &self.other {
+            let sums = self.output.get_or_insert_default();
+            sums.add(output, &other(inputs)?)?;
+        }
+        self.outputs.push(output.clone());
+        Ok(())
     }
 
-    fn of_quantized(&self, _inputs: &[&Tensor], output: &Tensor) {
-        self.update(|measured| {
-            let Some(expected) = measured.outputs.get(measured.compared) else {
-                return Err(Error::from(Fault::InvalidArgument {
-                    what: "run",
-                    expected: format!("the float model's {} calls", measured.outputs.len()),
-                    got: "more of the quantized one".into(),
-                }));
-            };
-            measured.compared += 1;
-            measured.along.get_or_insert_default().add(expected, output)
-        });
+    fn of_quantized(&mut self, _inputs: &[&Tensor], output: &Tensor) -> Result<()> {
+        let Some(expected) = self.outputs.get(self.compared) else {
+            let expected = format!("the float model's {} calls", self.outputs.len());
+            return Err(Error::argument(
+                "run",
+                expected,
+                "more of the quantized one",
+            ));
+        };
+        self.compared += 1;
+        self.along.get_or_insert_default().add(expected, output)
     }
-
-    fn finish(&self) -> Result<Measured> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *state, Ok(Measured::default()))
-    }
-}
-
-/// Runs a model whose layers report to their probes.
-fn with_taps<M: Quantizable>(
-    model: &mut M,
-    sides: &Sides,
-    probes: &[Arc<Probe>],
-    report: fn(&Probe, &[&Tensor], &Tensor),
-    run: impl Fn(&M) -> candle_core::Result<Tensor>,
-) -> Result<Tensor> {
-    let receivers = probes.iter().map(|probe| {
-        let probe = Arc::clone(probe);
-        let receiver: Arc<Receiver> =
-            Arc::new(move |inputs: &[&Tensor], output: &Tensor| report(&probe, inputs, output));
-        receiver
-    });
-    let receivers: Vec<_> = receivers.collect();
-    let paths = sides.0.iter().map(|side| side.path.as_str());
-    Ok(tapped(model, &paths.zip(&receivers).collect(), run)??)
 }

@@ -2,19 +2,11 @@
 
 use std::fmt;
 
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-
 use super::codes::WeightInspection;
 use super::run::{Inspection, LayerInspection};
 use crate::deviation::Deviation;
+use crate::quantize::text::{shown, table};
 
-/// A rule below the header and one at the end.
-const RULED: TableStyle = {
-    let rule = LineStyle::none().fill('─').junction('─');
-    TableStyle::new().header_separator(rule).bottom_border(rule)
-};
-
-/// The columns of the table.
 pub(super) const HEADER: [&str; 13] = [
     "layer",
     "kind",
@@ -51,18 +43,9 @@ impl Inspection {
 /// SQNR.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new();
-        table.load_style(RULED);
-        table.set_header(HEADER);
-        for layer in self.measured() {
-            table.add_row(cells(layer));
-        }
-        for column in 2..13 {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        writeln!(f, "{}", table.trim_fmt())?;
+        let rows = self.measured().map(cells);
+        let right: Vec<_> = (2..HEADER.len()).collect();
+        writeln!(f, "{}", table(HEADER, rows, &right))?;
         f.write_str(&self.end_to_end())
     }
 }
@@ -78,7 +61,7 @@ pub(super) fn cells(layer: &LayerInspection) -> [String; 13] {
     weights.iter().for_each(|weight| error.merge(&weight.error));
     let (input, output) = (layer.input.as_ref(), layer.output.as_ref());
     [
-        name(layer).to_owned(),
+        shown(&layer.path).to_owned(),
         layer.kind.to_string(),
         or_dash(layer.bits.map(|bits| format!("{bits:.1}"))),
         or_dash((!weights.is_empty()).then(|| decibels(&error))),
@@ -92,13 +75,6 @@ pub(super) fn cells(layer: &LayerInspection) -> [String; 13] {
         or_dash(output.map(|output| format!("{:.2e}", output.max_abs()))),
         or_dash(layer.along.as_ref().map(decibels)),
     ]
-}
-
-pub(super) fn name(layer: &LayerInspection) -> &str {
-    match layer.path.as_str() {
-        "" => "(the model itself)",
-        path => path,
-    }
 }
 
 pub(super) fn decibels(deviation: &Deviation) -> String {

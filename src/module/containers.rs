@@ -7,112 +7,46 @@ use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::walk::{Quantizable, Walk, WalkMut};
-use crate::error::Result;
+use super::trees::trees;
+use super::walk::Quantizable;
 
-impl<T: Quantizable> Quantizable for Option<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        self.as_ref().map_or(Ok(()), |value| value.visit(walk))
-    }
+trees! { self, walk:
+    [T: Quantizable] Option<T> =>
+        self.as_ref().map_or(Ok(()), |value| value.visit(walk)),
+        self.as_mut().map_or(Ok(()), |value| value.visit_mut(walk));
 
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        self.as_mut().map_or(Ok(()), |value| value.visit_mut(walk))
-    }
-}
+    [T: Quantizable + ?Sized] Box<T> => (**self).visit(walk), (**self).visit_mut(walk);
 
-impl<T: Quantizable + ?Sized> Quantizable for Box<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        (**self).visit(walk)
-    }
+    /// Visited once, however many pointers lead to it.
+    ///
+    /// If a layer below is changed, the pointer is replaced by a changed copy wherever the tree
+    /// holds it; pointers held outside the tree keep the old value.
+    [T: Quantizable + Clone + 'static] Arc<T> => walk.shared(self), walk.shared(self);
 
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        (**self).visit_mut(walk)
-    }
-}
+    /// As an `Arc`.
+    [T: Quantizable + Clone + 'static] Rc<T> => walk.shared(self), walk.shared(self);
 
-/// Visited once, however many pointers lead to it.
-///
-/// If a layer below is changed, the pointer is replaced by a changed copy wherever the tree holds
-/// it; pointers held outside the tree keep the old value.
-impl<T: Quantizable + Clone + 'static> Quantizable for Arc<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.shared(self)
-    }
+    [T: Quantizable] [T] =>
+        self.iter().enumerate().try_for_each(|(index, item)| walk.child(index, item)),
+        self.iter_mut().enumerate().try_for_each(|(index, item)| walk.child(index, item));
 
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        walk.shared(self)
-    }
-}
+    [T: Quantizable] VecDeque<T> =>
+        self.iter().enumerate().try_for_each(|(index, item)| walk.child(index, item)),
+        self.iter_mut().enumerate().try_for_each(|(index, item)| walk.child(index, item));
 
-/// As an `Arc`.
-impl<T: Quantizable + Clone + 'static> Quantizable for Rc<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.shared(self)
-    }
+    [T: Quantizable] Vec<T> => self.as_slice().visit(walk), self.as_mut_slice().visit_mut(walk);
 
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        walk.shared(self)
-    }
-}
+    [T: Quantizable, const N: usize] [T; N] =>
+        self.as_slice().visit(walk), self.as_mut_slice().visit_mut(walk);
 
-macro_rules! items {
-    ($($items:ty),+) => {$(
-        impl<T: Quantizable> Quantizable for $items {
-            fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-                let mut items = self.iter().enumerate();
-                items.try_for_each(|(index, item)| walk.child(index, item))
-            }
+    [K: Display, V: Quantizable] BTreeMap<K, V> =>
+        self.iter().try_for_each(|(key, value)| walk.child(key, value)),
+        self.iter_mut().try_for_each(|(key, value)| walk.child(key, value));
 
-            fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-                let mut items = self.iter_mut().enumerate();
-                items.try_for_each(|(index, item)| walk.child(index, item))
-            }
-        }
-    )+};
-}
-items!([T], VecDeque<T>);
-
-impl<T: Quantizable> Quantizable for Vec<T> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        self.as_slice().visit(walk)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        self.as_mut_slice().visit_mut(walk)
-    }
-}
-
-impl<T: Quantizable, const N: usize> Quantizable for [T; N] {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        self.as_slice().visit(walk)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        self.as_mut_slice().visit_mut(walk)
-    }
-}
-
-impl<K: Display, V: Quantizable> Quantizable for BTreeMap<K, V> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        self.iter()
-            .try_for_each(|(key, value)| walk.child(key, value))
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        self.iter_mut()
-            .try_for_each(|(key, value)| walk.child(key, value))
-    }
-}
-
-/// Visited in the order of the keys as they are displayed, so that every walk is the same.
-impl<K: Display, V: Quantizable, S> Quantizable for HashMap<K, V, S> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        in_order(self).try_for_each(|(key, value)| walk.child(key, value))
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        in_order(self).try_for_each(|(key, value)| walk.child(key, value))
-    }
+    /// Visited in the order of the keys as they are displayed, so that every walk is the same.
+    [K: Display, V: Quantizable, S] HashMap<K, V, S> =>
+        in_order(self).try_for_each(|(key, value)| walk.child(key, value)),
+        in_order(self).try_for_each(|(key, value)| walk.child(key, value));
 }
 
 fn in_order<K: Display, V>(
@@ -125,19 +59,13 @@ fn in_order<K: Display, V>(
 }
 
 macro_rules! tuples {
-    ($(($($name:ident $index:tt),+))+) => {$(
-        impl<$($name: Quantizable),+> Quantizable for ($($name,)+) {
-            fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-                $(walk.child($index, &self.$index)?;)+
-                Ok(())
-            }
-
-            fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-                $(walk.child($index, &mut self.$index)?;)+
-                Ok(())
-            }
-        }
-    )+};
+    ($(($($name:ident $index:tt),+))+) => {
+        trees! { self, walk: $(
+            [$($name: Quantizable),+] ($($name,)+) =>
+                { $(walk.child($index, &self.$index)?;)+ Ok(()) },
+                { $(walk.child($index, &mut self.$index)?;)+ Ok(()) };
+        )+ }
+    };
 }
 
 tuples! {

@@ -45,6 +45,20 @@ pub enum LayerKind {
     Custom(Cow<'static, str>),
 }
 
+const WORDS: [(&str, LayerKind); 10] = [
+    ("Linear", LayerKind::Linear),
+    ("LSTM", LayerKind::LSTM),
+    ("GRU", LayerKind::GRU),
+    ("RNN", LayerKind::RNN),
+    ("LSTMCell", LayerKind::LSTMCell),
+    ("RNNCell", LayerKind::RNNCell),
+    ("GRUCell", LayerKind::GRUCell),
+    ("Embedding", LayerKind::Embedding),
+    ("Attention", LayerKind::Attention),
+    // For the list of what there is: it is read otherwise.
+    ("Custom(name)", LayerKind::custom("name")),
+];
+
 impl LayerKind {
     /// The six kinds that PyTorch's `quantize_dynamic` swaps by default.
     #[doc(hidden)]
@@ -77,18 +91,11 @@ impl LayerKind {
 
 impl fmt::Display for LayerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Linear => "Linear",
-            Self::LSTM => "LSTM",
-            Self::GRU => "GRU",
-            Self::RNN => "RNN",
-            Self::LSTMCell => "LSTMCell",
-            Self::RNNCell => "RNNCell",
-            Self::GRUCell => "GRUCell",
-            Self::Embedding => "Embedding",
-            Self::Attention => "Attention",
-            Self::Custom(name) => return f.pad(&format!("Custom({name})")),
-        })
+        let word = WORDS.into_iter().find(|(_, kind)| kind == self);
+        match (self, word) {
+            (Self::Custom(name), _) => f.pad(&format!("Custom({name})")),
+            (_, word) => f.pad(word.map_or("", |(word, _)| word)),
+        }
     }
 }
 
@@ -99,23 +106,10 @@ impl FromStr for LayerKind {
         let own = word
             .strip_prefix("Custom(")
             .and_then(|w| w.strip_suffix(')'));
-        if let Some(name) = own.filter(|name| !name.is_empty()) {
-            return Ok(Self::Custom(name.to_owned().into()));
+        match own.filter(|name| !name.is_empty()) {
+            Some(name) => Ok(Self::Custom(name.to_owned().into())),
+            None => lookup("kind", word, WORDS),
         }
-        let words = [
-            ("Linear", Self::Linear),
-            ("LSTM", Self::LSTM),
-            ("GRU", Self::GRU),
-            ("RNN", Self::RNN),
-            ("LSTMCell", Self::LSTMCell),
-            ("RNNCell", Self::RNNCell),
-            ("GRUCell", Self::GRUCell),
-            ("Embedding", Self::Embedding),
-            ("Attention", Self::Attention),
-            // Read above; here for the list of what there is.
-            ("Custom(name)", Self::custom("name")),
-        ];
-        lookup("kind", word, words)
     }
 }
 

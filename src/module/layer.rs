@@ -96,9 +96,6 @@ pub trait Layer: AnyLayer {
     /// This layer with its weight quantized so that its products with the inputs that it reports
     /// are most exact: for [`gptq`](crate::gptq()). `None` if the layer has no such form, as by
     /// default.
-    ///
-    /// # Errors
-    /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.
     #[doc(hidden)]
     fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>>
     where
@@ -139,10 +136,10 @@ pub trait Layer: AnyLayer {
             .find(|weight| weight.quantized)
         {
             None => Ok(Vec::new()),
-            Some(weight) => Err(Error::from(Fault::Unsavable {
-                expected: "one that implements `Layer::stored`".into(),
-                got: format!("a {} with a quantized `{}`", self.kind(), weight.name),
-            })),
+            Some(weight) => Err(Error::unsavable(
+                "one that implements `Layer::stored`",
+                format!("a {} with a quantized `{}`", self.kind(), weight.name),
+            )),
         }
     }
 
@@ -159,9 +156,6 @@ pub trait Layer: AnyLayer {
     /// This layer with the rows (`dim` 0) of its weight and its bias, or the columns (1) of its
     /// weight, multiplied by `factors`: for [`equalize`](crate::equalize()). `None` if its outputs
     /// or inputs are not proportional to them, as by default.
-    ///
-    /// # Errors
-    /// When the factors have another shape.
     #[doc(hidden)]
     fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>>
     where
@@ -187,16 +181,11 @@ pub trait Layer: AnyLayer {
 }
 
 /// A [`Layer`] whose type a walk does not know; every layer is one.
+#[allow(clippy::missing_errors_doc, reason = "the errors are those of `Layer`")]
 pub trait AnyLayer: Any {
     /// [`Layer::quantize`], the result in a box.
-    ///
-    /// # Errors
-    /// As [`Layer::quantize`].
     fn quantize_boxed(&self, qconfig: &QConfig) -> Result<Box<dyn Layer>>;
     /// [`Layer::quantize_for`], the result in a box.
-    ///
-    /// # Errors
-    /// As [`Layer::quantize_for`].
     fn quantize_for_boxed(
         &self,
         qconfig: &QConfig,
@@ -209,9 +198,6 @@ pub trait AnyLayer: Any {
         lent: &LentWeight,
     ) -> Option<Box<dyn Layer>>;
     /// [`Layer::scale`], the result in a box.
-    ///
-    /// # Errors
-    /// As [`Layer::scale`].
     fn scale_boxed(&self, dim: usize, factors: &Tensor) -> Result<Option<Box<dyn Layer>>>;
     /// Whether `replacement` is of the same type, so that it can be installed.
     fn accepts(&self, replacement: &dyn Layer) -> bool;

@@ -20,20 +20,9 @@ use candle_nn as nn;
 
 /// Makes types trees without layers.
 macro_rules! leaves {
-    (generic: $([$($generics:tt)*] $leaf:ty),+ $(,)?) => {$(
-        impl<$($generics)*> $crate::module::Quantizable for $leaf {
-            fn visit(&self, _walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
-                Ok(())
-            }
-
-            fn visit_mut(
-                &mut self,
-                _walk: &mut $crate::module::WalkMut<'_>,
-            ) -> $crate::error::Result<()> {
-                Ok(())
-            }
-        }
-    )+};
+    (generic: $([$($generics:tt)*] $leaf:ty),+ $(,)?) => {
+        $crate::module::trees::trees! { self, _walk: $([$($generics)*] $leaf => Ok(()), Ok(());)+ }
+    };
     ($($leaf:ty),+ $(,)?) => {
         $crate::module::leaves::leaves! { generic: $([] $leaf),+ }
     };

@@ -12,6 +12,7 @@ mod norm;
 pub(crate) mod private;
 mod tensors;
 mod tied;
+pub(crate) mod trees;
 mod walk;
 mod weight_info;
 

@@ -5,6 +5,8 @@
 //! `Quantizable`; where it is not, the compiler finds the method of the same name in [`Copied`] for
 //! a `Copy` type, and by one more reference in [`Fallback`] for any other. Both report the field.
 
+#![allow(clippy::missing_errors_doc, reason = "generated code calls them")]
+
 use super::walk::{Quantizable, Walk, WalkMut};
 use crate::error::Result;
 
@@ -19,15 +21,9 @@ pub struct FieldMut<'a, T: ?Sized>(pub &'a mut T);
 /// Fields of `Copy` types; a type's own methods come before these.
 pub trait Copied: Sized {
     /// Reports the field under `name`.
-    ///
-    /// # Errors
-    /// Never.
     fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()>;
 
     /// Reports the field at the present path.
-    ///
-    /// # Errors
-    /// Never.
     fn visit_here(self, walk: &mut Walk<'_>) -> Result<()>;
 }
 
@@ -37,31 +33,19 @@ pub trait Fallback: Sized {
     type Walk<'v>;
 
     /// Reports the field under `name`.
-    ///
-    /// # Errors
-    /// Never.
     fn visit(self, name: &str, walk: &mut Self::Walk<'_>) -> Result<()>;
 
     /// Reports the field at the present path.
-    ///
-    /// # Errors
-    /// Never.
     fn visit_here(self, walk: &mut Self::Walk<'_>) -> Result<()>;
 }
 
 impl<T: Quantizable + ?Sized> Field<'_, T> {
     /// Visits the field under `name`.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit`].
     pub fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()> {
         walk.child(name, self.0)
     }
 
     /// Visits the field at the present path.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit`].
     pub fn visit_here(self, walk: &mut Walk<'_>) -> Result<()> {
         self.0.visit(walk)
     }
@@ -108,17 +92,11 @@ fn may_refer<T: ?Sized>(value: &T) -> bool {
 
 impl<T: Quantizable + ?Sized> FieldMut<'_, T> {
     /// Visits the field under `name`.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit_mut`].
     pub fn visit(self, name: &str, walk: &mut WalkMut<'_>) -> Result<()> {
         walk.child(name, self.0)
     }
 
     /// Visits the field at the present path.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit_mut`].
     pub fn visit_here(self, walk: &mut WalkMut<'_>) -> Result<()> {
         self.0.visit_mut(walk)
     }
@@ -141,9 +119,6 @@ impl<T: ?Sized> Fallback for FieldMut<'_, T> {
 pub fn assert_quantizable<T: Quantizable + ?Sized>() {}
 
 /// Visits the fields of a strict type.
-///
-/// # Errors
-/// The errors of `visit`.
 pub fn strict(walk: &mut Walk<'_>, visit: impl FnOnce(&mut Walk<'_>) -> Result<()>) -> Result<()> {
     walk.strict(visit)
 }

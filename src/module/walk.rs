@@ -72,9 +72,6 @@ pub trait Visitor {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()>;
 
     /// A norm at `path`.
-    ///
-    /// # Errors
-    /// An error ends the walk.
     #[doc(hidden)]
     fn norm(&mut self, path: &str, norm: &dyn AnyNorm) -> Result<()> {
         let _ = (path, norm);
@@ -116,9 +113,6 @@ pub trait VisitorMut {
     fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool>;
 
     /// A norm at `path`; returns whether it was changed.
-    ///
-    /// # Errors
-    /// An error ends the walk.
     #[doc(hidden)]
     fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
         let _ = (path, norm);
@@ -126,31 +120,18 @@ pub trait VisitorMut {
     }
 }
 
-/// Dotted path of the place a walk is at: `encoder.layer.0.query`.
-#[derive(Default)]
-struct ModulePath {
-    dotted: String,
-}
-
-impl ModulePath {
-    /// Appends a segment; returns what [`truncate`](Self::truncate) needs to take it back.
-    fn push(&mut self, name: impl fmt::Display) -> usize {
-        use fmt::Write;
-        let before = self.dotted.len();
-        let dot = if before == 0 { "" } else { "." };
-        // Writing to a String cannot fail.
-        let _ = write!(self.dotted, "{dot}{name}");
-        before
-    }
-
-    fn truncate(&mut self, before: usize) {
-        self.dotted.truncate(before);
-    }
+/// Appends a segment to a dotted path, `encoder.layer.0.query`; the length that it had before.
+fn push(path: &mut String, name: impl fmt::Display) -> usize {
+    use fmt::Write;
+    let before = path.len();
+    let dot = if before == 0 { "" } else { "." };
+    // Writing to a String cannot fail.
+    let _ = write!(path, "{dot}{name}");
+    before
 }
 
 /// A shared pointer to a module tree.
 pub(super) trait Pointer: Deref<Target: Quantizable + Sized> + Clone + 'static {
-    /// A new pointer to `value`.
     fn to(value: Self::Target) -> Self;
 }
 
@@ -211,7 +192,7 @@ pub(crate) struct QMatrix {
 
 /// A walk that looks at every layer of a tree.
 pub struct Walk<'v> {
-    path: ModulePath,
+    path: String,
     shared: HashMap<SharedKey, Met>,
     /// Whether the walk is in a strict type, or below one.
     strict: bool,
@@ -221,7 +202,7 @@ pub struct Walk<'v> {
 
 impl fmt::Debug for Walk<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Walk at {:?}", self.path.dotted)
+        write!(f, "Walk at {:?}", self.path)
     }
 }
 
@@ -234,13 +215,29 @@ impl<'v> Walk<'v> {
         Self::over_with_aside(root, visitor).map(drop)
     }
 
+    /// Shows the layers of `root` to a function.
+    pub(crate) fn layers<M: Quantizable + ?Sized>(
+        root: &M,
+        show: impl FnMut(&str, &dyn Layer) -> Result<()>,
+    ) -> Result<()> {
+        struct Layers<F>(F);
+
+        impl<F: FnMut(&str, &dyn Layer) -> Result<()>> Visitor for Layers<F> {
+            fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
+                self.0(path, layer)
+            }
+        }
+
+        Walk::over(root, &mut Layers(show))
+    }
+
     /// [`over`](Self::over), with what only this crate is told.
     pub(crate) fn over_with_aside<M: Quantizable + ?Sized>(
         root: &M,
         visitor: &'v mut dyn Visitor,
     ) -> Result<Aside> {
         let mut walk = Self {
-            path: ModulePath::default(),
+            path: String::new(),
             shared: HashMap::new(),
             strict: false,
             aside: Aside::default(),
@@ -259,27 +256,24 @@ impl<'v> Walk<'v> {
         name: impl fmt::Display,
         child: &M,
     ) -> Result<()> {
-        let before = self.path.push(name);
+        let before = push(&mut self.path, name);
         let result = child.visit(self);
         self.path.truncate(before);
         result
     }
 
     /// Shows a layer at the present path.
-    ///
-    /// # Errors
-    /// The visitor's, with the path added.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &L) -> Result<()> {
         self.visitor
-            .layer(&self.path.dotted, layer)
-            .map_err(|e| e.at(&self.path.dotted))
+            .layer(&self.path, layer)
+            .map_err(|e| e.at(&self.path))
     }
 
     /// Shows a norm at the present path.
     pub(crate) fn norm(&mut self, norm: &dyn AnyNorm) -> Result<()> {
-        let shown = self.visitor.norm(&self.path.dotted, norm);
-        shown.map_err(|e| e.at(&self.path.dotted))
+        let shown = self.visitor.norm(&self.path, norm);
+        shown.map_err(|e| e.at(&self.path))
     }
 
     /// Shows a tensor at the present path that no layer holds.
@@ -289,7 +283,7 @@ impl<'v> Walk<'v> {
 
     /// Shows the tensor under `name` that a layer of candle's holds.
     pub(super) fn tensor_of(&mut self, holder: &'static str, name: &str, tensor: &Tensor) {
-        let before = self.path.push(name);
+        let before = push(&mut self.path, name);
         self.show_tensor(tensor, Some(holder));
         self.path.truncate(before);
     }
@@ -305,7 +299,7 @@ impl<'v> Walk<'v> {
         let (shape, bytes) = (tensor.shape().dims(), tensor.storage_size_in_bytes());
         let info = WeightInfo::new("", shape, dtype, bytes);
         self.aside.matrices.push(QMatrix {
-            path: self.path.dotted.clone(),
+            path: self.path.clone(),
             info: WeightInfo { id, ..info },
             strict: self.strict,
         });
@@ -317,7 +311,7 @@ impl<'v> Walk<'v> {
             held_by,
             strict: self.strict,
         };
-        self.visitor.tensor(&self.path.dotted, field);
+        self.visitor.tensor(&self.path, field);
     }
 
     /// Calls `visit`, and shows all tensors within as part of a strict type.
@@ -331,32 +325,31 @@ impl<'v> Walk<'v> {
     /// Reports a field under `name` that is not a module tree.
     #[doc(hidden)]
     pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
-        let before = self.path.push(name);
-        self.visitor.opaque(&self.path.dotted, type_name);
+        let before = push(&mut self.path, name);
+        self.visitor.opaque(&self.path, type_name);
         self.path.truncate(before);
     }
 
     /// Reports a field under `name` that is not a module tree and whose type is `Copy`.
     pub(super) fn opaque_copy(&mut self, name: &str, type_name: &'static str) {
-        let before = self.path.push(name);
+        let before = push(&mut self.path, name);
         self.opaque_copy_here(type_name);
         self.path.truncate(before);
     }
 
     /// Reports that the value at the current path is not a module tree.
     pub(crate) fn opaque_here(&mut self, type_name: &'static str) {
-        self.visitor.opaque(&self.path.dotted, type_name);
+        self.visitor.opaque(&self.path, type_name);
     }
 
     /// Reports that the value at the current path is not a module tree, and of a `Copy` type.
     pub(super) fn opaque_copy_here(&mut self, type_name: &'static str) {
-        self.visitor.opaque_copy(&self.path.dotted, type_name);
+        self.visitor.opaque_copy(&self.path, type_name);
     }
 
-    /// Reports the `VarBuilder` at the present path.
     pub(super) fn var_builder(&mut self, type_name: &'static str) {
         if self.strict {
-            let path = self.path.dotted.clone();
+            let path = self.path.clone();
             self.aside.strict_builders.push(path);
         }
         self.opaque_here(type_name);
@@ -364,17 +357,14 @@ impl<'v> Walk<'v> {
 
     /// Visits what `shared` points to, the first time this pointer is met. If that was in no strict
     /// type, its tensors are shown again where it is met in one.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit`].
     pub(super) fn shared<P: Pointer>(&mut self, shared: &P) -> Result<()> {
         let Some(met) = self.shared.get_mut(&shared_key(shared)) else {
-            let path = self.path.dotted.clone();
+            let path = self.path.clone();
             let strict = self.strict;
             self.shared.insert(shared_key(shared), Met { path, strict });
             return (**shared).visit(self);
         };
-        self.visitor.shared(&self.path.dotted, &met.path);
+        self.visitor.shared(&self.path, &met.path);
         if !self.strict || std::mem::replace(&mut met.strict, true) {
             return Ok(());
         }
@@ -392,13 +382,13 @@ impl<'v> Walk<'v> {
 
     /// The error of a cell or a lock at the current path that is borrowed or locked.
     pub(super) fn in_use(&self, what: &'static str) -> Error {
-        Error::from(Fault::InUse { what }).at(&self.path.dotted)
+        Error::from(Fault::InUse { what }).at(&self.path)
     }
 }
 
 /// A walk that may replace every layer of a tree.
 pub struct WalkMut<'v> {
-    path: ModulePath,
+    path: String,
     shared: Pointers,
     changes: usize,
     visitor: &'v mut dyn VisitorMut,
@@ -423,15 +413,12 @@ struct Replaced {
 
 impl fmt::Debug for WalkMut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WalkMut at {:?}", self.path.dotted)
+        write!(f, "WalkMut at {:?}", self.path)
     }
 }
 
 impl<'v> WalkMut<'v> {
     /// Walks `root` and shows its layers to `visitor`.
-    ///
-    /// # Errors
-    /// The first error of the visitor.
     #[doc(hidden)]
     pub fn over<M: Quantizable + ?Sized>(
         root: &mut M,
@@ -442,7 +429,7 @@ impl<'v> WalkMut<'v> {
 
     fn new(visitor: &'v mut dyn VisitorMut, shared: Pointers) -> Self {
         Self {
-            path: ModulePath::default(),
+            path: String::new(),
             shared,
             changes: 0,
             visitor,
@@ -521,30 +508,27 @@ impl<'v> WalkMut<'v> {
         name: impl fmt::Display,
         child: &mut M,
     ) -> Result<()> {
-        let before = self.path.push(name);
+        let before = push(&mut self.path, name);
         let result = child.visit_mut(self);
         self.path.truncate(before);
         result
     }
 
     /// Shows a layer at the present path.
-    ///
-    /// # Errors
-    /// The visitor's, with the path added.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &mut L) -> Result<()> {
         let changed = self
             .visitor
-            .layer(&self.path.dotted, layer)
-            .map_err(|e| e.at(&self.path.dotted))?;
+            .layer(&self.path, layer)
+            .map_err(|e| e.at(&self.path))?;
         self.changes += usize::from(changed);
         Ok(())
     }
 
     /// Shows a norm at the present path.
     pub(crate) fn norm(&mut self, norm: &mut dyn AnyNorm) -> Result<()> {
-        let changed = self.visitor.norm(&self.path.dotted, norm);
-        self.changes += usize::from(changed.map_err(|e| e.at(&self.path.dotted))?);
+        let changed = self.visitor.norm(&self.path, norm);
+        self.changes += usize::from(changed.map_err(|e| e.at(&self.path))?);
         Ok(())
     }
 
@@ -552,9 +536,6 @@ impl<'v> WalkMut<'v> {
     ///
     /// If a layer below is changed, the pointer is replaced by a changed copy, here and
     /// wherever the walk meets it again; pointers held outside the tree keep the old value.
-    ///
-    /// # Errors
-    /// As [`Quantizable::visit_mut`].
     pub(super) fn shared<P: Pointer<Target: Clone>>(&mut self, shared: &mut P) -> Result<()> {
         let key = shared_key(shared);
         let (replaced, put_back) = match &self.shared {
@@ -565,7 +546,7 @@ impl<'v> WalkMut<'v> {
             let pointer = pointer.downcast_ref::<P>();
             let pointer = pointer.ok_or_else(|| {
                 Error::from(Fault::InconsistentWalk {
-                    message: format!("the pointer at {} changed its type", self.path.dotted),
+                    message: format!("the pointer at {} changed its type", self.path),
                 })
             })?;
             // The value that holds this pointer changes with it, although no layer is visited here.

@@ -1,5 +1,6 @@
 //! The description of a weight that a layer gives.
 
+use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::tied::WeightId;
@@ -34,7 +35,6 @@ pub enum WeightDType {
 }
 
 impl WeightDType {
-    /// The dtype of integers in groups.
     pub(crate) fn of_groups(dtype: IntType) -> Self {
         match dtype {
             IntType::Int4 => Self::Int4,
@@ -51,7 +51,6 @@ impl WeightDType {
         }
     }
 
-    /// Whether an element has two bytes.
     pub(crate) fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }
@@ -120,6 +119,12 @@ impl WeightInfo {
             id: None,
             origin: None,
         }
+    }
+
+    pub(crate) fn of_float(name: &str, tensor: &Tensor) -> Self {
+        let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+        Self::new(name, tensor.dims(), tensor.dtype().into(), bytes)
+            .held_as(WeightId::of_tensor(tensor))
     }
 
     /// This weight in the memory `id`.

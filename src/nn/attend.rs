@@ -6,9 +6,10 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
 
 use super::prefix::prefix_of;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::Precision;
-use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightInfo};
+use crate::module::trees::layers;
+use crate::module::{Layer, LayerKind, WeightInfo};
 use crate::ops::Mask;
 use crate::ops::attention::attend;
 use crate::ops::kv_cache::KvCache;
@@ -127,11 +128,10 @@ impl Attention {
     ) -> CandleResult<Tensor> {
         let attend = |mask| {
             if cache.precision() != self.precision {
-                return Err(Error::from(Fault::InvalidArgument {
-                    what: "KvCache of another precision",
-                    expected: format!("one in {}, as `Attention::cache` makes", self.precision),
-                    got: cache.precision().to_string(),
-                }));
+                let expected = format!("one in {}, as `Attention::cache` makes", self.precision);
+                let got = cache.precision();
+                let what = "KvCache of another precision";
+                return Err(Error::argument(what, expected, got));
             }
             let ys = cache.try_attend(q, mask, self.scale)?;
             if self.tap.is_none() {
@@ -183,10 +183,8 @@ impl Layer for Attention {
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         if self.precision.is_reduced() {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "attention in float32".into(),
-                got: format!("one in {} already", self.precision),
-            }));
+            let got = format!("one in {} already", self.precision);
+            return Err(Error::qconfig("attention in float32", got));
         }
         Ok(Self {
             precision: qconfig.precision()?,
@@ -212,12 +210,4 @@ impl Layer for Attention {
     }
 }
 
-impl Quantizable for Attention {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-}
+layers! { Attention }

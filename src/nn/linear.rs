@@ -10,7 +10,8 @@ use super::prefix::prefix_of;
 use super::projection::Projection;
 use crate::error::Result;
 use crate::kernels::{FusedActivation, InputFactor};
-use crate::module::{Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightInfo};
+use crate::module::trees::layers;
+use crate::module::{Layer, LayerKind, LentWeight, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{Replay, Tap};
@@ -244,15 +245,7 @@ impl Layer for Linear {
     }
 }
 
-impl Quantizable for Linear {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-}
+layers! { Linear }
 
 /// Loads `weight` and `bias` from `vb`.
 ///

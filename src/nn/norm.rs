@@ -7,7 +7,8 @@ use candle_nn::{LayerNormConfig, Module, VarBuilder};
 
 use super::prefix::prefix_of;
 use crate::error;
-use crate::module::{Affine, AnyNorm, Quantizable, SealedNorm, Walk, WalkMut};
+use crate::module::trees::trees;
+use crate::module::{Affine, AnyNorm, SealedNorm};
 use crate::ops::Norm;
 use crate::sizes;
 use crate::tap::{self, Tap};
@@ -114,7 +115,6 @@ impl LayerNorm {
         self.normalize(&self.sum(xs, residual)?, None)
     }
 
-    /// The norm of a sum, and the sum.
     fn normalize_sum(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         if xs.dims() != residual.dims() || !self.fits(xs)? {
             let sum = self.sum(xs, residual)?;
@@ -125,7 +125,6 @@ impl LayerNorm {
         Ok((ys, sum))
     }
 
-    /// The sum of tensors whose shapes broadcast.
     fn sum(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
         match &self.residual {
             None => xs.broadcast_add(residual),
@@ -322,24 +321,9 @@ impl AnyNorm for LayerNorm {
     }
 }
 
-impl Quantizable for LayerNorm {
-    fn visit(&self, walk: &mut Walk<'_>) -> error::Result<()> {
-        walk.norm(self)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> error::Result<()> {
-        walk.norm(self)
-    }
-}
-
-impl Quantizable for RmsNorm {
-    fn visit(&self, walk: &mut Walk<'_>) -> error::Result<()> {
-        walk.norm(&self.0)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> error::Result<()> {
-        walk.norm(&mut self.0)
-    }
+trees! { self, walk:
+    [] LayerNorm => walk.norm(self), walk.norm(self);
+    [] RmsNorm => walk.norm(&self.0), walk.norm(&mut self.0);
 }
 
 /// Loads `weight` (or `gamma`), and `bias` (or `beta`) if the config is affine, from `vb`; a config

@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::Module;
 
 use crate::error;
+use crate::module::trees::trees;
 use crate::module::{Quantizable, Walk, WalkMut};
 
 /// Layers one after the other, call-compatible with [`candle_nn::Sequential`]; the walk sees them
@@ -93,14 +94,8 @@ impl Module for Sequential {
     }
 }
 
-impl Quantizable for Sequential {
-    fn visit(&self, walk: &mut Walk<'_>) -> error::Result<()> {
-        self.layers.visit(walk)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> error::Result<()> {
-        self.layers.visit_mut(walk)
-    }
+trees! { self, walk:
+    [] Sequential => self.layers.visit(walk), self.layers.visit_mut(walk);
 }
 
 /// A closure as a layer.

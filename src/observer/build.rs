@@ -7,7 +7,7 @@ use super::formula::Formula;
 use super::histogram::HistogramObserver;
 use super::ranges::RangeObserver;
 use super::weight_qparams::WeightQParams;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// Computes the parameters of some channels from their ranges.
 pub(crate) type RangeFormula = Box<dyn Fn(&[[f32; 2]]) -> Result<WeightQParams> + Send + Sync>;
@@ -31,9 +31,6 @@ impl ObserverConfig {
     /// The formula of an observer that keeps the range of each channel and nothing else: applied to
     /// the ranges of some channels of a weight, it gives what the observer gives them after it has
     /// seen the whole weight once.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
     pub(crate) fn range_formula(&self) -> Result<Option<RangeFormula>> {
         let formula = self.formula()?.filter(|_| self.qscheme.is_per_channel());
         Ok(formula.map(|formula| -> RangeFormula {
@@ -46,11 +43,8 @@ impl ObserverConfig {
         if let Some(constant) = self.averaging_constant()
             && !(constant > 0. && constant <= 1.)
         {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "averaging_constant",
-                expected: "above 0 and at most 1".into(),
-                got: constant.to_string(),
-            }));
+            let expected = "above 0 and at most 1";
+            return Err(Error::argument("averaging_constant", expected, constant));
         }
         let (name, per_channel) = match &self.kind {
             ObserverKind::MinMax => ("MinMax", false),
@@ -78,9 +72,7 @@ impl Observer for Placeholder {
     }
 
     fn calculate_qparams(&self) -> Result<WeightQParams> {
-        Err(Error::from(Fault::UnsupportedQConfig {
-            expected: "an observer that chooses a scale".into(),
-            got: "PlaceholderObserver".into(),
-        }))
+        let expected = "an observer that chooses a scale";
+        Err(Error::qconfig(expected, "PlaceholderObserver"))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::config::ObserverConfig;
 use super::weight_qparams::{WeightQParams, ZeroPoints, check_quant_range};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::qparams::{
     self, QDType, QScheme, Rounding, onnxruntime_quant_range, onnxruntime_weight,
 };
@@ -54,26 +54,20 @@ impl PyTorch {
     fn new(config: &ObserverConfig) -> Result<Self> {
         let (dtype, qscheme) = (config.dtype, config.qscheme);
         if !(config.eps.is_normal() && config.eps > 0.) {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "eps",
-                expected: "a positive normal number".into(),
-                got: config.eps.to_string(),
-            }));
+            let expected = "a positive normal number";
+            return Err(Error::argument("eps", expected, config.eps));
         }
         // Zero's code, 128, would be outside the codes; PyTorch's min-max observers refuse.
         if qscheme.is_symmetric() && dtype == QDType::QUInt8 && config.reduce_range {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "an affine scheme, qint8 or the full range".into(),
-                got: "symmetric quint8 with reduce_range".into(),
-            }));
+            let expected = "an affine scheme, qint8 or the full range";
+            let got = "symmetric quint8 with reduce_range";
+            return Err(Error::qconfig(expected, got));
         }
         let [min, max] = config.quant_range.unwrap_or(dtype.codes());
         if min > 0 || max < 0 {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "quant_range",
-                expected: "a range that includes 0".into(),
-                got: format!("{min} to {max}"),
-            }));
+            let expected = "a range that includes 0";
+            let got = format!("{min} to {max}");
+            return Err(Error::argument("quant_range", expected, got));
         }
         check_quant_range(dtype, [min, max])?;
         let quant_range = if config.reduce_range {
@@ -106,11 +100,8 @@ impl PyTorch {
             .iter()
             .find(|range| !range.iter().all(|end| end.is_finite()))
         {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "observed range",
-                expected: "finite ends".into(),
-                got: format!("{range:?}"),
-            }));
+            let got = format!("{range:?}");
+            return Err(Error::argument("observed range", "finite ends", got));
         }
         let ranges = ranges.iter();
         let (mut scales, mut zero_points): (Vec<_>, _) = match self.qscheme {
@@ -161,10 +152,8 @@ impl OnnxRuntime {
     /// has none of them.
     fn new(config: &ObserverConfig) -> Result<Self> {
         let refuse = |expected: &str, got: String| {
-            Err(Error::from(Fault::UnsupportedQConfig {
-                expected: format!("{expected} for the OnnxRuntime observer"),
-                got,
-            }))
+            let expected = format!("{expected} for the OnnxRuntime observer");
+            Err(Error::qconfig(expected, got))
         };
         if config.qscheme == QScheme::PerChannelAffineFloatQParams {
             return refuse("integer zero points", config.qscheme.to_string());
@@ -201,8 +190,6 @@ fn check_granularity(config: &ObserverConfig, observer: &str, per_channel: bool)
         return Ok(());
     }
     let kind = if per_channel { "channel" } else { "tensor" };
-    Err(Error::from(Fault::UnsupportedQConfig {
-        expected: format!("a scheme per {kind} for the {observer} observer"),
-        got: config.qscheme.to_string(),
-    }))
+    let expected = format!("a scheme per {kind} for the {observer} observer");
+    Err(Error::qconfig(expected, config.qscheme))
 }

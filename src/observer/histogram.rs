@@ -9,7 +9,7 @@ use super::config::{Observer, ObserverConfig};
 use super::formula::Formula;
 use super::values::ranges;
 use super::weight_qparams::WeightQParams;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::tensor::{Elements, as_f32};
 
 /// PyTorch's `HistogramObserver`: leaves out rare outliers where that lowers the expected
@@ -47,11 +47,7 @@ impl HistogramObserver {
     pub fn new(config: &ObserverConfig, bins: usize) -> Result<Self> {
         // The bounds of finer bins, of which there are 16 each, are numbered in f32.
         if !(1..=1 << 20).contains(&bins) {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "bins",
-                expected: "1 to 1048576".into(),
-                got: bins.to_string(),
-            }));
+            return Err(Error::argument("bins", "1 to 1048576", bins));
         }
         Ok(Self {
             formula: Formula::pytorch(config, "Histogram", false)?,
@@ -83,11 +79,9 @@ impl Observer for HistogramObserver {
             Some(seen) => (seen.min.min(min), seen.max.max(max)),
         };
         if !((new_max - new_min) * self.bins as f32).is_finite() {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "range of a histogram",
-                expected: format!("(max - min) * {} bins below f32::MAX", self.bins),
-                got: format!("{new_min} to {new_max}"),
-            }));
+            let expected = format!("(max - min) * {} bins below f32::MAX", self.bins);
+            let got = format!("{new_min} to {new_max}");
+            return Err(Error::argument("range of a histogram", expected, got));
         }
         let elements = Elements::of(&tensor);
         let new = Histogram::of(elements.as_slice()?, new_min, new_max, self.bins);

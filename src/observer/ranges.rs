@@ -6,7 +6,7 @@ use super::config::{Observer, ObserverConfig};
 use super::formula::Formula;
 use super::values::ranges;
 use super::weight_qparams::WeightQParams;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// Minimum and maximum of the whole weight or of each channel, or averages of them.
 #[derive(Clone, Debug)]
@@ -47,11 +47,8 @@ impl Observer for RangeObserver {
             return Ok(());
         }
         if self.seen.len() != new.len() {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "observe",
-                expected: format!("{} channels, as before", self.seen.len()),
-                got: vec![new.len()],
-            }));
+            let expected = format!("{} channels, as before", self.seen.len());
+            return Err(Error::shape("observe", expected, &[new.len()]));
         }
         let joined = self
             .seen

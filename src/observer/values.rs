@@ -47,11 +47,11 @@ fn axis(ch_axis: isize, rank: usize) -> Result<usize> {
         _ => rank.checked_sub(ch_axis.unsigned_abs()),
     };
     from_front.filter(|axis| *axis < rank).ok_or_else(|| {
-        Error::from(Fault::InvalidArgument {
-            what: "ch_axis",
-            expected: format!("an axis of a tensor of rank {rank}"),
-            got: ch_axis.to_string(),
-        })
+        Error::argument(
+            "ch_axis",
+            format!("an axis of a tensor of rank {rank}"),
+            ch_axis,
+        )
     })
 }
 

@@ -1,7 +1,7 @@
 //! The parameters chosen by an observer, checked once, so that code that quantizes with them need
 //! not.
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::Coding;
 use crate::qparams::{QDType, Rounding, quantize, quantize_float};
 
@@ -13,6 +13,15 @@ pub enum ZeroPoints {
     Int(Vec<i32>),
     /// The position of 0.0 between the codes.
     Float(Vec<f32>),
+}
+
+impl ZeroPoints {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Int(zero_points) => zero_points.len(),
+            Self::Float(zero_points) => zero_points.len(),
+        }
+    }
 }
 
 /// Scales and zero points of a weight, and how its values become codes.
@@ -44,25 +53,16 @@ impl WeightQParams {
     /// positive normal number, or a zero point is not a code of `dtype` or not finite.
     pub fn new(dtype: QDType, scales: Vec<f32>, zero_points: ZeroPoints) -> Result<Self> {
         let [min, max] = dtype.codes();
-        let count = match &zero_points {
-            ZeroPoints::Int(zero_points) => zero_points.len(),
-            ZeroPoints::Float(zero_points) => zero_points.len(),
-        };
+        let count = zero_points.len();
         if scales.is_empty() || scales.len() != count {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "zero points",
-                expected: format!("{}, one for each scale", scales.len().max(1)),
-                got: count.to_string(),
-            }));
+            let expected = format!("{}, one for each scale", scales.len().max(1));
+            return Err(Error::argument("zero points", expected, count));
         }
         // The inverse of a subnormal scale overflows.
         let sound = |scale: f32| scale.is_normal() && scale > 0.;
         if let Some(scale) = scales.iter().find(|scale| !sound(**scale)) {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "scale",
-                expected: "a positive normal number; values may span too wide a range".into(),
-                got: scale.to_string(),
-            }));
+            let expected = "a positive normal number; values may span too wide a range";
+            return Err(Error::argument("scale", expected, scale));
         }
         let fault = match &zero_points {
             ZeroPoints::Int(zero_points) => zero_points
@@ -75,11 +75,7 @@ impl WeightQParams {
                 .map(|z| ("a finite number".into(), z.to_string())),
         };
         match fault {
-            Some((expected, got)) => Err(Error::from(Fault::InvalidArgument {
-                what: "zero point",
-                expected,
-                got,
-            })),
+            Some((expected, got)) => Err(Error::argument("zero point", expected, got)),
             None => Ok(Self {
                 dtype,
                 scales,
@@ -180,9 +176,7 @@ pub(super) fn check_quant_range(dtype: QDType, [min, max]: [i32; 2]) -> Result<(
     if dtype_min <= min && min < max && max <= dtype_max {
         return Ok(());
     }
-    Err(Error::from(Fault::InvalidArgument {
-        what: "quant_range",
-        expected: format!("min below max, both in {dtype_min} to {dtype_max}"),
-        got: format!("{min} to {max}"),
-    }))
+    let expected = format!("min below max, both in {dtype_min} to {dtype_max}");
+    let got = format!("{min} to {max}");
+    Err(Error::argument("quant_range", expected, got))
 }

@@ -3,7 +3,7 @@
 use candle_core::{D, Module, Result, Tensor};
 
 use super::ours::is_ours;
-use crate::error::{Error, Fault};
+use crate::error::Error;
 use crate::kernels::{self, FusedActivation};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 use crate::trace;
@@ -156,11 +156,11 @@ pub fn activate_mul(gates: &Tensor, xs: &Tensor, activation: FusedActivation) ->
         return Err(mismatch(op, format!("{:?}", gates.dims()), xs).into());
     }
     if gates.dtype() != xs.dtype() {
-        return Err(Error::from(Fault::InvalidArgument {
-            what: "dtype in activate_mul",
-            expected: format!("{:?}", gates.dtype()),
-            got: format!("{:?}", xs.dtype()),
-        })
+        return Err(Error::argument(
+            "dtype in activate_mul",
+            format!("{:?}", gates.dtype()),
+            format!("{:?}", xs.dtype()),
+        )
         .into());
     }
     if xs.elem_count() == 0 {
@@ -225,11 +225,9 @@ impl TryFrom<candle_nn::Activation> for FusedActivation {
             Candle::Silu | Candle::Swish => Self::Silu,
             Candle::Sigmoid => Self::Sigmoid,
             other => {
-                return Err(Error::from(Fault::InvalidArgument {
-                    what: "activation",
-                    expected: "relu, gelu, gelu_tanh, silu or sigmoid".into(),
-                    got: format!("{other:?}"),
-                }));
+                let expected = "relu, gelu, gelu_tanh, silu or sigmoid";
+                let got = format!("{other:?}");
+                return Err(Error::argument("activation", expected, got));
             }
         })
     }

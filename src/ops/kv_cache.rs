@@ -8,7 +8,7 @@ use half::slice::HalfFloatSliceExt;
 
 use super::attention::{Call, Sizes, heads_of, with_rows};
 use super::mask::Mask;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::{self, Attention, Heads, Isa, KeyValues, MAX_TERMS, Precision};
 use crate::sizes;
 use crate::tensor::{Elements, check_cpu_float, mismatch, without_gradient};
@@ -282,11 +282,9 @@ impl KvCache {
     pub(crate) fn try_attend(&self, q: &Tensor, mask: Mask<'_>, scale: f64) -> Result<Tensor> {
         trace::forward!("attention");
         let Some(kept) = &self.kept else {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "KvCache to attend over",
-                expected: "one to which keys and values were appended".into(),
-                got: "an empty one".into(),
-            }));
+            let expected = "one to which keys and values were appended";
+            let got = "an empty one";
+            return Err(Error::argument("KvCache to attend over", expected, got));
         };
         let sizes = kept.sizes(q)?;
         let added = mask.added(ATTEND, &sizes.scores())?;
@@ -350,15 +348,11 @@ impl fmt::Debug for KvCache {
 }
 
 impl Kept {
-    /// The sizes of a call of these queries.
     fn sizes(&self, q: &Tensor) -> Result<Sizes> {
         let (batch, kv_heads, [head_dim, value_dim]) = (self.batch, self.heads, self.dims);
         let [_, heads, queries, _] = *q.dims() else {
-            return Err(mismatch(
-                ATTEND,
-                "q of [batch, heads, queries, head_dim]",
-                q,
-            ));
+            let expected = "q of [batch, heads, queries, head_dim]";
+            return Err(mismatch(ATTEND, expected, q));
         };
         let divides = heads.checked_rem(kv_heads).unwrap_or(heads) == 0;
         if !divides || q.dims() != [batch, heads, queries, head_dim] {
@@ -420,15 +414,10 @@ impl Rows {
     }
 }
 
-/// Checks that the kernels compute with a tensor.
 fn check_kernel_float(tensor: &Tensor, op: &'static str) -> Result<()> {
     check_cpu_float(tensor, op)?;
     match tensor.dtype() {
-        got @ DType::F64 => Err(Error::from(Fault::UnsupportedDType {
-            op,
-            expected: "f32, f16 or bf16",
-            got,
-        })),
+        got @ DType::F64 => Err(Error::dtype(op, "f32, f16 or bf16", got)),
         _ => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::error::{self, Error, Fault};
+use crate::error::{self, Error};
 use crate::tensor::{mismatch, readable, to_f32, unrepeated};
 
 /// Which keys a query of [`scaled_dot_product_attention`](super::scaled_dot_product_attention)
@@ -72,11 +72,8 @@ impl Mask<'_> {
         let (mask, added) = match self {
             Self::All | Self::Causal => return Ok(None),
             Self::Add(mask) if mask.dtype() == DType::U8 => {
-                return Err(Error::from(Fault::UnsupportedDType {
-                    op,
-                    expected: "a float mask, or Mask::Exclude or Mask::Include of this one",
-                    got: DType::U8,
-                }));
+                let expected = "a float mask, or Mask::Exclude or Mask::Include of this one";
+                return Err(Error::dtype(op, expected, DType::U8));
             }
             Self::Add(mask) => (mask, compact(mask)?),
             Self::Exclude(mask) => (mask, excluding(op, mask, true)?),
@@ -102,11 +99,7 @@ fn compact(mask: &Tensor) -> error::Result<Tensor> {
 /// Minus infinity where the mask is set, or where it is not, and 0 elsewhere.
 fn excluding(op: &'static str, mask: &Tensor, set: bool) -> error::Result<Tensor> {
     if mask.dtype() != DType::U8 {
-        return Err(Error::from(Fault::UnsupportedDType {
-            op,
-            expected: "a u8 mask",
-            got: mask.dtype(),
-        }));
+        return Err(Error::dtype(op, "a u8 mask", mask.dtype()));
     }
     let mask = readable(&compact(mask)?)?.contiguous()?;
     let excluded = Tensor::full(f32::NEG_INFINITY, mask.dims(), mask.device())?;

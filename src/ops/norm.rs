@@ -144,7 +144,6 @@ pub(crate) struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// The operands of a layer norm.
     fn layer(op: &'static str, weight: &'a Tensor, bias: Option<&'a Tensor>, eps: f64) -> Self {
         Self {
             op,
@@ -156,7 +155,6 @@ impl<'a> Norm<'a> {
         }
     }
 
-    /// The operands of an RMS norm.
     fn rms(op: &'static str, weight: &'a Tensor, eps: f64) -> Self {
         Self {
             centered: false,

@@ -76,7 +76,6 @@ pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     heads.rotate(xs, [cos, sin], rotary_emb::rope_thd)
 }
 
-/// The heads of a tensor.
 #[derive(Clone, Copy)]
 struct Heads {
     op: &'static str,
@@ -172,7 +171,6 @@ impl Heads {
     }
 }
 
-/// Rotates the pairs of a head.
 fn rotate(xs: &[f32], cos: &[f32], sin: &[f32], ys: &mut [f32]) {
     let half = cos.len();
     let (low, high) = xs.split_at(half);

@@ -30,19 +30,12 @@ const AVERAGING_CONSTANT: f32 = 0.01;
 const BINS: usize = 2048;
 const MAX_BINS: usize = 1 << 20;
 
+const OBSERVER: &str = "observer, dtype, qscheme, ch_axis, reduce_range, quant_range, eps, \
+                        averaging_constant, bins";
 /// Arguments of single observers.
 const OWN_ARGUMENTS: [&str; 2] = ["averaging_constant", "bins"];
-const OBSERVER: [&str; 9] = [
-    "observer",
-    "dtype",
-    "qscheme",
-    "ch_axis",
-    "reduce_range",
-    "quant_range",
-    "eps",
-    OWN_ARGUMENTS[0],
-    OWN_ARGUMENTS[1],
-];
+/// Keys of weights in groups beside their dtype.
+const GROUPS: &str = "group_size, scheme";
 
 deserialize_by_read!(
     QConfig,
@@ -98,7 +91,7 @@ impl Read for QConfig {
         if let Value::Text(_) = node.value {
             return node.word("a qconfig", Self::preset);
         }
-        let map = node.map("a preset's name or a qconfig", &["weight", "activation"])?;
+        let map = node.map("a preset's name or a qconfig", "weight, activation")?;
         let weight = map.read("weight", Weight::read)?;
         let activation = map.read("activation", Activations::read)?;
         let fault = |expected: &str, got: Activations| {
@@ -159,8 +152,8 @@ impl Read for Activations {
 
 impl Read for DynamicConfig {
     fn read(node: &Node) -> Result<Self> {
-        let keys = ["granularity", "reduce_range", "arithmetic"];
-        let map = node.map("float or an activation", &keys)?;
+        let keys = "granularity, reduce_range, arithmetic";
+        let map = node.map("float or an activation", keys)?;
         let granularity = map.read("granularity", |n| n.word("a granularity", str::parse))?;
         let arithmetic = map.read("arithmetic", |n| n.word("an arithmetic", str::parse))?;
         let granularity = granularity.unwrap_or(Granularity::PerTensor);
@@ -177,8 +170,7 @@ impl Read for DynamicConfig {
 
 impl Read for Weight {
     fn read(node: &Node) -> Result<Self> {
-        let keys = [&OBSERVER[..], &GROUPS].concat();
-        let map = node.map("a weight", &keys)?;
+        let map = node.map("a weight", &format!("{OBSERVER}, {GROUPS}"))?;
         let other = |word: &str| {
             let word = word.strip_prefix("torch.").unwrap_or(word);
             let half = |half, what| Some((Self::Half(half), what));
@@ -195,7 +187,9 @@ impl Read for Weight {
         };
         match map.read("dtype", |n| n.word("a dtype", other))?.flatten() {
             Some((Self::Groups(_), what)) => {
-                map.refuse(what, |key| key != "dtype" && !GROUPS.contains(&key))?;
+                map.refuse(what, |key| {
+                    key != "dtype" && !GROUPS.split(", ").any(|own| own == key)
+                })?;
                 GroupConfig::read(node).map(Self::Groups)
             }
             Some((weight, what)) => {
@@ -207,12 +201,9 @@ impl Read for Weight {
     }
 }
 
-/// The keys of weights in groups beside their dtype.
-const GROUPS: [&str; 2] = ["group_size", "scheme"];
-
 impl Read for GroupConfig {
     fn read(node: &Node) -> Result<Self> {
-        let map = node.map("groups", &["dtype", GROUPS[0], GROUPS[1]])?;
+        let map = node.map("groups", &format!("dtype, {GROUPS}"))?;
         let mut groups = Self::INT4;
         if let Some(dtype) = map.read("dtype", |n| n.word("a dtype", str::parse))? {
             groups.dtype = dtype;
@@ -242,7 +233,7 @@ impl Read for GroupConfig {
 
 impl Read for ObserverConfig {
     fn read(node: &Node) -> Result<Self> {
-        let map = node.map("an observer", &OBSERVER)?;
+        let map = node.map("an observer", OBSERVER)?;
         let qscheme = map.read("qscheme", |n| n.word("a qscheme", str::parse::<QScheme>))?;
         let dtype = map.read("dtype", |n| n.word("a dtype", str::parse::<QDType>))?;
         let kind = map.read("observer", |n| n.word("an observer", observer))?;
@@ -257,12 +248,8 @@ impl Read for ObserverConfig {
             Some(qscheme) if qscheme.is_per_channel() => ObserverKind::PerChannelMinMax,
             _ => ObserverKind::MinMax,
         });
-        let qscheme = qscheme.unwrap_or(match (per_channel(&kind) == Some(true), dtype) {
-            (false, QDType::QInt8) => QScheme::PerTensorSymmetric,
-            (false, QDType::QUInt8) => QScheme::PerTensorAffine,
-            (true, QDType::QInt8) => QScheme::PerChannelSymmetric,
-            (true, QDType::QUInt8) => QScheme::PerChannelAffine,
-        });
+        let default = QScheme::of(per_channel(&kind) == Some(true), dtype == QDType::QInt8);
+        let qscheme = qscheme.unwrap_or(default);
         let name = observer_name(&kind);
         if per_channel(&kind).is_some_and(|own| own != qscheme.is_per_channel()) {
             let at = map.get("qscheme").unwrap_or(node);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::Blocks;
 use crate::words::words;
 
@@ -116,21 +116,15 @@ impl GroupConfig {
         if let Some(size) = self.group_size
             && (size == 0 || !size.is_multiple_of(BLOCK))
         {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "group_size",
-                expected: format!("a multiple of {BLOCK}"),
-                got: size.to_string(),
-            }));
+            let expected = format!("a multiple of {BLOCK}");
+            return Err(Error::argument("group_size", expected, size));
         }
         match (self.dtype, self.scheme) {
             (IntType::Int4, GroupScheme::Symmetric) => Ok(Blocks::Int4),
             (IntType::Int4, GroupScheme::Affine) => Ok(Blocks::Int4ZeroPoint),
             (IntType::Int4, GroupScheme::Minimum) => Ok(Blocks::Int4Minimum),
             (IntType::Int8, GroupScheme::Symmetric) => Ok(Blocks::Int8),
-            (IntType::Int8, scheme) => Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "symmetric groups of int8".into(),
-                got: scheme.to_string(),
-            })),
+            (IntType::Int8, scheme) => Err(Error::qconfig("symmetric groups of int8", scheme)),
         }
     }
 

@@ -6,7 +6,7 @@ mod groups;
 
 use std::fmt;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::Precision;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
@@ -89,9 +89,6 @@ impl QConfig {
     ];
 
     /// The preset of that name, or of PyTorch's name for it, such as `default_dynamic_qconfig`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name.
     #[doc(hidden)]
     pub fn preset(name: &str) -> Result<Self> {
         match name.strip_suffix("_qconfig").unwrap_or(name) {
@@ -243,12 +240,7 @@ impl QConfig {
             Some(symmetric) => symmetric,
             None => matches!(options.weight_type, QDType::QInt8),
         };
-        let qscheme = match (options.per_channel, symmetric) {
-            (false, true) => QScheme::PerTensorSymmetric,
-            (false, false) => QScheme::PerTensorAffine,
-            (true, true) => QScheme::PerChannelSymmetric,
-            (true, false) => QScheme::PerChannelAffine,
-        };
+        let qscheme = QScheme::of(options.per_channel, symmetric);
         let mut weight =
             ObserverConfig::new(ObserverKind::OnnxRuntime, options.weight_type, qscheme);
         weight.reduce_range = options.reduce_range;
@@ -263,21 +255,17 @@ impl QConfig {
     }
 
     /// The precision of attention that it asks for.
-    ///
-    /// # Errors
-    /// When attention has no such one.
     pub(crate) fn precision(&self) -> Result<Precision> {
         match self {
             Self::Int8 { activation, .. } if *activation == DynamicConfig::default() => {
                 Ok(Precision::Int8)
             }
             Self::Half(HalfType::BFloat16) => Ok(Precision::BFloat16),
-            _ => Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "int8 with activations of 8 bits per row, or bfloat16, for attention, \
-                           which has no weights"
-                    .into(),
-                got: self.to_string(),
-            })),
+            _ => Err(Error::qconfig(
+                "int8 with activations of 8 bits per row, or bfloat16, for attention, \
+                           which has no weights",
+                self,
+            )),
         }
     }
 

@@ -35,7 +35,6 @@ pub struct FloatTensor {
     /// Whether it is in or below a strict type.
     #[serde(skip)]
     strict: bool,
-    /// Bytes of its elements.
     #[serde(skip)]
     own_bytes: usize,
 }
@@ -97,9 +96,6 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
 
 /// Checks that no tensor that is named where these layers are swapped is in a strict type, and no
 /// `VarBuilder`.
-///
-/// # Errors
-/// When one is.
 pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
     if survey.tensors.iter().any(|tensor| tensor.strict) {
         checked(survey, is_swapped).map(drop)
@@ -119,9 +115,6 @@ fn check_builders(survey: &Survey) -> Result<()> {
 
 /// The tensors that a report names where these layers are swapped. Neither they nor a `VarBuilder`
 /// are in a strict type.
-///
-/// # Errors
-/// When one is.
 pub(crate) fn checked(
     survey: &Survey,
     is_swapped: impl Fn(usize) -> bool,

@@ -174,8 +174,7 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
                 let of = format!("dyn {of}");
                 return Some(HiddenReason::Dynamic { of });
             }
-            "fn" => skip_function(&mut tokens),
-            BUILDER => skip_arguments(&mut tokens),
+            "fn" | BUILDER => drop(take_type(&mut tokens)),
             path => {
                 let Some((krate, _)) = path.split_once("::") else {
                     continue;
@@ -238,16 +237,16 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
     }
 }
 
-/// Paths and words as a whole, all else character by character.
+/// Paths, words and arrows as a whole, all else character by character.
 fn tokens(type_name: &str) -> Vec<&str> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let mut tokens = Vec::new();
     let mut rest = type_name;
     while let Some(first) = rest.chars().next() {
-        let len = if is_path(first) {
-            rest.find(|c| !is_path(c)).unwrap_or(rest.len())
-        } else {
-            first.len_utf8()
+        let len = match first {
+            first if is_path(first) => rest.find(|c| !is_path(c)).unwrap_or(rest.len()),
+            '-' if rest.starts_with("->") => 2,
+            _ => first.len_utf8(),
         };
         let (token, after) = rest.split_at(len);
         tokens.push(token);
@@ -269,16 +268,14 @@ pub(super) fn note(type_name: &str) -> Option<&'static str> {
 fn holds_tensors(type_name: &str) -> bool {
     let mut tokens = tokens(type_name).into_iter();
     while let Some(token) = tokens.next() {
-        match token {
-            "fn" => skip_function(&mut tokens),
-            path => {
-                let name = path.rsplit("::").next().unwrap_or_default();
-                let convolution = name.starts_with("Conv") && name.ends_with('d');
-                let tensor = ["Tensor", "Var", "QMatMul", "QTensor"].contains(&name);
-                if path.starts_with("candle_") && (convolution || tensor) {
-                    return true;
-                }
-            }
+        if token == "fn" {
+            take_type(&mut tokens);
+        }
+        let name = token.rsplit("::").next().unwrap_or_default();
+        let convolution = name.starts_with("Conv") && name.ends_with('d');
+        let tensor = ["Tensor", "Var", "QMatMul", "QTensor"].contains(&name);
+        if token.starts_with("candle_") && (convolution || tensor) {
+            return true;
         }
     }
     false
@@ -290,8 +287,7 @@ fn container_advice(type_name: &str) -> Option<String> {
     let mut tokens = tokens(type_name).into_iter();
     while let Some(token) = tokens.next() {
         if token == "fn" {
-            skip_function(&mut tokens);
-            continue;
+            take_type(&mut tokens);
         }
         let Some((krate, _)) = token.split_once("::") else {
             continue;
@@ -334,71 +330,41 @@ fn has_text(type_name: &str) -> bool {
 
 /// Passes the first type argument of a type, and returns it.
 fn take_argument(tokens: &mut std::vec::IntoIter<&str>) -> String {
-    let mut argument = String::new();
-    if tokens.as_slice().first() != Some(&"<") {
-        return argument;
-    }
-    tokens.next();
-    let mut depth = 0;
-    while let Some(token) = tokens.as_slice().first() {
-        match *token {
-            "," | ">" if depth == 0 => break,
-            "<" | "(" | "[" => depth += 1,
-            // Not an arrow's.
-            ">" if argument.ends_with('-') => {}
-            ">" | ")" | "]" => depth -= 1,
-            _ => {}
+    match tokens.as_slice().first() {
+        Some(&"<") => {
+            tokens.next();
+            take_type(tokens)
         }
-        argument.push_str(tokens.next().unwrap_or_default());
-    }
-    argument
-}
-
-/// Passes the type arguments that come next, if any do.
-fn skip_arguments(tokens: &mut std::vec::IntoIter<&str>) {
-    let mut depth = 0;
-    let mut last = "";
-    while let Some(token) = tokens.as_slice().first() {
-        match *token {
-            "<" => depth += 1,
-            _ if depth == 0 => return,
-            // Not an arrow's.
-            ">" if last != "-" => depth -= 1,
-            _ => {}
-        }
-        last = tokens.next().unwrap_or_default();
-        if depth == 0 {
-            return;
-        }
+        _ => String::new(),
     }
 }
 
-/// Passes the arguments of a function pointer and what it returns: it holds none of them.
-fn skip_function(tokens: &mut std::vec::IntoIter<&str>) {
+/// Passes what is left of a type, to the end of the list or brackets that it is in, and returns it.
+/// A function pointer holds none of its arguments, nor what it returns.
+fn take_type(tokens: &mut std::vec::IntoIter<&str>) -> String {
+    let mut taken = String::new();
     let mut depth = 0;
-    let mut last = "";
-    loop {
-        match tokens.as_slice().first() {
-            None | Some(&("," | ")" | "]" | ";")) if depth == 0 => return,
-            Some(&">") if depth == 0 && last != "-" => return,
-            None => return,
-            Some(_) => {}
-        }
-        let token = tokens.next().unwrap_or_default();
-        match token {
+    while let Some(token) = tokens.as_slice().first() {
+        match *token {
+            "," | ";" | ")" | "]" | ">" if depth == 0 => break,
             "(" | "[" | "<" => depth += 1,
-            ")" | "]" => depth -= 1,
-            // Not an arrow's.
-            ">" if last != "-" => depth -= 1,
+            ")" | "]" | ">" => depth -= 1,
             _ => {}
         }
-        last = token;
+        taken.push_str(tokens.next().unwrap_or_default());
     }
+    taken
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Types, each with what is expected of it on the next line.
+    fn pairs(cases: &str) -> Vec<[&str; 2]> {
+        let lines: Vec<&str> = cases.trim().lines().map(str::trim).collect();
+        lines.chunks(2).map(|pair| [pair[0], pair[1]]).collect()
+    }
 
     #[test]
     fn types_that_hold_no_layers_have_none() {
@@ -426,68 +392,49 @@ mod tests {
 
     #[test]
     fn types_that_may_hold_layers_have_a_reason() {
-        let not_derived = |of: &str| HiddenReason::NotDerived { of: of.into() };
-        let namesake = |of: &str| HiddenReason::Namesake { of: of.into() };
-        let dynamic = |of: &str| HiddenReason::Dynamic { of: of.into() };
-        let cases = [
-            (
-                "core::option::Option<(m::Attention, candle_nn::layer_norm::LayerNorm)>",
-                not_derived("m::Attention"),
-            ),
-            (
-                "alloc::vec::Vec<candle_nn::linear::Linear>",
-                namesake("candle_nn::linear::Linear"),
-            ),
-            (
-                "candle_nn::sequential::Sequential",
-                namesake("candle_nn::sequential::Sequential"),
-            ),
-            (
-                "alloc::boxed::Box<dyn for<'a> candle_core::Module>",
-                dynamic("dyn candle_core::Module"),
-            ),
-            ("candle_nn::func::Func", dynamic("candle_nn::func::Func")),
-            ("m::load::{{closure}}", dynamic("the closure in m::load")),
-            (
-                "candle_transformers::models::bert::BertModel",
-                not_derived("candle_transformers::models::bert::BertModel"),
-            ),
-            (
-                "std::sync::poison::mutex::Mutex<m::Attention>",
-                not_derived("m::Attention"),
-            ),
-            (
-                "core::option::Option<m::LayerConfig>",
-                not_derived("m::LayerConfig"),
-            ),
-            ("&m::Toy", HiddenReason::Borrowed),
-            ("*const m::Toy", HiddenReason::Borrowed),
-            ("alloc::sync::Weak<m::Toy>", HiddenReason::Borrowed),
-            ("&alloc::sync::Weak<m::Toy>", HiddenReason::Borrowed),
-            (
-                "alloc::sync::Arc<alloc::rc::Rc<std::sync::rwlock::RwLock<m::Toy>>>",
-                HiddenReason::Borrowed,
-            ),
-            (
-                "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn m::A>>, m::B)",
-                not_derived("m::B"),
-            ),
-            ("(fn((m::A, usize)) -> usize, m::B)", not_derived("m::B")),
-            (
-                "alloc::vec::Vec<candle_dynquant::nn::linear::Linear>",
-                not_derived("alloc::vec::Vec<candle_dynquant::nn::linear::Linear>"),
-            ),
-            (
-                "alloc::sync::Arc<std::sync::mutex::Mutex<candle_dynquant::nn::linear::Linear>>",
-                HiddenReason::Borrowed,
-            ),
-            (
-                "alloc::sync::Arc<m::Block<candle_dynquant::nn::linear::Linear>>",
-                not_derived("m::Block"),
-            ),
-        ];
-        for (name, expected) in cases {
-            assert_eq!(reason(name), Some(expected), "{name}");
+        let cases = r#"
+            core::option::Option<(m::Attention, candle_nn::layer_norm::LayerNorm)>
+                NotDerived { of: "m::Attention" }
+            alloc::vec::Vec<candle_nn::linear::Linear>
+                Namesake { of: "candle_nn::linear::Linear" }
+            candle_nn::sequential::Sequential
+                Namesake { of: "candle_nn::sequential::Sequential" }
+            alloc::boxed::Box<dyn for<'a> candle_core::Module>
+                Dynamic { of: "dyn candle_core::Module" }
+            candle_nn::func::Func
+                Dynamic { of: "candle_nn::func::Func" }
+            m::load::{{closure}}
+                Dynamic { of: "the closure in m::load" }
+            candle_transformers::models::bert::BertModel
+                NotDerived { of: "candle_transformers::models::bert::BertModel" }
+            std::sync::poison::mutex::Mutex<m::Attention>
+                NotDerived { of: "m::Attention" }
+            core::option::Option<m::LayerConfig>
+                NotDerived { of: "m::LayerConfig" }
+            &m::Toy
+                Borrowed
+            *const m::Toy
+                Borrowed
+            alloc::sync::Weak<m::Toy>
+                Borrowed
+            &alloc::sync::Weak<m::Toy>
+                Borrowed
+            alloc::sync::Arc<alloc::rc::Rc<std::sync::rwlock::RwLock<m::Toy>>>
+                Borrowed
+            (candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn m::A>>, m::B)
+                NotDerived { of: "m::B" }
+            (fn((m::A, usize)) -> usize, m::B)
+                NotDerived { of: "m::B" }
+            alloc::vec::Vec<candle_dynquant::nn::linear::Linear>
+                NotDerived { of: "alloc::vec::Vec<candle_dynquant::nn::linear::Linear>" }
+            alloc::sync::Arc<std::sync::mutex::Mutex<candle_dynquant::nn::linear::Linear>>
+                Borrowed
+            alloc::sync::Arc<m::Block<candle_dynquant::nn::linear::Linear>>
+                NotDerived { of: "m::Block" }
+        "#;
+        for [name, expected] in pairs(cases) {
+            let got = reason(name).expect("a reason");
+            assert_eq!(format!("{got:?}"), expected, "{name}");
         }
     }
 
@@ -516,70 +463,40 @@ mod tests {
 
     #[test]
     fn advice_is_for_the_type_at_fault() {
-        let cases = [
-            (
-                "candle_nn::linear::Linear",
-                "use candle_dynquant::nn::Linear",
-            ),
-            (
-                "alloc::boxed::Box<dyn candle_core::Module>",
-                "hold the type itself or an enum in place of dyn candle_core::Module, or make Quantizable a supertrait",
-            ),
-            (
-                "&m::Toy",
-                "hold it by value, Box, or an Arc of what is Clone",
-            ),
-            (
-                "m::Toy",
-                "derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "alloc::rc::Rc<m::Toy>",
-                "derive Quantizable and Clone for m::Toy, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "alloc::sync::Arc<m::Expert<candle_dynquant::nn::linear::Linear>>",
-                "derive Quantizable and Clone for m::Expert; if it does, bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "std::collections::hash::map::HashMap<m::Kind, candle_dynquant::nn::linear::Linear>",
-                "use keys that implement Display, such as String, in place of m::Kind, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "alloc::vec::Vec<alloc::collections::btree::map::BTreeMap<(usize, usize), m::Toy>>",
-                "derive Quantizable for m::Toy; use keys that implement Display, such as String, in place of (usize, usize), or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "std::collections::hash::map::HashMap<alloc::string::String, m::Toy>",
-                "derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "core::result::Result<candle_dynquant::nn::linear::Linear, alloc::string::String>",
-                "hold the value itself in place of the Result, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "alloc::collections::linked_list::LinkedList<candle_dynquant::nn::linear::Linear>",
-                "hold a Vec, a Box or a field in place of the alloc::collections::linked_list::LinkedList, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "two::Linear",
-                "derive Quantizable for two::Linear, or mark the field #[quantizable(skip)]",
-            ),
-            (
-                "candle_transformers::models::with_tracing::Linear",
-                "use candle_dynquant::nn::Linear",
-            ),
-            (
-                "alloc::sync::Arc<candle_dynquant::nn::linear::Linear>",
-                "bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]",
-            ),
-        ];
+        let cases = "
+            candle_nn::linear::Linear
+                use candle_dynquant::nn::Linear
+            alloc::boxed::Box<dyn candle_core::Module>
+                hold the type itself or an enum in place of dyn candle_core::Module, or make Quantizable a supertrait
+            &m::Toy
+                hold it by value, Box, or an Arc of what is Clone
+            m::Toy
+                derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]
+            alloc::rc::Rc<m::Toy>
+                derive Quantizable and Clone for m::Toy, or mark the field #[quantizable(skip)]
+            alloc::sync::Arc<m::Expert<candle_dynquant::nn::linear::Linear>>
+                derive Quantizable and Clone for m::Expert; if it does, bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]
+            std::collections::hash::map::HashMap<m::Kind, candle_dynquant::nn::linear::Linear>
+                use keys that implement Display, such as String, in place of m::Kind, or mark the field #[quantizable(skip)]
+            alloc::vec::Vec<alloc::collections::btree::map::BTreeMap<(usize, usize), m::Toy>>
+                derive Quantizable for m::Toy; use keys that implement Display, such as String, in place of (usize, usize), or mark the field #[quantizable(skip)]
+            std::collections::hash::map::HashMap<alloc::string::String, m::Toy>
+                derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]
+            core::result::Result<candle_dynquant::nn::linear::Linear, alloc::string::String>
+                hold the value itself in place of the Result, or mark the field #[quantizable(skip)]
+            alloc::collections::linked_list::LinkedList<candle_dynquant::nn::linear::Linear>
+                hold a Vec, a Box or a field in place of the alloc::collections::linked_list::LinkedList, or mark the field #[quantizable(skip)]
+            two::Linear
+                derive Quantizable for two::Linear, or mark the field #[quantizable(skip)]
+            candle_transformers::models::with_tracing::Linear
+                use candle_dynquant::nn::Linear
+            alloc::sync::Arc<candle_dynquant::nn::linear::Linear>
+                bound the type parameters behind Arc and Rc by Clone + 'static, or mark the field #[quantizable(skip)]
+        ";
         let field = |type_name: &str| OpaqueField::new("a.b", type_name, false);
-        for (type_name, advice) in cases {
-            assert_eq!(
-                field(type_name).to_string(),
-                format!("a.b is a {type_name}; {advice}")
-            );
+        for [type_name, advice] in pairs(cases) {
+            let got = field(type_name).to_string();
+            assert_eq!(got, format!("a.b is a {type_name}; {advice}"));
         }
         assert_eq!(field("usize").advice, None);
     }

@@ -10,7 +10,7 @@ pub(crate) mod report;
 pub(crate) mod spec;
 pub(crate) mod survey;
 pub(crate) mod swap;
-mod text;
+pub(crate) mod text;
 
 pub use float_tensors::FloatTensor;
 pub use hidden::OpaqueField;

@@ -1,4 +1,30 @@
-//! Paths and bytes as reports show them.
+//! Paths, bytes and tables as reports show them.
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+/// A rule below the header and one at the end.
+const RULED: TableStyle = {
+    let rule = LineStyle::none().fill('─').junction('─');
+    TableStyle::new().header_separator(rule).bottom_border(rule)
+};
+
+/// A table, some columns of which are aligned at the right.
+pub fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    right: &[usize],
+) -> String {
+    let mut table = Table::new();
+    table.load_style(RULED);
+    table.set_header(header);
+    table.add_rows(rows);
+    for column in right {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
 
 /// A path as the report shows it.
 pub fn shown(path: &str) -> &str {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// The accuracy that may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -79,11 +79,7 @@ impl Criterion {
         if valid {
             Ok(())
         } else {
-            Err(Error::from(Fault::InvalidArgument {
-                what,
-                expected: expected.into(),
-                got: goal.to_string(),
-            }))
+            Err(Error::argument(what, expected, goal))
         }
     }
 }

@@ -66,12 +66,7 @@ impl History {
     /// A new file; a history that exists is replaced, and no other file.
     pub fn create(path: &Path) -> Result<Self> {
         let create = || -> Result<_> {
-            let io = |error| {
-                Error::from(Fault::Io {
-                    action: "create",
-                    error,
-                })
-            };
+            let io = Error::io("create");
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
             let mut file = input::open_with(path, &mut options).map_err(io)?;
@@ -79,11 +74,8 @@ impl History {
             let read = (&mut file).take(START.len() as u64).read_to_end(&mut start);
             read.map_err(io)?;
             if !START.starts_with(&start) {
-                return Err(Error::from(Fault::InvalidArgument {
-                    what: "history",
-                    expected: "a new file, or a history to replace".into(),
-                    got: "another file".into(),
-                }));
+                let expected = "a new file, or a history to replace";
+                return Err(Error::argument("history", expected, "another file"));
             }
             file.set_len(0).map_err(io)?;
             file.rewind().map_err(io)?;
@@ -97,12 +89,7 @@ impl History {
     /// A last line without an end was being written when the run was stopped, and is cut off.
     pub fn resume(path: &Path, model: &str, units: &Units) -> Result<Option<(Self, Recorded)>> {
         let read = || -> Result<_> {
-            let io = |error| {
-                Error::from(Fault::Io {
-                    action: "read",
-                    error,
-                })
-            };
+            let io = Error::io("read");
             let mut options = OpenOptions::new();
             let mut file = match input::open_with(path, options.read(true).write(true)) {
                 Ok(file) => file,

@@ -39,7 +39,7 @@ pub use strategy::Strategy;
 pub use trial::{Trial, TuningProgress};
 pub use units::LayerPrecision;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::inspect::{self, Deviation};
 use crate::module::Quantizable;
 use candidates::Candidates;
@@ -257,9 +257,9 @@ fn measure_float<M: Quantizable + ?Sized>(
         Ok(value) => value.to_string(),
         Err(stopped) => stopped.to_string(),
     };
-    Err(Error::from(Fault::InvalidArgument {
-        what: "accuracy of the float model",
-        expected: "a finite number".into(),
+    Err(Error::argument(
+        "accuracy of the float model",
+        "a finite number",
         got,
-    }))
+    ))
 }

@@ -2,33 +2,30 @@
 
 use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
+use crate::observer::ZeroPoints;
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 
 /// Codes with their scales, `[rows, k]` in row order.
 #[derive(Clone, Debug)]
-pub(crate) struct Coded<C, Z> {
+pub(crate) struct Coded<C> {
     pub dtype: QDType,
     pub qscheme: QScheme,
     pub codes: Vec<C>,
     /// One, or one for each row.
     pub scales: Vec<f32>,
     /// One for each scale.
-    pub zero_points: Z,
+    pub zero_points: ZeroPoints,
 }
 
-impl<C, Z> Coded<C, Z> {
+impl<C> Coded<C> {
     /// Checks the counts, and that scales are finite and positive.
-    pub fn check(&self, [rows, k]: [usize; 2], zero_points: usize) -> Result<()> {
+    pub fn check(&self, [rows, k]: [usize; 2]) -> Result<()> {
         let count = |what, expected: usize, got: usize| {
             if expected == got {
                 Ok(())
             } else {
-                Err(Error::from(Fault::InvalidArgument {
-                    what,
-                    expected: expected.to_string(),
-                    got: got.to_string(),
-                }))
+                Err(Error::argument(what, expected, got))
             }
         };
         let elements = sizes::weight("codes", [rows, k])?;
@@ -39,15 +36,15 @@ impl<C, Z> Coded<C, Z> {
             rows.min(1)
         };
         count("number of scales", scales, self.scales.len())?;
-        count("number of zero points", scales, zero_points)?;
+        count("number of zero points", scales, self.zero_points.len())?;
         let wrong = |scale: f32| !(scale.is_finite() && scale > 0.);
         match self.scales.iter().position(|scale| wrong(*scale)) {
             None => Ok(()),
-            Some(index) => Err(Error::from(Fault::InvalidArgument {
-                what: "scale",
-                expected: "a finite positive number".into(),
-                got: format!("{} at index {index}", self.scales[index]),
-            })),
+            Some(index) => Err(Error::argument(
+                "scale",
+                "a finite positive number",
+                format!("{} at index {index}", self.scales[index]),
+            )),
         }
     }
 }
@@ -57,11 +54,11 @@ pub(crate) fn check_codes(what: &'static str, dtype: QDType, codes: &[i32]) -> R
     let [min, max] = dtype.codes();
     match codes.iter().position(|code| !(min..=max).contains(code)) {
         None => Ok(()),
-        Some(index) => Err(Error::from(Fault::InvalidArgument {
+        Some(index) => Err(Error::argument(
             what,
-            expected: format!("{min} to {max}"),
-            got: format!("{} at index {index}", codes[index]),
-        })),
+            format!("{min} to {max}"),
+            format!("{} at index {index}", codes[index]),
+        )),
     }
 }
 
@@ -77,11 +74,8 @@ pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
 pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
     let elements = sizes::weight("halves", shape)?;
     if halves.len() != elements {
-        return Err(Error::from(Fault::InvalidArgument {
-            what: "number of elements",
-            expected: elements.to_string(),
-            got: halves.len().to_string(),
-        }));
+        let got = halves.len();
+        return Err(Error::argument("number of elements", elements, got));
     }
     match halves.non_finite() {
         None => Ok(()),

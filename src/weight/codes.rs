@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::{self, Channels, Coding, Extent, Isa};
 use crate::observer::{ObserverConfig, ObserverKind, RangeFormula, WeightQParams, ZeroPoints};
 use crate::qparams::{QDType, QScheme};
@@ -118,5 +118,5 @@ fn check_axis(channels: &str, config: &ObserverConfig) -> Result<()> {
 }
 
 fn unsupported(expected: String, got: String) -> Error {
-    Error::from(Fault::UnsupportedQConfig { expected, got })
+    Error::qconfig(expected, got)
 }

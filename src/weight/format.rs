@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::halves::HalfType;
 use crate::qconfig::file::Activations;
 use crate::qconfig::{DynamicConfig, GroupConfig};
@@ -23,7 +23,7 @@ pub(crate) const G_IDX: &str = "_g_idx";
 /// factors.
 pub(crate) const EQUALIZED: &str = "equalized";
 pub(crate) const RESIDUAL: &str = "residual_weight";
-/// The suffix under which a backend describes the weight; no tensor of a file.
+/// The suffix under which a backend marks a quantized weight; no tensor of a file.
 pub(crate) const FORMAT: &str = "_dynquant";
 /// The name under which a backend gives the word for the precision of attention; no tensor of a
 /// file.
@@ -191,61 +191,44 @@ impl TryFrom<Written> for Format {
         } else {
             HalfType::Float16
         };
-        let own = Activations::Word(half.activations());
-        if let Some(groups) = written.groups
-            && written.codes.is_none()
-            && !written.bfloat16
-            && written.saturated == 0
-            && written
-                .activation
-                .is_none_or(|own| matches!(own, Activations::PER_GROUP | Activations::PER_ROW))
-        {
-            groups.blocks()?;
-            let groups = GroupConfig {
-                per_row: written.activation == Some(Activations::PER_ROW),
-                ..groups
-            };
-            return Ok(Self::Groups {
-                groups,
-                multiplied: written.activation.is_some(),
-            });
-        }
-        match (written.codes, written.activation) {
-            (None, activation)
-                if written.groups.is_none()
-                    && activation.is_none_or(|activation| activation == own) =>
+        let of_half = Activations::Word(half.activations());
+        let activation = written.activation;
+        let (multiplied, saturated) = (activation.is_some(), written.saturated);
+        // Halves alone have more to say of.
+        let is_plain = !written.bfloat16 && saturated == 0;
+        match (written.codes, written.groups, activation) {
+            (None, Some(groups), None | Some(Activations::PER_GROUP | Activations::PER_ROW))
+                if is_plain =>
             {
-                Ok(Self::Half {
-                    half,
-                    saturated: written.saturated,
-                    multiplied: activation.is_some(),
+                groups.blocks()?;
+                let per_row = activation == Some(Activations::PER_ROW);
+                Ok(Self::Groups {
+                    groups: GroupConfig { per_row, ..groups },
+                    multiplied,
                 })
             }
-            (Some(codes), None) if !written.bfloat16 && written.groups.is_none() => {
-                Ok(Self::Int8 {
-                    codes,
-                    activation: None,
-                })
-            }
-            (Some(codes), Some(Activations::Dynamic(activation)))
-                if written.saturated == 0
-                    && written.groups.is_none()
-                    && !written.bfloat16
-                    && codes.qscheme != QScheme::PerChannelAffineFloatQParams =>
+            (None, None, own) if own.is_none_or(|own| own == of_half) => Ok(Self::Half {
+                half,
+                saturated,
+                multiplied,
+            }),
+            (Some(codes), None, None) if !written.bfloat16 => Ok(Self::Int8 {
+                codes,
+                activation: None,
+            }),
+            (Some(codes), None, Some(Activations::Dynamic(dynamic)))
+                if is_plain && codes.qscheme != QScheme::PerChannelAffineFloatQParams =>
             {
-                Ok(Self::Int8 {
-                    codes,
-                    activation: Some(activation),
-                })
+                let activation = Some(dynamic);
+                Ok(Self::Int8 { codes, activation })
             }
-            _ => Err(Error::from(Fault::UnsupportedCheckpoint {
-                what: "weight",
-                expected: "codes with dynamic activations and integer zero points, float16 with \
+            _ => Err(Error::unsupported(
+                "weight",
+                "codes with dynamic activations and integer zero points, float16 with \
                        float activations, bfloat16 with bfloat16 activations, groups with \
-                       per_group or per_row activations, or a table without activations"
-                    .into(),
-                got: serde_json::to_string(&written).unwrap_or_default(),
-            })),
+                       per_group or per_row activations, or a table without activations",
+                serde_json::to_string(&written).unwrap_or_default(),
+            )),
         }
     }
 }

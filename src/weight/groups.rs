@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use half::f16;
 
 use super::qweight::QWeight;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::BlockScale;
 use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
 use crate::sizes;
@@ -96,31 +96,20 @@ impl Grouped {
             ("number of minimums", minimums, self.minimums.len()),
         ] {
             if expected != got {
-                return Err(Error::from(Fault::InvalidArgument {
-                    what,
-                    expected: expected.to_string(),
-                    got: got.to_string(),
-                }));
+                return Err(Error::argument(what, expected, got));
             }
         }
         if dtype == IntType::Int4 {
             for code in self.codes.iter().chain(&self.zero_points) {
                 if !(-8..8).contains(code) {
-                    return Err(Error::from(Fault::InvalidArgument {
-                        what: "code of 4 bits",
-                        expected: "-8 to 7".into(),
-                        got: code.to_string(),
-                    }));
+                    return Err(Error::argument("code of 4 bits", "-8 to 7", code));
                 }
             }
         }
         for (what, numbers) in [("scale", &self.scales), ("minimum", &self.minimums)] {
             if let Some(index) = numbers.iter().position(|number| !number.is_finite()) {
-                return Err(Error::from(Fault::InvalidArgument {
-                    what,
-                    expected: "a finite number".into(),
-                    got: format!("{} at index {index}", numbers[index]),
-                }));
+                let got = format!("{} at index {index}", numbers[index]);
+                return Err(Error::argument(what, "a finite number", got));
             }
         }
         Ok(())

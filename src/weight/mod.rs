@@ -9,10 +9,7 @@
 //! | `weight` | u8 | the bits of the codes, `[out_features, in_features]`, less the dtype's offset, or 8 |
 //! | `weight` | f16, bf16 | the elements of a float16 or bfloat16 weight |
 //! | `weight` | any other float | the dequantized weight, for layers that are not this crate's |
-//! | `weight_scale` | f32 | one for the tensor, one for each output channel, or `[out_features, groups]` |
-//! | `weight_zero_point` | i64 | one for each scale, less the dtype's offset; missing where all are 0 |
-//! | `weight_zero_point_unsigned` | f32 | float zero points, among the codes from 0 to 255 |
-//! | `weight_dynquant` | u8 | a [`Format`] as JSON: its presence is what marks a quantized weight |
+//! | `weight_dynquant` | u8 | a number without a meaning, whose memory leads to the weight: see [`origin`] |
 //!
 //! For attention of fewer bits than float32 it answers `attention_dynquant`, u8, with the bytes of
 //! the word for its precision.

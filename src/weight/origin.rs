@@ -14,13 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::format::Format;
 use super::groups::Grouped;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::OutOfRange;
-use crate::observer::ZeroPoints;
 use crate::tensor::{MemoryId, bits};
 use crate::weight::coded::Coded;
-use crate::weight::coded::offset;
 use crate::weight::qtable::QTable;
 use crate::weight::qweight::QWeight;
 
@@ -44,6 +42,15 @@ pub(crate) trait Source: Send + Sync {
 
     /// A part of a tensor, if that is quantized.
     fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>>;
+
+    /// All of a quantized weight.
+    ///
+    /// # Errors
+    /// When it has another shape.
+    fn whole(&self, name: &str, shape: [usize; 2]) -> Result<Parts>;
+
+    /// The format of a quantized weight.
+    fn format(&self, name: &str) -> Option<Format>;
 }
 
 /// The contents of a quantized weight of a checkpoint.
@@ -56,7 +63,7 @@ pub(crate) struct Parts {
 /// In row order.
 pub(crate) enum Values {
     /// With zero points of the dtype.
-    Codes(Coded<i8, ZeroPoints>),
+    Codes(Coded<i8>),
     Halves(Halves),
     Groups(Grouped),
 }
@@ -73,7 +80,7 @@ pub(crate) struct Origin {
 
 /// A tensor that was handed out.
 #[derive(Clone)]
-struct Handed {
+pub(super) struct Handed {
     id: TensorId,
     name: Arc<str>,
     dims: Arc<[usize]>,
@@ -124,11 +131,9 @@ fn handed(tensor: &Tensor) -> Option<Handed> {
     all.get(&MemoryId::of(&*storage)).cloned()
 }
 
-/// The origin of a weight of that shape, by a tensor that was handed out for it.
-pub(super) fn of_answer(answer: &Tensor, shape: [usize; 2]) -> Option<Origin> {
-    let handed = handed(answer).filter(|handed| handed.id == answer.id())?;
-    let dims = shape.as_slice().into();
-    Some(Handed { dims, ..handed }.origin(Part::rows(0, shape)))
+/// The tensor that was handed out, if it is one as it was.
+pub(super) fn handed_as(answer: &Tensor) -> Option<Handed> {
+    handed(answer).filter(|handed| handed.id == answer.id())
 }
 
 /// The origin of a matrix, if it is in the memory of a tensor that was handed out.
@@ -179,6 +184,17 @@ fn equals_block(matrix: &Tensor, part: Part, values: Vec<f32>) -> Result<bool> {
 }
 
 impl Handed {
+    /// The format of the weight that it describes.
+    pub fn format(&self) -> Option<Format> {
+        self.source.upgrade()?.format(&self.name)
+    }
+
+    /// The origin of the weight of that shape that it describes.
+    pub fn whole(self, shape: [usize; 2]) -> Origin {
+        let dims = shape.as_slice().into();
+        Self { dims, ..self }.origin(Part::rows(0, shape))
+    }
+
     fn origin(self, part: Part) -> Origin {
         Origin {
             name: self.name,
@@ -234,7 +250,7 @@ impl Part {
 
     /// The rows that it is of a matrix with rows of `k`, if it is whole rows.
     pub fn whole_rows(&self, k: usize) -> Option<Range<usize>> {
-        let first = self.offset.checked_div(k)?;
+        let first = self.offset.checked_div(k).unwrap_or(0);
         (*self == Self::rows(first, [self.shape[0], k])).then(|| first..first + self.shape[0])
     }
 }
@@ -256,6 +272,17 @@ impl Origin {
         match self.source.upgrade() {
             Some(source) => source.quantized(&self.name, &self.part),
             None => Ok(None),
+        }
+    }
+
+    /// The weight, which is a whole tensor.
+    ///
+    /// # Errors
+    /// When the tensor has another shape, or the checkpoint is closed.
+    pub fn whole(&self) -> Result<Parts> {
+        match self.source.upgrade() {
+            Some(source) => source.whole(&self.name, self.part.shape),
+            None => Err(Error::argument("checkpoint", "an open one", "a closed one")),
         }
     }
 
@@ -310,44 +337,25 @@ impl std::fmt::Debug for Origin {
 }
 
 impl Parts {
-    /// The weight, packed to be multiplied; `None` for a table that is not in groups.
-    pub fn qweight(self, gates: usize, bias: Option<&Tensor>) -> Result<Option<QWeight>> {
-        if !self.format.is_multiplied() && self.format.groups().is_none() {
-            return Ok(None);
-        }
-        Ok(Some(match self.values {
-            Values::Groups(own) => own.qweight(gates, self.shape, bias)?,
+    /// The weight, packed to be multiplied; its channels are `gates` gates.
+    ///
+    /// # Errors
+    /// When it is a table that is not in groups, or its numbers do not fit.
+    pub fn qweight(self, gates: usize, bias: Option<&Tensor>) -> Result<QWeight> {
+        let (shape, saturated) = (self.shape, self.format.saturated());
+        match self.values {
+            Values::Groups(own) => own.qweight(gates, shape, bias),
+            _ if !self.format.is_multiplied() => {
+                Err(Error::qconfig("a weight that is multiplied", "a table"))
+            }
             Values::Halves(halves) => {
-                let out_of_range = OutOfRange {
-                    saturated: self.format.saturated(),
-                    underflowed: 0,
-                };
-                QWeight::of_halves(gates, self.shape, &halves, out_of_range, bias)?
+                QWeight::of_halves(gates, shape, &halves, clamped(saturated), bias)
             }
             Values::Codes(raw) => {
-                let Coded {
-                    dtype,
-                    qscheme,
-                    codes,
-                    scales,
-                    zero_points,
-                } = raw;
-                let zero_points = match zero_points {
-                    ZeroPoints::Int(zeros) => zeros.iter().map(|z| z - offset(dtype)).collect(),
-                    // A format with activations has integers.
-                    ZeroPoints::Float(_) => return Ok(None),
-                };
-                let raw = Coded {
-                    dtype,
-                    qscheme,
-                    codes,
-                    scales,
-                    zero_points,
-                };
                 let activation = self.format.activation().unwrap_or_default();
-                QWeight::of_codes(gates, self.shape, raw, activation, bias)?
+                QWeight::of_codes(gates, shape, raw, activation, bias)
             }
-        }))
+        }
     }
 
     /// The weight as a table.
@@ -356,14 +364,19 @@ impl Parts {
     /// When it is in groups, which no table has, or its numbers do not fit.
     pub fn qtable(self) -> Result<QTable> {
         match self.values {
-            Values::Groups(own) => Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "a table".into(),
-                got: own.groups.to_string(),
-            })),
+            Values::Groups(own) => Err(Error::qconfig("a table", own.groups)),
             Values::Codes(raw) => QTable::of_codes(self.shape, raw),
             Values::Halves(halves) => {
-                QTable::of_halves(self.shape, halves, self.format.saturated())
+                QTable::of_halves(self.shape, halves, clamped(self.format.saturated()))
             }
         }
+    }
+}
+
+/// So many elements were clamped when they became halves; of others nothing is known.
+fn clamped(saturated: usize) -> OutOfRange {
+    OutOfRange {
+        saturated,
+        underflowed: 0,
     }
 }

@@ -5,7 +5,7 @@ mod from_codes;
 use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::reference::Affine;
 use crate::kernels::{self, Isa, OutOfRange};
@@ -47,7 +47,7 @@ pub struct QTable {
 #[derive(Debug)]
 enum Elements {
     /// Codes of qint8 are moved up by 128.
-    Int8(Coded<u8, ZeroPoints>),
+    Int8(Coded<u8>),
     Halves {
         halves: Halves,
         out_of_range: OutOfRange,
@@ -66,12 +66,11 @@ impl QTable {
     #[doc(hidden)]
     pub fn from_float(table: &Tensor, config: &QConfig) -> Result<Self> {
         if let QConfig::Int8 { .. } | QConfig::Groups(_) = config {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "a weight-only qconfig, for a table that multiplies nothing: \
-                           QConfig::table()"
-                    .into(),
-                got: config.to_string(),
-            }));
+            return Err(Error::qconfig(
+                "a weight-only qconfig, for a table that multiplies nothing: \
+                           QConfig::table()",
+                config,
+            ));
         }
         Self::from_observed(table, config, None)
     }
@@ -85,11 +84,8 @@ impl QTable {
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[rows, k] = table.dims() else {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "quantize table",
-                expected: "[rows, row length]".into(),
-                got: table.dims().to_vec(),
-            }));
+            let expected = "[rows, row length]";
+            return Err(Error::shape("quantize table", expected, table.dims()));
         };
         sizes::weight("quantize table", [rows, k])?;
         let table = as_f32(table, "quantize weight")?;
@@ -178,7 +174,6 @@ impl QTable {
         }
     }
 
-    /// The elements of either kind; `None` of int8.
     pub(crate) fn stored_halves(&self) -> Option<&Halves> {
         match &self.elements {
             Elements::Int8(_) => None,
@@ -186,7 +181,7 @@ impl QTable {
         }
     }
 
-    fn coded(&self) -> Option<&Coded<u8, ZeroPoints>> {
+    fn coded(&self) -> Option<&Coded<u8>> {
         match &self.elements {
             Elements::Int8(coded) => Some(coded),
             Elements::Halves { .. } => None,
@@ -293,10 +288,7 @@ fn int8(
     let (dtype, zero_points) = (qparams.dtype(), qparams.zero_points());
     // The minimum gets code 0, whatever the dtype's minimum code is.
     if let (ZeroPoints::Float(_), QDType::QInt8) = (zero_points, dtype) {
-        return Err(Error::from(Fault::UnsupportedQConfig {
-            expected: "quint8, for float zero points".into(),
-            got: dtype.to_string(),
-        }));
+        return Err(Error::qconfig("quint8, for float zero points", dtype));
     }
     let (_, k) = table.dims2()?;
     let coding = |row| qparams.coding(row).moved(moved(dtype));

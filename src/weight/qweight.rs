@@ -9,8 +9,8 @@ use half::{bf16, f16};
 
 use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
-use crate::kernels::{self, Channels, Element, Factor, InputFactor, Isa, OutOfRange, Packed};
-use crate::observer::{ObserverConfig, ZeroPoints};
+use crate::kernels::{self, Channels, Element, InputFactor, Isa, OutOfRange, Packed};
+use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
@@ -81,105 +81,56 @@ impl QWeight {
     ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[n, k] = weight.dims() else {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "quantize weight",
-                expected: "[out_features, in_features]".into(),
-                got: weight.dims().to_vec(),
-            }));
+            let expected = "[out_features, in_features]";
+            return Err(Error::shape("quantize weight", expected, weight.dims()));
         };
         sizes::weight("quantize weight", [n, k])?;
-        if gates == 0 || !n.is_multiple_of(gates) {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "quantize weight",
-                expected: format!("[out_features, in_features] of {gates} gates"),
-                got: vec![n, k],
-            }));
-        }
-        if let Some(bias) = bias.filter(|bias| bias.dims() != [n]) {
-            return Err(Error::from(Fault::ShapeMismatch {
-                op: "quantize bias",
-                expected: format!("[{n}]"),
-                got: bias.dims().to_vec(),
-            }));
-        }
-        let bias = match bias {
-            Some(bias) => to_f32_vec(bias, "quantize bias")?,
-            None => vec![0.; n],
-        };
-        if let Some(index) = bias.iter().position(|value| !value.is_finite()) {
-            let value = bias[index];
-            return Err(Error::from(Fault::NonFiniteBias { index, value }));
-        }
-        match config {
+        check_shape("quantize weight", gates, [n, k])?;
+        let bias = &finite_bias("quantize bias", bias, n)?;
+        let weight = as_f32(weight, "quantize weight")?;
+        let elements = Elements::of(&weight);
+        let values = elements.as_slice()?;
+        let (packed, format) = match config {
             QConfig::Int8 {
                 weight: observer,
                 activation,
-            } => Self::int8(isa, gates, weight, &bias, observer, *activation),
-            QConfig::Half(HalfType::Float16) => Self::half::<f16>(isa, gates, weight, &bias),
-            QConfig::Half(HalfType::BFloat16) => Self::half::<bf16>(isa, gates, weight, &bias),
-            QConfig::Groups(groups) => Self::in_groups(isa, gates, weight, &bias, *groups, inputs),
-            QConfig::Table(_) => Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "int8 with dynamic activations, half precision or integers in groups, \
-                           for a weight that is multiplied"
-                    .into(),
-                got: config.to_string(),
-            })),
-        }
-    }
-
-    fn int8(
-        isa: Isa,
-        gates: usize,
-        weight: &Tensor,
-        bias: &[f32],
-        config: &ObserverConfig,
-        activation: DynamicConfig,
-    ) -> Result<Self> {
-        let weight = as_f32(weight, "quantize weight")?;
-        let (_, k) = weight.dims2()?;
-        let parameters = Parameters::of(isa, &weight, config)?;
-        let elements = Elements::of(&weight);
-        let codings = |channels: &Channels<'_>| parameters.codings(channels);
-        let (values, products) = (elements.as_slice()?, activation.into());
-        let packed = kernels::pack_int8(isa, k, gates, values, bias, products, codings)?;
-        let format = Format::Int8 {
-            dtype: config.dtype,
-            qscheme: config.qscheme,
-            activation,
+            } => {
+                let parameters = Parameters::of(isa, &weight, observer)?;
+                let codings = |channels: &Channels<'_>| parameters.codings(channels);
+                let products = (*activation).into();
+                let packed = kernels::pack_int8(isa, k, gates, values, bias, products, codings)?;
+                let format = Format::Int8 {
+                    dtype: observer.dtype,
+                    qscheme: observer.qscheme,
+                    activation: *activation,
+                };
+                (packed, format)
+            }
+            QConfig::Half(half) => {
+                let (packed, out_of_range) = match half {
+                    HalfType::Float16 => kernels::pack_floats::<f16>(isa, k, gates, values, bias)?,
+                    HalfType::BFloat16 => {
+                        kernels::pack_floats::<bf16>(isa, k, gates, values, bias)?
+                    }
+                };
+                (packed, Format::Halves(out_of_range))
+            }
+            QConfig::Groups(groups) => {
+                let of_groups = (groups.blocks()?, groups.inputs(k));
+                if groups.scheme == GroupScheme::Minimum {
+                    let got = format!("{groups}, which only files have");
+                    return Err(Error::qconfig("symmetric or affine groups", got));
+                }
+                let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
+                return Ok(Self::in_blocks(packed, *groups));
+            }
+            QConfig::Table(_) => {
+                let expected = "int8 with dynamic activations, half precision or integers in \
+                                groups, for a weight that is multiplied";
+                return Err(Error::qconfig(expected, config));
+            }
         };
         Ok(Self::new(packed, format))
-    }
-
-    fn in_groups(
-        isa: Isa,
-        gates: usize,
-        weight: &Tensor,
-        bias: &[f32],
-        groups: GroupConfig,
-        inputs: Option<&InputFactor>,
-    ) -> Result<Self> {
-        let format = groups.blocks()?;
-        if groups.scheme == GroupScheme::Minimum {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "symmetric or affine groups".into(),
-                got: format!("{groups}, which only files have"),
-            }));
-        }
-        let weight = as_f32(weight, "quantize weight")?;
-        let (_, k) = weight.dims2()?;
-        let elements = Elements::of(&weight);
-        let (values, of_groups) = (elements.as_slice()?, (format, groups.inputs(k)));
-        let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
-        Ok(Self::in_blocks(packed, groups))
-    }
-
-    fn half<H: Factor>(isa: Isa, gates: usize, weight: &Tensor, bias: &[f32]) -> Result<Self> {
-        let weight = as_f32(weight, "quantize weight")?;
-        let (_, k) = weight.dims2()?;
-        let elements = Elements::of(&weight);
-        let values = elements.as_slice()?;
-        let (packed, out_of_range) = kernels::pack_floats::<H>(isa, k, gates, values, bias)?;
-        Ok(Self::new(packed, Format::Halves(out_of_range)))
     }
 
     fn in_blocks(packed: Packed, groups: GroupConfig) -> Self {
@@ -401,13 +352,39 @@ impl QWeight {
     }
 }
 
+fn check_shape(op: &'static str, gates: usize, shape: [usize; 2]) -> Result<[usize; 2]> {
+    if gates > 0 && shape[0].is_multiple_of(gates) {
+        Ok(shape)
+    } else {
+        let expected = format!("[out_features, in_features] of {gates} gates");
+        Err(Error::shape(op, expected, &shape))
+    }
+}
+
+fn finite_bias(op: &'static str, bias: Option<&Tensor>, n: usize) -> Result<Vec<f32>> {
+    let Some(bias) = bias else {
+        return Ok(vec![0.; n]);
+    };
+    if bias.dims() != [n] {
+        return Err(Error::shape(op, format!("[{n}]"), bias.dims()));
+    }
+    let bias = to_f32_vec(bias, op)?;
+    match bias.iter().position(|value| !value.is_finite()) {
+        None => Ok(bias),
+        Some(index) => Err(Error::from(Fault::NonFiniteBias {
+            index,
+            value: bias[index],
+        })),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::observer::ObserverConfig;
     use crate::observer::ObserverKind::{self, *};
-    use crate::observer::ZeroPoints;
     use crate::qconfig::Granularity;
 
     /// Each observer of codes, with schemes that it supports.

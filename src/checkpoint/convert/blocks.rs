@@ -9,9 +9,7 @@ use crate::error::{Error, Fault, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::weight::QTable;
-use crate::weight::check_sums;
-use crate::weight::offset;
+use crate::weight::{QTable, check_sums, offset};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
 pub const BLOCK: usize = 1 << 22;
@@ -72,7 +70,7 @@ pub fn quantized_blocks(
     source: &Opened,
     name: &str,
     config: &QConfig,
-    mut with: impl FnMut(usize, &QTable) -> Result<()>,
+    mut with: impl FnMut(usize, QTable) -> Result<()>,
 ) -> Result<()> {
     let (_, _, shape) = matrix(source, name)?;
     let observed = observed(source, name, config)?;
@@ -88,7 +86,7 @@ pub fn quantized_blocks(
         let block = block(values, &rows, shape[1])?;
         let table = QTable::from_observed(&block, config, observed.as_ref())?;
         drop(block);
-        with(rows.start, &table)
+        with(rows.start, table)
     })
 }
 
@@ -103,7 +101,7 @@ pub fn check_products(source: &Opened, name: &str, config: &QConfig) -> Result<(
     if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
         return Ok(());
     }
-    quantized_blocks(source, name, config, |_, table| check_block(table))
+    quantized_blocks(source, name, config, |_, table| check_block(&table))
 }
 
 /// As [`check_products`], of a block of rows that is quantized.

@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::check_products;
-use crate::checkpoint::read::{Checkpoint, is_float, matrix};
+use crate::checkpoint::read::{Checkpoint, matrix};
 use crate::checkpoint::write::own_name;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
+use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
@@ -137,22 +138,18 @@ impl Plan {
                     unknown_name("matrix", name, &names)
                 })?;
                 if has_inputs_as_rows(source, name) {
-                    return Err(Error::from(Fault::InvalidArgument {
-                        what: "linear",
-                        expected: "experts [experts, out_features, in_features], with a scale for each output"
-                            .into(),
-                        got: format!("{name:?}, whose rows are inputs; it stays float"),
-                    }));
+                    return Err(Error::argument(
+                        "linear",
+                        "experts [experts, out_features, in_features], with a scale for each output",
+                        format!("{name:?}, whose rows are inputs; it stays float"),
+                    ));
                 }
                 found.push(layer);
             }
         }
         if let Some(name) = source.opened.weights.keys().next() {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "checkpoint",
-                expected: "one that is float".into(),
-                got: format!("the quantized weight {name:?}"),
-            }));
+            let got = format!("the quantized weight {name:?}");
+            return Err(Error::argument("checkpoint", "one that is float", got));
         }
         let leaf = |layer| Leaf {
             layer,
@@ -232,7 +229,7 @@ impl PlannedLayer {
 /// key and value, one after the other.
 fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
     let (_, entry) = source.opened.files.find(name)?;
-    let shape = matrix(name, entry).ok().filter(|_| is_float(entry.dtype))?;
+    let shape = matrix(name, entry).ok().filter(|_| entry.is_float())?;
     let mut layer = PlannedLayer::new(name, kind.clone());
     layer.tensors.push(name.to_owned());
     layer.shapes.push(shape);
@@ -254,7 +251,6 @@ fn has_inputs_as_rows(source: &Checkpoint, name: &str) -> bool {
     EXPERTS.contains(&last) && columns == 2 * of_rows && rows == of_columns
 }
 
-/// The layers of the float matrices.
 fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
     let mut found: BTreeMap<String, PlannedLayer> = BTreeMap::new();
     let files = &source.opened.files;
@@ -271,7 +267,7 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
             let (_, entry) = files.find(&name)?;
             <[usize; 2]>::try_from(&entry.shape[..]).ok()
         })
-        .filter(|_| is_float(entry.dtype)) else {
+        .filter(|_| entry.is_float()) else {
             continue;
         };
         let layer = found.entry(module.to_owned());
@@ -423,10 +419,8 @@ impl Layer for Leaf {
         if let LayerKind::Custom(kind) = &self.layer.kind
             && !self.layer.is_linear()
         {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: format!("float weights, which a {kind} keeps"),
-                got: qconfig.to_string(),
-            }));
+            let expected = format!("float weights, which a {kind} keeps");
+            return Err(Error::qconfig(expected, qconfig));
         }
         // A table is looked up, not multiplied.
         if self.layer.kind != LayerKind::Embedding {
@@ -446,15 +440,7 @@ impl Layer for Leaf {
     }
 }
 
-impl Quantizable for Leaf {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-}
+layers! { Leaf }
 
 impl Quantizable for Tree {
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::blocks::{block, blocks, check_block, matrix, quantized_blocks, rows_of_block};
 use super::plan::Plan;
@@ -9,16 +10,13 @@ use crate::checkpoint::read::{Checkpoint, Entry, Opened};
 use crate::checkpoint::write::{
     Contents, GroupsWriter, Module, Output, Writer, entry, planned, rewrite, write_qparams,
 };
-use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
 use crate::module::LayerKind;
-use crate::observer::{ObserverConfig, ZeroPoints};
+use crate::observer::ObserverConfig;
 use crate::qconfig::{GroupConfig, IntType, QConfig};
 use crate::qparams::QScheme;
-use crate::weight::QTable;
-use crate::weight::QWeight;
-use crate::weight::offset;
-use crate::weight::{Codes, Format, Zeros};
+use crate::weight::{Codes, Format, QTable, QWeight, Quantized, Zeros};
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).
@@ -161,10 +159,10 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
             codes: codes(weight),
             activation: None,
         }),
-        QConfig::Table(_) => Err(Error::from(Fault::UnsupportedQConfig {
-            expected: "dynamic activations, for a weight that is multiplied".into(),
-            got: qconfig.to_string(),
-        })),
+        QConfig::Table(_) => Err(Error::qconfig(
+            "dynamic activations, for a weight that is multiplied",
+            qconfig,
+        )),
         QConfig::Int8 { weight, activation } => Ok(Format::Int8 {
             codes: codes(weight),
             activation: (!is_table).then_some(*activation),
@@ -172,10 +170,8 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
         QConfig::Groups(groups) => {
             groups.blocks()?;
             if groups.dtype == IntType::Int4 && entry.shape.len() > 2 {
-                return Err(Error::from(Fault::UnsupportedQConfig {
-                    expected: "8 bits, for a tensor of several layers".into(),
-                    got: groups.to_string(),
-                }));
+                let expected = "8 bits, for a tensor of several layers";
+                return Err(Error::qconfig(expected, groups));
             }
             Ok(Format::Groups {
                 groups: *groups,
@@ -214,48 +210,29 @@ fn fault(error: Error, source: &Opened, name: &str) -> Error {
 /// first block's.
 fn write_block(
     name: &str,
-    table: &QTable,
+    table: QTable,
     format: Format,
     first: usize,
     to: &mut Writer<'_>,
 ) -> Result<()> {
-    if let Some(halves) = table.stored_halves() {
+    if format.is_multiplied() {
+        check_block(&table)?;
+    }
+    let block = Quantized::Table(Arc::new(table));
+    if let Some(halves) = block.halves() {
         return to.write(name, &halves.to_bytes());
     }
-    if format.is_multiplied() {
-        check_block(table)?;
-    }
-    let codes: Vec<i8> = table.stored_codes().collect();
-    let [rows, _] = table.shape();
-    let qscheme = format.codes().map(|codes| codes.qscheme);
-    let repeat = |len: usize| {
-        if !qscheme.is_some_and(QScheme::is_per_channel) {
-            usize::from(first == 0)
-        } else if len == 1 {
-            // An observer may choose one value for all rows of a block.
-            rows
-        } else {
-            1
-        }
-    };
-    let offset = format.codes().map_or(0, |codes| offset(codes.dtype));
-    let zeros = match table.zero_points() {
-        Some(ZeroPoints::Float(zeros)) => Zeros::Float(zeros.repeat(repeat(zeros.len()))),
-        Some(ZeroPoints::Int(zeros)) => {
-            let zeros: Vec<i32> = zeros.iter().map(|zero| zero - offset).collect();
-            if qscheme.is_some_and(QScheme::is_symmetric) {
-                Zeros::None
-            } else {
-                Zeros::Int(zeros.repeat(repeat(zeros.len())))
-            }
-        }
-        None => Zeros::None,
-    };
-    let scales = table.scales();
-    let scales = scales.repeat(repeat(scales.len()));
-    let bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+    let bytes: Vec<u8> = block.codes().into_iter().map(i8::cast_unsigned).collect();
     to.write(name, &bytes)?;
-    write_qparams(name, &scales, &zeros, to)
+    let qscheme = format.codes().map(|codes| codes.qscheme);
+    if first > 0 && !qscheme.is_some_and(QScheme::is_per_channel) {
+        return Ok(());
+    }
+    let zeros = match block.zero_points() {
+        Zeros::Int(_) if qscheme.is_some_and(QScheme::is_symmetric) => Zeros::None,
+        zeros => zeros,
+    };
+    write_qparams(name, &block.scales(), &zeros, to)
 }
 
 #[cfg(test)]
@@ -269,10 +246,7 @@ mod tests {
         bytes.extend_from_slice(header);
         bytes.extend([0; 16]);
         let source = Checkpoint::from_bytes("a.safetensors", bytes)?;
-        let full = Error::from(Fault::Io {
-            action: "write",
-            error: std::io::ErrorKind::StorageFull.into(),
-        });
+        let full = Error::io("write")(std::io::ErrorKind::StorageFull.into());
         let error = fault(full, &source.opened, "a.weight").to_string();
         assert!(
             !error.contains("a.weight") && !error.contains("safetensors"),

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::files::read_small;
 use super::header::{parse, parse_file};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::name_regex::NameRegexes;
 use crate::qconfig::{DynamicConfig, Granularity};
 use crate::words::brief;
@@ -121,12 +121,11 @@ impl Quantization {
 
     fn read_entry(json: Vec<u8>) -> Result<Self> {
         let malformed = |got: String| {
-            Error::from(Fault::MalformedCheckpoint {
-                what: "config.json",
-                expected: "an object, with `quantization_config` as compressed-tensors writes it"
-                    .into(),
+            Error::malformed(
+                "config.json",
+                "an object, with `quantization_config` as compressed-tensors writes it",
                 got,
-            })
+            )
         };
         let config: Config = parse_file(json).map_err(malformed)?;
         let Some(entry) = config.quantization_config.or(config.compression_config) else {
@@ -228,11 +227,7 @@ impl RawActivations {
 }
 
 fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
-    Error::from(Fault::UnsupportedCheckpoint {
-        what,
-        expected: expected.to_owned(),
-        got: brief(got, 100),
-    })
+    Error::unsupported(what, expected, brief(got, 100))
 }
 
 /// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a

@@ -1,6 +1,7 @@
 //! The files of a checkpoint: one, the shards of an index, or a folder's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -12,13 +13,12 @@ use serde::de::{Error as _, MapAccess};
 use super::header::{Encoding, Entry, invalid, parse_file};
 use super::shard::Shard;
 use super::unique_map::{Keyed, UniqueMap};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::words::brief;
 
 const SINGLE: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
 pub const CONFIG: &str = "config.json";
-/// The maximum length of an index.
 const MAX_INDEX: u64 = 100_000_000;
 
 /// The files, and which of them has a tensor.
@@ -35,10 +35,7 @@ pub struct Files {
 
 impl Files {
     pub fn open(path: &Path) -> Result<Self> {
-        let opening = |error| {
-            let action = "open";
-            Error::from(Fault::Io { action, error }).in_file(path)
-        };
+        let opening = |error| Error::io("open")(error).in_file(path);
         let meta = fs::metadata(path).map_err(opening)?;
         if meta.is_dir() {
             let (single, index) = (path.join(SINGLE), path.join(INDEX));
@@ -116,7 +113,7 @@ impl Files {
     }
 
     /// A tensor that must be there, and the file that has it.
-    pub fn get(&self, name: &str, expected: impl Into<String>) -> Result<(&Shard, &Entry)> {
+    pub fn get(&self, name: &str, expected: impl Display) -> Result<(&Shard, &Entry)> {
         let missing = || invalid(name, expected, "no such tensor");
         self.find(name).ok_or_else(missing)
     }
@@ -158,11 +155,8 @@ impl Files {
     /// When there is another tensor of that name.
     pub fn replace(&mut self, from: &str, to: &str, entry: Entry) -> Result<()> {
         if from != to && self.tensors.contains_key(to) {
-            return Err(invalid(
-                from,
-                "one tensor of that name",
-                format!("{:?} too", brief(to, 200)),
-            ));
+            let got = format!("{:?} too", brief(to, 200));
+            return Err(invalid(from, "one tensor of that name", got));
         }
         if let Some(number) = self.tensors.remove(from)
             && self.shards[number].header.tensors.remove(from).is_some()
@@ -238,12 +232,8 @@ pub fn is_of_model(path: &Path) -> bool {
     is_named && is_file
 }
 
-/// The only safetensors file of a folder.
 fn only_file(folder: &Path) -> Result<PathBuf> {
-    let reading = |error| {
-        let action = "read the folder";
-        Error::from(Fault::Io { action, error }).in_file(folder)
-    };
+    let reading = |error| Error::io("read the folder")(error).in_file(folder);
     let (mut found, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(reading)? {
         let path = entry.map_err(reading)?.path();
@@ -262,10 +252,10 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
                 let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
                 brief(&names.collect::<Vec<_>>().join(", "), 300)
             };
-            Err(Error::from(Fault::MalformedCheckpoint {
-                what: "folder",
-                expected: format!("{SINGLE}, {INDEX}, or one other safetensors file"),
-                got: match (&found[..], &others[..]) {
+            Err(Error::malformed(
+                "folder",
+                format!("{SINGLE}, {INDEX}, or one other safetensors file"),
+                match (&found[..], &others[..]) {
                     ([], []) => "none".into(),
                     ([], [first, ..]) => {
                         let mut begin = Vec::new();
@@ -277,7 +267,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
                     }
                     (found, _) => names(found),
                 },
-            })
+            )
             .in_file(folder))
         }
     }
@@ -313,13 +303,8 @@ impl Keyed for FileName {
 
 /// The file of each tensor, at least of one.
 fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
-    let malformed = |got| {
-        Error::from(Fault::MalformedCheckpoint {
-            what: "index",
-            expected: "an object `weight_map` from tensors to files".into(),
-            got,
-        })
-    };
+    let malformed =
+        |got| Error::malformed("index", "an object `weight_map` from tensors to files", got);
     let json = read_small(path, MAX_INDEX)?;
     let Index { weight_map } = parse_file(json).map_err(malformed)?;
     match weight_map.0 {
@@ -332,15 +317,8 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
 pub fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
     input::read(path, max).map_err(|error| match Unexpected::of(&error) {
         Some(Unexpected { expected, got }) if error.kind() == ErrorKind::FileTooLarge => {
-            Error::from(Fault::MalformedCheckpoint {
-                what: "file",
-                expected: expected.clone(),
-                got: got.clone(),
-            })
+            Error::malformed("file", expected.clone(), got.clone())
         }
-        _ => Error::from(Fault::Io {
-            action: "read",
-            error,
-        }),
+        _ => Error::io("read")(error),
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! Sizes come before what they are of, so nothing is allocated by them that the file does not have.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
 
 use candle_core::quantized::GgmlDType;
@@ -9,7 +10,7 @@ use safetensors::Dtype;
 
 use super::gguf_names::{Known, encoding, heads, own_name};
 use super::header::{self, Blocks, Encoding, Entry, Header, Part, invalid, reading};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::weight::{MINIMUM, SCALE};
 use crate::words::brief;
 
@@ -74,12 +75,12 @@ pub fn read(from: impl Read, length: u64) -> Result<Header> {
     from.bytes::<4>()?;
     match u32::from_le_bytes(from.bytes()?) {
         2 | 3 => {}
-        got => return Err(malformed("version 2 or 3", got.to_string())),
+        got => return Err(malformed("version 2 or 3", got)),
     }
     let (tensors, keys) = (from.u64()?, from.u64()?);
     if tensors > MAX_TENSORS {
         let expected = format!("at most {MAX_TENSORS} tensors");
-        return Err(malformed(expected, tensors.to_string()));
+        return Err(malformed(expected, tensors));
     }
     let mut known = Known::default();
     for _ in 0..keys {
@@ -92,7 +93,7 @@ pub fn read(from: impl Read, length: u64) -> Result<Header> {
     let data = data.filter(|data| *data <= length || described.is_empty());
     let Some(data) = data else {
         let expected = format!("an alignment that leaves tensors in {length} bytes");
-        return Err(malformed(expected, alignment.to_string()));
+        return Err(malformed(expected, alignment));
     };
     let mut read = Header::default();
     let mut places = Vec::with_capacity(described.len());
@@ -207,13 +208,13 @@ impl<R: BufRead> Source<R> {
         let dimensions = self.u32()?;
         if dimensions > MAX_DIMENSIONS {
             let expected = format!("at most {MAX_DIMENSIONS} sizes");
-            return Err(invalid(&name, expected, dimensions.to_string()));
+            return Err(invalid(&name, expected, dimensions));
         }
         let mut shape = Vec::new();
         for _ in 0..dimensions {
             let size = self.u64()?;
             let fits = usize::try_from(size);
-            shape.push(fits.map_err(|_| invalid(&name, "sizes that fit", size.to_string()))?);
+            shape.push(fits.map_err(|_| invalid(&name, "sizes that fit", size))?);
         }
         shape.reverse();
         let (dtype, offset) = (self.u32()?, self.u64()?);
@@ -308,10 +309,6 @@ impl Described {
     }
 }
 
-fn malformed(expected: impl Into<String>, got: impl Into<String>) -> Error {
-    Error::from(Fault::MalformedCheckpoint {
-        what: "GGUF file",
-        expected: expected.into(),
-        got: got.into(),
-    })
+fn malformed(expected: impl Display, got: impl Display) -> Error {
+    Error::malformed("GGUF file", expected, got)
 }

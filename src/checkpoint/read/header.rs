@@ -155,6 +155,33 @@ impl Entry {
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
+
+    /// Whether its elements are floats that can be quantized.
+    pub fn is_float(&self) -> bool {
+        use Dtype::{BF16, F16, F32, F64};
+        matches!(self.dtype, F64 | F32 | F16 | BF16)
+    }
+
+    pub fn check_float(&self, name: &str) -> Result<()> {
+        if self.is_float() {
+            return Ok(());
+        }
+        Err(invalid(name, "a float dtype", self.dtype))
+    }
+
+    /// Checks the dtype and the shape; `what` says more of them.
+    pub fn check(&self, name: &str, dtype: Dtype, shape: &[usize], what: &str) -> Result<()> {
+        if self.dtype == dtype && self.shape == shape {
+            return Ok(());
+        }
+        let expected = format!("{dtype} {shape:?}{what}");
+        Err(invalid(name, expected, self.kind()))
+    }
+
+    /// The dtype and the shape.
+    pub fn kind(&self) -> String {
+        format!("{} {:?}", self.dtype, self.shape)
+    }
 }
 
 impl Header {
@@ -168,11 +195,7 @@ impl Header {
         let read = from.take(format::LENGTH as u64).read_to_end(&mut first);
         read.map_err(reading)?;
         if let Some(format) = format::of(&first) {
-            return Err(Error::from(Fault::MalformedCheckpoint {
-                what: "file of tensors",
-                expected: "safetensors".into(),
-                got: format.to_string(),
-            }));
+            return Err(Error::malformed("file of tensors", "safetensors", format));
         }
         let from = &mut first.chain(from);
         let mut prefix = [0; LENGTH as usize];
@@ -242,7 +265,7 @@ fn check_places(mut places: Vec<(u64, u64, String)>, data: u64) -> Result<()> {
     for (begin, end, name) in &places {
         if *begin != at {
             let expected = format!("offset {at}, where the tensor before it ends");
-            return Err(invalid(name, expected, begin.to_string()));
+            return Err(invalid(name, expected, begin));
         }
         at = *end;
     }
@@ -280,26 +303,21 @@ pub fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
     parsed.map_err(|error| other.map_or(error, |format| format.to_string()))
 }
 
-fn malformed(expected: impl Into<String>, got: impl Into<String>) -> Error {
-    Error::from(Fault::MalformedCheckpoint {
-        what: "safetensors header",
-        expected: expected.into(),
-        got: got.into(),
-    })
+fn malformed(expected: impl fmt::Display, got: impl fmt::Display) -> Error {
+    Error::malformed("safetensors header", expected, got)
 }
 
 /// An error at a tensor, whose name may be as long as the file.
-pub fn invalid(tensor: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
+pub fn invalid(tensor: &str, expected: impl fmt::Display, got: impl fmt::Display) -> Error {
     Error::from(Fault::InvalidTensor {
         tensor: brief(tensor, 200),
-        expected: expected.into(),
-        got: got.into(),
+        expected: expected.to_string(),
+        got: got.to_string(),
     })
 }
 
 pub fn reading(error: std::io::Error) -> Error {
-    let action = "read the header";
-    Error::from(Fault::Io { action, error })
+    Error::io("read the header")(error)
 }
 
 /// A value of a header.

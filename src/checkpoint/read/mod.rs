@@ -22,5 +22,5 @@ pub use header::{Axis, Encoding, Entry, LENGTH, Packing, invalid};
 pub use opened::Opened;
 pub use record::View;
 pub use scheme::matrix;
-pub use shard::{Shard, is_float};
+pub use shard::Shard;
 pub use weights::{Kind, Precisions, belongs, owners};

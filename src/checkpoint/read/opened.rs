@@ -62,13 +62,26 @@ impl Opened {
         })
     }
 
+    /// Checks that a tensor, if there is one, has that shape.
+    pub fn check_shape(&self, name: &str, shape: &[usize]) -> Result<()> {
+        match self.files.find(name) {
+            Some((shard, entry)) if entry.shape != shape => {
+                let (expected, got) = (format!("{shape:?}"), format!("{:?}", entry.shape));
+                Err(invalid(name, expected, got).in_file(&shard.path))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the scales of parts of a tensor: a layer of one reads them where no error can be
     /// told.
     pub fn check_views(&self, name: &str) -> Result<()> {
         let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
         for view in views {
             if let Some(Kind::Whole(Format::Int8 { .. })) = self.weights.get(view) {
-                weights::positive_scales(&self.files, view)?;
+                let (shard, _) = self.tensor(view)?;
+                let scales = weights::positive_scales(&self.files, view);
+                scales.map_err(|e| e.in_file(&shard.path))?;
             }
         }
         Ok(())
@@ -91,6 +104,20 @@ impl Source for Opened {
 
     fn view(&self, name: &str, part: &Part) -> Option<String> {
         self.views.get(name)?.get(part).cloned()
+    }
+
+    fn whole(&self, name: &str, shape: [usize; 2]) -> Result<Parts> {
+        self.check_shape(name, &shape)?;
+        self.check_views(name)?;
+        let parts = self.quantized(name, &Part::rows(0, shape))?;
+        parts.ok_or_else(|| invalid(name, "a quantized weight", "another tensor"))
+    }
+
+    fn format(&self, name: &str) -> Option<Format> {
+        match self.weights.get(name)? {
+            Kind::Whole(format) => Some(*format),
+            Kind::Groups(_) => None,
+        }
     }
 
     fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::header::parse;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::Precision;
 use crate::weight::origin::Part;
 use crate::weight::{Format, Written};
@@ -58,19 +58,21 @@ struct Version {
 
 pub fn read(json: &str) -> Result<Recorded> {
     let malformed = |got: String| {
-        Error::from(Fault::MalformedCheckpoint {
-            what: "metadata `candle_dynquant`",
-            expected: "a version, formats and weights as JSON".into(),
+        Error::malformed(
+            "metadata `candle_dynquant`",
+            "a version, formats and weights as JSON",
             got,
-        })
+        )
     };
     let Version { version } = parse(json.as_bytes()).map_err(malformed)?;
     if !VERSIONS.contains(&version) {
-        return Err(Error::from(Fault::UnsupportedCheckpoint {
-            what: "version of the metadata `candle_dynquant`",
-            expected: VERSIONS.map(|version| version.to_string()).join(" or "),
-            got: version.to_string(),
-        }));
+        let expected = VERSIONS.map(|version| version.to_string()).join(" or ");
+        let got = version;
+        return Err(Error::unsupported(
+            "version of the metadata `candle_dynquant`",
+            expected,
+            got,
+        ));
     }
     let record: Record = parse(json.as_bytes()).map_err(malformed)?;
     let formats = record.formats.into_iter().map(Format::try_from);

@@ -4,7 +4,6 @@ use safetensors::Dtype;
 
 use super::files::Files;
 use super::header::{Entry, invalid};
-use super::shard::is_float;
 use crate::error::Result;
 use crate::qparams::QScheme;
 
@@ -38,14 +37,12 @@ pub fn scheme(
 ) -> Result<Scheme> {
     let [n, k] = matrix(name, entry)?;
     if entry.dtype != Dtype::I8 {
-        return Err(invalid(name, "I8", entry.dtype.to_string()));
+        return Err(invalid(name, "I8", entry.dtype));
     }
-    if !is_float(scales.dtype) {
-        return Err(invalid(scale, "a float dtype", scales.dtype.to_string()));
-    }
+    scales.check_float(scale)?;
     if let Some((name, zeros)) = zeros {
         if zeros.dtype != Dtype::I8 {
-            return Err(invalid(name, "I8", zeros.dtype.to_string()));
+            return Err(invalid(name, "I8", zeros.dtype));
         }
         if zeros.shape != scales.shape {
             let expected = format!("{:?}, as the scales", scales.shape);
@@ -62,25 +59,17 @@ pub fn scheme(
             let got = format!("{:?} and {:?}", entry.shape, scales.shape);
             return Err(invalid(name, expected, got));
         }
-        return Ok(Scheme::Whole(if symmetric {
-            QScheme::PerChannelSymmetric
-        } else {
-            QScheme::PerChannelAffine
-        }));
+        return Ok(Scheme::Whole(QScheme::of(true, symmetric)));
     }
-    Ok(Scheme::Whole(match (&scales.shape[..], symmetric) {
-        (&([] | [1] | [1, 1]), true) if n != 1 => QScheme::PerTensorSymmetric,
-        (&([] | [1] | [1, 1]), false) if n != 1 => QScheme::PerTensorAffine,
-        (&([rows] | [rows, 1]), true) if rows == n => QScheme::PerChannelSymmetric,
-        (&([rows] | [rows, 1]), false) if rows == n => QScheme::PerChannelAffine,
-        (&[rows, groups], _) if rows == n && groups > 1 && k.is_multiple_of(groups) => {
-            return Ok(Scheme::Groups);
-        }
-        (got, _) => {
+    match scales.shape[..] {
+        [] | [1] | [1, 1] if n != 1 => Ok(Scheme::Whole(QScheme::of(false, symmetric))),
+        [rows] | [rows, 1] if rows == n => Ok(Scheme::Whole(QScheme::of(true, symmetric))),
+        [rows, groups] if rows == n && groups > 1 && k.is_multiple_of(groups) => Ok(Scheme::Groups),
+        ref got => {
             let expected = format!("[{n}, 1], [1], or [{n}, groups of {k} inputs]");
-            return Err(invalid(scale, expected, format!("{got:?}")));
+            Err(invalid(scale, expected, format!("{got:?}")))
         }
-    }))
+    }
 }
 
 /// Whether the groups of inputs, by the number of each in `name`, follow one another.
@@ -89,14 +78,7 @@ pub fn scheme(
 /// When it is no vector of an i32 for each of `k` inputs, or a number names no group.
 pub fn is_in_order(files: &Files, name: &str, groups: usize, k: usize) -> Result<bool> {
     let (shard, entry) = files.get(name, "the group of each input")?;
-    if entry.dtype != Dtype::I32 || entry.shape != [k] {
-        let got = format!("{} {:?}", entry.dtype, entry.shape);
-        return Err(invalid(
-            name,
-            format!("I32 [{k}], a group for each input"),
-            got,
-        ));
-    }
+    entry.check(name, Dtype::I32, &[k], ", a group for each input")?;
     let numbers = shard.numbers(entry)?;
     let is_group = |number: &i32| usize::try_from(*number).is_ok_and(|number| number < groups);
     if let Some(index) = numbers.iter().position(|number| !is_group(number)) {

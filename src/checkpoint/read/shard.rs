@@ -1,6 +1,6 @@
 //! One safetensors file, on a disk or in memory, read where and when a tensor is asked for.
 
-use std::fs::File;
+use std::fmt::Debug;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use safetensors::Dtype;
 
 use super::gguf;
 use super::header::{Axis, Blocks, Encoding, Entry, Header, Packing, Part, invalid, reading};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::halves::Halves;
 
 /// Bytes that are read at once: few enough to stay in a cache, and in memory that was used before.
@@ -23,30 +23,10 @@ const CHUNK: usize = 1 << 16;
 /// The code of the largest magnitude of a row.
 const CODE_OF_ABSMAX: f32 = 127.;
 
-/// Where the bytes of a file are.
-#[derive(Debug)]
-enum Bytes {
-    Disk(File),
-    Memory(Cursor<Vec<u8>>),
-}
+/// The bytes of a file, on a disk or in memory.
+trait Bytes: Read + Seek + Debug + Send {}
 
-impl Read for Bytes {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Disk(file) => file.read(buffer),
-            Self::Memory(bytes) => bytes.read(buffer),
-        }
-    }
-}
-
-impl Seek for Bytes {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        match self {
-            Self::Disk(file) => file.seek(to),
-            Self::Memory(bytes) => bytes.seek(to),
-        }
-    }
-}
+impl<B: Read + Seek + Debug + Send> Bytes for B {}
 
 /// An open file and its header.
 ///
@@ -57,28 +37,26 @@ impl Seek for Bytes {
 pub struct Shard {
     pub path: PathBuf,
     pub header: Header,
-    file: Mutex<Bytes>,
+    /// Whether the path leads to a file.
+    pub is_on_disk: bool,
+    file: Mutex<Box<dyn Bytes>>,
 }
 
 impl Shard {
     pub fn open(path: &Path) -> Result<Self> {
         let open = || {
-            let opening = |error| {
-                Error::from(Fault::Io {
-                    action: "open",
-                    error,
-                })
-            };
+            let opening = Error::io("open");
             let mut file = input::open(path).map_err(opening)?;
             let length = file.metadata().map_err(opening)?.len();
             let header = header(&mut file, length)?;
-            Ok((Bytes::Disk(file), header))
+            Ok((file, header))
         };
         let (file, header) = open().map_err(|e: Error| e.in_file(path))?;
         Ok(Self {
             path: path.to_owned(),
             header,
-            file: Mutex::new(file),
+            is_on_disk: true,
+            file: Mutex::new(Box::new(file)),
         })
     }
 
@@ -88,14 +66,9 @@ impl Shard {
         Ok(Self {
             path: path.to_owned(),
             header: header.map_err(|e| e.in_file(path))?,
-            file: Mutex::new(Bytes::Memory(Cursor::new(bytes))),
+            is_on_disk: false,
+            file: Mutex::new(Box::new(Cursor::new(bytes))),
         })
-    }
-
-    /// Whether its path leads to a file.
-    pub fn is_on_disk(&self) -> bool {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        matches!(*file, Bytes::Disk(_))
     }
 
     /// Calls `sink` with bytes `start..start + bytes` of the file, chunk by chunk; a chunk is a
@@ -226,12 +199,7 @@ impl Shard {
         if entry.encoding == Encoding::Unpacked
             && let Some(code) = codes.iter().find(is_too_large)
         {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "code of 4 bits",
-                expected: "-8 to 7".into(),
-                got: code.to_string(),
-            })
-            .in_file(&self.path));
+            return Err(Error::argument("code of 4 bits", "-8 to 7", code).in_file(&self.path));
         }
         Ok(codes)
     }
@@ -287,7 +255,7 @@ impl Shard {
     }
 
     /// The file, to be read from there on.
-    fn at(&self, start: u64) -> Result<MutexGuard<'_, Bytes>> {
+    fn at(&self, start: u64) -> Result<MutexGuard<'_, Box<dyn Bytes>>> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let sought = file.seek(SeekFrom::Start(start));
         sought.map_err(|e| self.reading(e))?;
@@ -295,8 +263,7 @@ impl Shard {
     }
 
     fn reading(&self, error: std::io::Error) -> Error {
-        let action = "read the tensors";
-        Error::from(Fault::Io { action, error }).in_file(&self.path)
+        Error::io("read the tensors")(error).in_file(&self.path)
     }
 
     /// Elements `range` of an f32 tensor.
@@ -342,7 +309,7 @@ impl Shard {
             Dtype::F16 => self.elements(entry, range, |b| f16::from_le_bytes(b).to_f32()),
             Dtype::BF16 => self.elements(entry, range, |b| bf16::from_le_bytes(b).to_f32()),
             Dtype::F64 => self.elements(entry, range, |b| f64::from_le_bytes(b) as f32),
-            got => Err(invalid(name, "f64, f32, f16 or bf16", got.to_string()).in_file(&self.path)),
+            got => Err(invalid(name, "f64, f32, f16 or bf16", got).in_file(&self.path)),
         }
     }
 
@@ -365,7 +332,7 @@ impl Shard {
             Dtype::F64 => self.of_elements(entry, f64::from_le_bytes),
             got => {
                 let expected = "a dtype that candle has";
-                Err(invalid(name, expected, got.to_string()).in_file(&self.path))
+                Err(invalid(name, expected, got).in_file(&self.path))
             }
         }
     }
@@ -395,11 +362,6 @@ fn header(from: &mut impl Read, length: u64) -> Result<Header> {
     } else {
         Header::read(&mut from, length)
     }
-}
-
-/// Whether tensors of this dtype are floats that can be quantized.
-pub fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
 impl Blocks {

@@ -10,16 +10,16 @@ use super::files::Files;
 use super::header::{Encoding, Entry, invalid};
 use super::record::{self, View};
 use super::scheme::{Scheme, is_in_order, matrix, scheme};
-use super::shard::{Shard, is_float};
+use super::shard::Shard;
 use crate::error::Result;
 use crate::kernels::Precision;
 use crate::observer::ZeroPoints;
 use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
 use crate::qparams::{QDType, QScheme};
-use crate::weight::QTable;
 use crate::weight::origin::{Part, Values};
-use crate::weight::{Coded, Grouped};
-use crate::weight::{Codes, Format, G_IDX, MINIMUM, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT};
+use crate::weight::{
+    Coded, Codes, Format, G_IDX, Grouped, MINIMUM, QTable, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
+};
 use crate::words::brief;
 
 /// The quantized weights of a checkpoint by name.
@@ -138,7 +138,6 @@ pub fn belongs(weights: &Weights, name: &str) -> bool {
     owners(name).any(|base| weights.contains_key(base))
 }
 
-/// Checks the tensors of a weight against its format.
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let (_, entry) = files.get(name, "the weight that the metadata names")?;
     let expected = match format {
@@ -147,7 +146,7 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     };
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {
-        return Err(invalid(name, expected.to_string(), entry.dtype.to_string()));
+        return Err(invalid(name, expected, entry.dtype));
     }
     if let Some(groups) = format.groups() {
         return check_groups(files, name, entry, groups);
@@ -160,70 +159,54 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     } else {
         n.min(1)
     };
-    let is_float_zero = codes.qscheme == QScheme::PerChannelAffineFloatQParams;
-    companion(files, name, SCALE, is_float, "a float dtype", count)?;
-    if is_float_zero {
-        companion(
-            files,
-            name,
-            UNSIGNED_ZERO_POINT,
-            is_float,
-            "a float dtype",
-            count,
-        )?;
-    } else if !codes.qscheme.is_symmetric() || files.find(&format!("{name}{ZERO_POINT}")).is_some()
-    {
-        companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count)?;
+    companion(files, name, SCALE, count)?;
+    match codes.qscheme {
+        QScheme::PerChannelAffineFloatQParams => companion(files, name, UNSIGNED_ZERO_POINT, count),
+        own if own.is_symmetric() && !has(files, name, ZERO_POINT) => Ok(()),
+        _ => companion(files, name, ZERO_POINT, count),
     }
-    Ok(())
 }
 
-/// Checks the tensors of a weight in groups.
 fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -> Result<()> {
     let [n, k] = matrix(name, entry)?;
     let packed = entry.encoding.is_int4();
     if packed != (groups.dtype == IntType::Int4) {
         let got = if packed { IntType::Int4 } else { IntType::Int8 };
-        return Err(invalid(name, groups.dtype.to_string(), got.to_string()));
+        return Err(invalid(name, groups.dtype, got));
     }
-    let order = format!("{name}{G_IDX}");
-    if files.find(&order).is_some() {
+    if has(files, name, G_IDX) {
         let expected = "none beside a weight whose groups are in order";
+        let order = format!("{name}{G_IDX}");
         return Err(invalid(&order, expected, "inputs in another order"));
     }
     let count = n.checked_mul(groups.count(k));
     let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
-    companion(files, name, SCALE, is_float, "a float dtype", count)?;
+    companion(files, name, SCALE, count)?;
     match groups.scheme {
         GroupScheme::Symmetric => Ok(()),
-        GroupScheme::Affine => companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", count),
-        GroupScheme::Minimum => companion(files, name, MINIMUM, is_float, "a float dtype", count),
+        GroupScheme::Affine => companion(files, name, ZERO_POINT, count),
+        GroupScheme::Minimum => companion(files, name, MINIMUM, count),
     }
 }
 
-/// The scales or zero points of a weight, `count` of them.
-fn companion(
-    files: &Files,
-    name: &str,
-    suffix: &str,
-    fits: impl Fn(Dtype) -> bool,
-    expected: &str,
-    count: usize,
-) -> Result<()> {
+fn has(files: &Files, name: &str, suffix: &str) -> bool {
+    files.find(&format!("{name}{suffix}")).is_some()
+}
+
+/// Checks the scales, zero points or minimums of a weight, `count` of them.
+fn companion(files: &Files, name: &str, suffix: &str, count: usize) -> Result<()> {
     let tensor = format!("{name}{suffix}");
     let (_, entry) = files.get(&tensor, format!("it beside {:?}", brief(name, 200)))?;
-    if !fits(entry.dtype) {
-        return Err(invalid(&tensor, expected, entry.dtype.to_string()));
+    match suffix {
+        ZERO_POINT if entry.dtype != Dtype::I8 => return Err(invalid(&tensor, "I8", entry.dtype)),
+        ZERO_POINT => {}
+        _ => entry.check_float(&tensor)?,
     }
     if entry.elements() == count {
-        Ok(())
-    } else {
-        Err(invalid(
-            &tensor,
-            format!("{count} elements"),
-            format!("{:?}", entry.shape),
-        ))
+        return Ok(());
     }
+    let expected = format!("{count} elements");
+    Err(invalid(&tensor, expected, format!("{:?}", entry.shape)))
 }
 
 /// An int8 weight that others wrote.
@@ -293,22 +276,18 @@ fn int4(
 ) -> Result<Kind> {
     let [n, k] = matrix(name, entry)?;
     let count = count_groups([n, k], scale, scales)?;
-    let has_minimums = files.find(&format!("{name}{MINIMUM}")).is_some();
-    let scheme = match (is_affine, has_minimums) {
+    let scheme = match (is_affine, has(files, name, MINIMUM)) {
         (false, false) => GroupScheme::Symmetric,
-        (true, false) => GroupScheme::Affine,
-        (false, true) => GroupScheme::Minimum,
-        (true, true) => {
-            let expected = "zero points or minimums";
-            return Err(invalid(name, expected, "both"));
+        (true, false) => {
+            companion(files, name, ZERO_POINT, n * count)?;
+            GroupScheme::Affine
         }
+        (false, true) => {
+            companion(files, name, MINIMUM, n * count)?;
+            GroupScheme::Minimum
+        }
+        (true, true) => return Err(invalid(name, "zero points or minimums", "both")),
     };
-    if has_minimums {
-        companion(files, name, MINIMUM, is_float, "a float dtype", n * count)?;
-    }
-    if is_affine {
-        companion(files, name, ZERO_POINT, |d| d == Dtype::I8, "I8", n * count)?;
-    }
     let order = format!("{name}{G_IDX}");
     let in_order = files.find(&order).is_none() || is_in_order(files, &order, count, k)?;
     let groups = |group_size| {
@@ -351,11 +330,8 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
         None => "no such tensor".to_owned(),
         Some((_, entry)) => entry.dtype.to_string(),
     };
-    Err(invalid(
-        base,
-        format!("I8, beside {:?}", brief(name, 200)),
-        got,
-    ))
+    let expected = format!("I8, beside {:?}", brief(name, 200));
+    Err(invalid(base, expected, got))
 }
 
 impl Kind {
@@ -434,31 +410,27 @@ pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -
     }))
 }
 
-/// Rows of a weight in groups.
 fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -> Result<Grouped> {
     let (shard, entry, [_, k]) = weight(files, name)?;
     let count = groups.count(k);
     let of_rows = rows.start * count..rows.end * count;
-    let scale = format!("{name}{SCALE}");
-    let (scales, of_scales) = files.get(&scale, "a tensor")?;
-    let zero_points = match groups.scheme {
-        GroupScheme::Symmetric | GroupScheme::Minimum => Vec::new(),
+    let floats = |suffix: &str| {
+        let name = format!("{name}{suffix}");
+        let (shard, entry) = files.get(&name, "a tensor")?;
+        shard.floats(&name, entry, of_rows.clone())
+    };
+    let scales = floats(SCALE)?;
+    if let Some(got) = scales.iter().find(|scale| !scale.is_finite()) {
+        return Err(invalid(&format!("{name}{SCALE}"), "finite numbers", got));
+    }
+    let (mut zero_points, mut minimums) = (Vec::new(), Vec::new());
+    match groups.scheme {
+        GroupScheme::Symmetric => {}
         GroupScheme::Affine => {
             let (zeros, entry) = files.get(&format!("{name}{ZERO_POINT}"), "a tensor")?;
-            zeros.codes(entry, of_rows.clone())?
+            zero_points = zeros.codes(entry, of_rows)?;
         }
-    };
-    let minimums = match groups.scheme {
-        GroupScheme::Minimum => {
-            let minimum = format!("{name}{MINIMUM}");
-            let (minimums, entry) = files.get(&minimum, "a tensor")?;
-            minimums.floats(&minimum, entry, of_rows.clone())?
-        }
-        GroupScheme::Symmetric | GroupScheme::Affine => Vec::new(),
-    };
-    let scales = scales.floats(&scale, of_scales, of_rows)?;
-    if let Some(got) = scales.iter().find(|scale| !scale.is_finite()) {
-        return Err(invalid(&scale, "finite numbers", got.to_string()));
+        GroupScheme::Minimum => minimums = floats(MINIMUM)?,
     }
     Ok(Grouped {
         groups,
@@ -469,7 +441,6 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
     })
 }
 
-/// The scales or zero points of some rows.
 fn of_rows<T: Clone>(values: Vec<T>, qscheme: QScheme, rows: &Range<usize>) -> Vec<T> {
     if qscheme.is_per_channel() && rows.len() < values.len() {
         values[rows.clone()].to_vec()
@@ -510,7 +481,7 @@ pub fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
         Some(scale) => Err(invalid(
             &format!("{name}{SCALE}"),
             "finite positive numbers",
-            scale.to_string(),
+            scale,
         )),
     }
 }

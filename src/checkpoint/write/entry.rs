@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::targets::targets;
 use crate::checkpoint::read::{ENTRY, METHOD, OLD_ENTRY, Opened};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::qconfig::{Granularity, GroupScheme, IntType};
 use crate::qparams::QScheme;
 use crate::weight::Format;
@@ -91,13 +91,8 @@ pub fn entry(
 /// keep the bytes of the text, also where they are no JSON or numbers that are no f64.
 pub fn with_entry(text: &[u8], entry: Option<&Value>) -> Result<Vec<u8>> {
     let strict = json::strict(text.to_owned());
-    let values: BTreeMap<String, &RawValue> = serde_json::from_slice(&strict).map_err(|e| {
-        Error::from(Fault::MalformedCheckpoint {
-            what: "config.json",
-            expected: "an object".into(),
-            got: brief(&e.to_string(), 300),
-        })
-    })?;
+    let values: BTreeMap<String, &RawValue> = serde_json::from_slice(&strict)
+        .map_err(|e| Error::malformed("config.json", "an object", brief(&e.to_string(), 300)))?;
     let own = |value: &RawValue| {
         let start = value.get().as_ptr() as usize - strict.as_ptr() as usize;
         text[start..start + value.get().len()].to_owned()

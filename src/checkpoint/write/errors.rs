@@ -1,19 +1,16 @@
 //! Errors of layers that cannot be saved.
 
-use crate::error::{Error, Fault};
+use crate::error::Error;
 
 /// The error of a layer whose tensor is not in the source.
 pub fn missing(name: &str, got: &str) -> Error {
-    Error::from(Fault::Unsavable {
-        expected: format!("a tensor {name:?} in the checkpoint"),
-        got: got.into(),
-    })
+    Error::unsavable(format!("a tensor {name:?} in the checkpoint"), got)
 }
 
 /// The error of layers that need different tensors under one name.
 pub fn contested(name: &str) -> Error {
-    Error::from(Fault::Unsavable {
-        expected: format!("one weight for the tensor {name:?}"),
-        got: "two layers with different ones".into(),
-    })
+    Error::unsavable(
+        format!("one weight for the tensor {name:?}"),
+        "two layers with different ones",
+    )
 }

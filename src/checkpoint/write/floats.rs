@@ -12,7 +12,7 @@ use super::errors::{contested, missing};
 use super::placing::place;
 use super::rewrite::Output;
 use super::writer::{Planned, Writer};
-use crate::checkpoint::read::{Entry, Files, Opened, invalid, is_float, matrix};
+use crate::checkpoint::read::{Entry, Files, Opened, invalid, matrix};
 use crate::error::Result;
 use crate::module::Affine;
 use crate::tensor::bits;
@@ -72,7 +72,7 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
 
 /// Whether the source has a vector like this one, of other elements.
 fn differs(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
-    let is_like = |entry: &Entry| entry.shape == vector.dims() && is_float(entry.dtype);
+    let is_like = |entry: &Entry| entry.shape == vector.dims() && entry.is_float();
     let found = source.files.find(name).filter(|(_, entry)| is_like(entry));
     let (Some(_), &[count]) = (found, vector.dims()) else {
         return Ok(false);
@@ -100,7 +100,6 @@ fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor
     Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
 }
 
-/// Whether a matrix is that part of a tensor.
 fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
     let (of, own) = (bits(of)?, bits(matrix)?);
     let mut own = own.iter().zip(part.elements());
@@ -142,9 +141,8 @@ impl HeldNorm {
     fn check(&self, weight: &str, files: &Files) -> Result<()> {
         let shape = self.affine.weight.dims();
         match files.find(weight) {
-            Some((_, entry)) if entry.shape != shape || !is_float(entry.dtype) => {
-                let got = format!("{} {:?}", entry.dtype, entry.shape);
-                Err(invalid(weight, format!("floats {shape:?}"), got))
+            Some((_, entry)) if entry.shape != shape || !entry.is_float() => {
+                Err(invalid(weight, format!("floats {shape:?}"), entry.kind()))
             }
             _ => Ok(()),
         }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::collect::Held;
 use super::errors::{contested, missing};
-use crate::checkpoint::read::{Entry, Kind, Opened, invalid, is_float, matrix};
-use crate::error::{Error, Fault, Result};
+use crate::checkpoint::read::{Entry, Kind, Opened, invalid, matrix};
+use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::qconfig::IntType;
 use crate::weight::origin::Part;
@@ -68,13 +68,13 @@ pub fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Opti
         && (is_named(&origin.name.to_string()) || held.names.iter().any(is_named))
         && origin.differs_in(source)?
     {
-        return Err(Error::from(Fault::Unsavable {
-            expected: "a layer of the checkpoint that is saved".into(),
-            got: format!(
+        return Err(Error::unsavable(
+            "a layer of the checkpoint that is saved",
+            format!(
                 "one of another checkpoint, whose tensor {:?} is another",
                 origin.name
             ),
-        }));
+        ));
     }
     if let Some(origin) = &held.origin
         && let Some((_, entry)) = source.files.find(&origin.name)
@@ -100,11 +100,8 @@ fn named<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<S
             continue;
         };
         if entry.shape != shape {
-            return Err(invalid(
-                name,
-                format!("{shape:?}"),
-                format!("{:?}", entry.shape),
-            ));
+            let got = format!("{:?}", entry.shape);
+            return Err(invalid(name, format!("{shape:?}"), got));
         }
         check_dtype(name, entry, source)?;
         return Ok(Some(name.to_owned()));
@@ -113,11 +110,10 @@ fn named<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<S
 }
 
 fn check_dtype(name: &str, entry: &Entry, source: &Opened) -> Result<()> {
-    if is_float(entry.dtype) || source.weights.contains_key(name) {
-        Ok(())
-    } else {
-        Err(invalid(name, "a float dtype", entry.dtype.to_string()))
+    if source.weights.contains_key(name) {
+        return Ok(());
     }
+    entry.check_float(name)
 }
 
 impl Placed {
@@ -258,11 +254,8 @@ impl Placed {
         if let Some(known) = views.iter().find(|view| view.part == part) {
             let format = held.weight.format();
             let same = equals(&known.weight, &held.weight) && known.format == format;
-            return if same {
-                Ok(())
-            } else {
-                Err(contested(&of).at(&held.path))
-            };
+            let same = same.then_some(());
+            return same.ok_or_else(|| contested(&of).at(&held.path));
         }
         let own = source.views.get(&of).and_then(|views| views.get(&part));
         let name = own.cloned().unwrap_or_else(|| view_name(&of, part, source));

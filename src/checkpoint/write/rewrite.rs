@@ -18,7 +18,7 @@ use crate::checkpoint::read::{
     Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Packing, Precisions, Shard, View,
     is_of_model, read_small, record,
 };
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::weight::{Format, PACKED, SHAPE};
 
 /// How deep the folders are from which files are copied.
@@ -67,13 +67,9 @@ pub fn rewrite(contents: &Contents<'_>, out: &Path, mut progress: impl FnMut(u64
     let files = &contents.source.files;
     let real = |path: &Path| path.canonicalize().ok();
     let own = files.folder.as_deref().unwrap_or(files.path());
-    let is_on_disk = files.shards.first().is_none_or(Shard::is_on_disk);
+    let is_on_disk = files.shards.first().is_none_or(|shard| shard.is_on_disk);
     if is_on_disk && real(out).is_some_and(|out| real(own) == Some(out)) {
-        let error = Error::from(Fault::InvalidArgument {
-            what: "output",
-            expected: "another place than the source's".into(),
-            got: "the same".into(),
-        });
+        let error = Error::argument("output", "another place than the source's", "the same");
         return Err(error.in_file(out));
     }
     let mut write = || match &files.folder {
@@ -246,12 +242,7 @@ fn copy_others(
     shards: &[&OsStr],
     around: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    let failed = |error| {
-        Error::from(Fault::Io {
-            action: "copy",
-            error,
-        })
-    };
+    let failed = Error::io("copy");
     for entry in fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();

@@ -14,7 +14,7 @@ use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
 use super::weight::weight;
 use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, Precisions, View, belongs, owners};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Walk};
 use crate::weight::Format;
 
@@ -274,17 +274,17 @@ fn attention(held: &[HeldAttention], source: &Opened) -> Result<Precisions> {
             if !precision.is_reduced() {
                 continue;
             }
-            let error = Error::from(Fault::Unsavable {
-                expected: "attention that remembers a name, by `nn::Attention::load`".into(),
-                got: format!("one in {precision} without a name"),
-            });
+            let error = Error::unsavable(
+                "attention that remembers a name, by `nn::Attention::load`",
+                format!("one in {precision} without a name"),
+            );
             return Err(error.at(path));
         };
         if *own.entry(name.clone()).or_insert(*precision) != *precision {
-            let error = Error::from(Fault::Unsavable {
-                expected: format!("one precision of attention for the name {name:?}"),
-                got: "two layers with different ones".into(),
-            });
+            let error = Error::unsavable(
+                format!("one precision of attention for the name {name:?}"),
+                "two layers with different ones",
+            );
             return Err(error.at(path));
         }
     }

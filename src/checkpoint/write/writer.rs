@@ -10,7 +10,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
 use crate::checkpoint::read::{LENGTH, header, invalid};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// A tensor that will be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,7 +102,7 @@ impl<'a> Writer<'a> {
         if bytes.len() as u64 > left {
             // They would overwrite the next tensor, or make the file longer.
             let expected = format!("at most {left} more bytes");
-            return Err(invalid(name, expected, bytes.len().to_string()));
+            return Err(invalid(name, expected, bytes.len()));
         }
         let at = SeekFrom::Start(place.start + place.written);
         let file = &mut self.file;
@@ -120,7 +120,7 @@ impl<'a> Writer<'a> {
             .find(|(_, place)| place.written != place.bytes);
         if let Some((name, place)) = unfinished {
             let expected = format!("{} bytes", place.bytes);
-            return Err(invalid(name, expected, place.written.to_string()));
+            return Err(invalid(name, expected, place.written));
         }
         self.file.sync_all().map_err(writing)
     }
@@ -129,15 +129,10 @@ impl<'a> Writer<'a> {
 /// The error of an output that cannot be begun, written, or put in its place.
 pub fn writing(error: std::io::Error) -> Error {
     match Unexpected::of(&error) {
-        Some(Unexpected { expected, got }) => Error::from(Fault::InvalidArgument {
-            what: "output",
-            expected: expected.clone(),
-            got: got.clone(),
-        }),
-        None => Error::from(Fault::Io {
-            action: "write",
-            error,
-        }),
+        Some(Unexpected { expected, got }) => {
+            Error::argument("output", expected.clone(), got.clone())
+        }
+        None => Error::io("write")(error),
     }
 }
 

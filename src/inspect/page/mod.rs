@@ -3,8 +3,9 @@
 mod pictures;
 
 use super::run::{Inspection, LayerInspection};
-use super::table::{HEADER, cells, decibels, name};
+use super::table::{HEADER, cells, decibels};
 use crate::deviation::Deviation;
+use crate::quantize::text::shown;
 pub use pictures::PagePoint;
 use pictures::{Bar, bars, curve, escaped, histogram, row};
 
@@ -88,6 +89,6 @@ fn distributions(layer: &LayerInspection) -> String {
     let weights = layer.weights.iter().map(|w| (&*w.name, &w.histogram));
     let input = layer.input.iter().map(|i| ("activations", &i.histogram));
     let pictures = weights.chain(input).map(|(name, of)| histogram(name, of));
-    let (name, pictures) = (escaped(name(layer)), pictures.collect::<String>());
+    let (name, pictures) = (escaped(shown(&layer.path)), pictures.collect::<String>());
     format!("<details><summary>{name}</summary>\n{pictures}</details>\n")
 }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use crate::inspect::histogram::Histogram;
 use crate::inspect::run::LayerInspection;
-use crate::inspect::table::name;
+use crate::quantize::text::shown;
 
 /// A step of a search for a quantization, as it is drawn on a page.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub fn bars<'a>(
     of: impl Fn(&LayerInspection) -> [Bar; 2],
 ) -> String {
     let layers: Vec<_> = layers
-        .map(|layer| (escaped(name(layer)), of(layer)))
+        .map(|layer| (escaped(shown(&layer.path)), of(layer)))
         .collect();
     let lengths = layers.iter().flat_map(|(_, bars)| bars).map(|bar| bar.0);
     let longest = lengths

@@ -8,10 +8,9 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 
 use super::prefix::prefix_of;
-use crate::error::{Error, Fault, Result};
-use crate::module::{
-    Layer, LayerKind, LentWeight, Quantizable, Walk, WalkMut, WeightId, WeightInfo,
-};
+use crate::error::{Error, Result};
+use crate::module::trees::layers;
+use crate::module::{Layer, LayerKind, LentWeight, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Replay, Tap};
@@ -74,19 +73,7 @@ impl Embedding {
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
         let origin = origin::find(&embeddings);
         let quantized = origin.as_ref().and_then(|origin| {
-            let found = origin.table().ok()??;
-            let tied = found.format.is_multiplied();
-            let rows = if tied || found.format.groups().is_some() {
-                Rows::Lent {
-                    weight: Arc::new(found.qweight(1, None).ok()??),
-                    tied,
-                }
-            } else {
-                Rows::Own {
-                    table: Arc::new(found.qtable().ok()?),
-                    qconfig: None,
-                }
-            };
+            let rows = Rows::of(origin.table().ok()??).ok()?;
             let dtype = embeddings.dtype();
             Some(Quantized::new(rows, dtype, Some(origin.clone())))
         });
@@ -140,26 +127,16 @@ impl Embedding {
 
     /// The codes of the table; `None` if it is float, float16 or bfloat16.
     pub fn codes(&self) -> Option<WeightCodes> {
-        match &self.table {
-            Table::Quantized(quantized) => quantized.codes(),
-            Table::Float(_) => None,
-        }
+        self.quantized()?.codes()
     }
 
     /// The quantized table, if it is quantized and its own, not an output projection's.
     #[doc(hidden)]
     pub fn qtable(&self) -> Option<&QTable> {
-        match &self.table {
-            Table::Quantized(quantized) => quantized.own(),
-            Table::Float(_) => None,
-        }
+        self.quantized()?.own()
     }
 
     /// [`forward`](Module::forward) with this crate's error.
-    ///
-    /// # Errors
-    /// When an index leads to no row, or is no u8, u32 or i64; quantized, also when the
-    /// indexes are not on the CPU.
     #[doc(hidden)]
     pub fn try_forward(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.select(indexes)?;
@@ -191,13 +168,16 @@ impl Embedding {
 
     /// The weight of an output projection that it shares with a checkpoint's other layers.
     pub(super) fn tied(&self) -> Option<&Arc<QWeight>> {
+        self.quantized()?.tied()
+    }
+
+    fn quantized(&self) -> Option<&Arc<Quantized>> {
         match &self.table {
-            Table::Quantized(quantized) => quantized.tied(),
+            Table::Quantized(quantized) => Some(quantized),
             Table::Float(_) => None,
         }
     }
 
-    /// How many rows there are.
     fn rows(&self) -> Result<usize> {
         let shape = match &self.table {
             Table::Float(table) => table.dims(),
@@ -205,11 +185,11 @@ impl Embedding {
         };
         match shape {
             &[rows, size] if size == self.hidden_size => Ok(rows),
-            got => Err(Error::from(Fault::ShapeMismatch {
-                op: "embeddings",
-                expected: format!("[rows, {}]", self.hidden_size),
-                got: got.to_vec(),
-            })),
+            got => Err(Error::shape(
+                "embeddings",
+                format!("[rows, {}]", self.hidden_size),
+                got,
+            )),
         }
     }
 }
@@ -255,11 +235,7 @@ impl Layer for Embedding {
         vec![
             match &self.table {
                 Table::Quantized(quantized) => quantized.info(),
-                Table::Float(table) => {
-                    let bytes = table.elem_count() * table.dtype().size_in_bytes();
-                    WeightInfo::new("weight", table.dims(), table.dtype().into(), bytes)
-                        .held_as(WeightId::of_tensor(table))
-                }
+                Table::Float(table) => WeightInfo::of_float("weight", table),
             }
             .loaded_from(self.origin.as_ref()),
         ]
@@ -267,10 +243,8 @@ impl Layer for Embedding {
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         let Table::Float(table) = &self.table else {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "a float table".into(),
-                got: "one that is quantized already".into(),
-            }));
+            let got = "one that is quantized already";
+            return Err(Error::qconfig("a float table", got));
         };
         self.rows()?;
         let rows = match qconfig {
@@ -287,10 +261,7 @@ impl Layer for Embedding {
     }
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {
-        match &self.table {
-            Table::Quantized(quantized) => Some(LentWeight::new(Arc::clone(quantized))),
-            Table::Float(_) => None,
-        }
+        Some(LentWeight::new(Arc::clone(self.quantized()?)))
     }
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
@@ -357,7 +328,6 @@ impl Layer for Embedding {
 }
 
 impl Embedding {
-    /// This layer with another table.
     fn reading(&self, quantized: Arc<Quantized>) -> Self {
         Self {
             table: Table::Quantized(quantized),
@@ -369,15 +339,7 @@ impl Embedding {
     }
 }
 
-impl Quantizable for Embedding {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-
-    fn visit_mut(&mut self, walk: &mut WalkMut<'_>) -> Result<()> {
-        walk.layer(self)
-    }
-}
+layers! { Embedding }
 
 /// Loads `weight`, `[in_size, out_size]`, from `vb`; candle-transformers'
 /// `with_tracing::Embedding::new`.
@@ -398,20 +360,8 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
             (Table::Float(table), origin)
         }
         Some(found) => {
-            let origin = found.origin(shape);
-            let tied = found.format.is_multiplied();
-            let rows = if tied || found.format.groups().is_some() {
-                Rows::Lent {
-                    weight: Arc::new(found.qweight(1, shape, None)?),
-                    tied,
-                }
-            } else {
-                Rows::Own {
-                    table: Arc::new(found.qtable(shape)?),
-                    qconfig: None,
-                }
-            };
-            let table = Quantized::new(rows, vb.dtype(), origin.clone());
+            let origin = Some(found.origin(shape));
+            let table = Quantized::new(found.read(shape, Rows::of)?, vb.dtype(), origin.clone());
             (Table::Quantized(Arc::new(table)), origin)
         }
     };

@@ -11,6 +11,7 @@ use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
 use crate::qconfig::QConfig;
 use crate::tensor::Indexes;
+use crate::weight::origin::Parts;
 use crate::weight::{Origin, QTable, QWeight, WeightCodes};
 
 /// A quantized table, and the tensor it dequantizes to.
@@ -38,6 +39,24 @@ pub(super) enum Rows {
         /// Whether it was read from a checkpoint as the weight of an output projection.
         tied: bool,
     },
+}
+
+impl Rows {
+    /// The rows of a table of a checkpoint.
+    pub fn of(parts: Parts) -> Result<Self> {
+        let tied = parts.format.is_multiplied();
+        Ok(if tied || parts.format.groups().is_some() {
+            Self::Lent {
+                weight: Arc::new(parts.qweight(1, None)?),
+                tied,
+            }
+        } else {
+            Self::Own {
+                table: Arc::new(parts.qtable()?),
+                qconfig: None,
+            }
+        })
+    }
 }
 
 impl Quantized {

@@ -15,10 +15,6 @@ use crate::weight::QWeight;
 
 impl Projection {
     /// [`forward`](Module::forward) with this crate's error.
-    ///
-    /// # Errors
-    /// When the input has rank 0, another last dimension than `in_features`, or a dtype that
-    /// is no float; quantized, also when it is not on the CPU.
     #[doc(hidden)]
     pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = self.product_of(xs)?;
@@ -61,9 +57,6 @@ impl Projection {
     /// assert_eq!(keys.to_vec2::<f32>()?, key.try_forward(&xs)?.to_vec2::<f32>()?);
     /// # Ok::<(), candle_dynquant::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// As [`try_forward`](Self::try_forward) of any of them.
     #[doc(hidden)]
     pub fn forward_each<const N: usize>(
         projections: [&Self; N],
@@ -77,21 +70,18 @@ impl Projection {
                 let batch = &xs.dims()[..xs.rank() - 1];
                 let dtype = xs.dtype();
                 let input = as_f32(xs, "forward")?;
-                let mut rows = 0;
-                let mut shapes = Vec::with_capacity(N);
-                for weight in weights {
-                    let of_one = rows_and_shape(batch, weight.shape()[0], xs)?;
-                    rows = of_one.0;
-                    shapes.push(of_one.1);
-                }
+                let rows = batch.iter().product();
+                let shapes = weights.map(|weight| rows_and_shape(batch, weight.shape()[0], xs));
+                let shapes = shapes.into_iter().collect::<Result<Vec<_>>>()?;
                 let elements = Elements::of(&input);
                 let values = elements.as_slice()?;
                 let products =
                     std::array::from_fn(|i| projections[i].product(values, rows, weights[i]));
                 let outs = kernels::linear_each::<N>(products);
                 let outs = outs.into_iter().zip(&shapes);
-                let outs = outs
-                    .map(|(out, shape)| without_gradient(from_f32_vec(out, shape, dtype)?, &[xs]));
+                let outs = outs.map(|(out, (_, shape))| {
+                    without_gradient(from_f32_vec(out, shape, dtype)?, &[xs])
+                });
                 let outs = outs.collect::<Result<Vec<_>>>()?;
                 for (projection, ys) in projections.iter().zip(&outs) {
                     tap::report(projection.tap.as_ref(), &[xs], ys);
@@ -122,7 +112,6 @@ impl Projection {
         Some(weights)
     }
 
-    /// The product of rows and a quantized weight.
     fn product<'a>(&self, xs: &'a [f32], rows: usize, weight: &'a QWeight) -> Product<'a, f32> {
         Product::of(xs, rows, weight.packed(), self.activation.map(Into::into))
     }
@@ -144,9 +133,6 @@ impl Projection {
     }
 
     /// [`multiply`](Self::multiply) of two projections that are quantized alike, at once.
-    ///
-    /// # Errors
-    /// As [`multiply`](Self::multiply).
     pub(in crate::nn) fn multiply_both(
         [(a, a_xs), (b, b_xs)]: [(&Self, &[f32]); 2],
         rows: usize,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use crate::deviation::Deviation;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::{FusedActivation, InputFactor};
 use crate::module::{LentWeight, WeightDType, WeightId, WeightInfo};
 use crate::qconfig::QConfig;
@@ -102,9 +102,6 @@ impl Projection {
 
     /// [`quantize`](Self::quantize) in groups, so that products with those inputs are most exact:
     /// for [`Layer::quantize_for`](crate::Layer::quantize_for). `None` if `qconfig` has no groups.
-    ///
-    /// # Errors
-    /// As [`quantize`](Self::quantize), and when the factor is of another number of inputs.
     #[doc(hidden)]
     pub fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
         if !matches!(qconfig, QConfig::Groups(_)) {
@@ -112,21 +109,15 @@ impl Projection {
         }
         let (_, k) = self.shape()?;
         if inputs.len() != k {
-            return Err(Error::from(Fault::InvalidArgument {
-                what: "factor of inputs",
-                expected: k.to_string(),
-                got: inputs.len().to_string(),
-            }));
+            return Err(Error::argument("factor of inputs", k, inputs.len()));
         }
         self.quantize_by(qconfig, Some(inputs)).map(Some)
     }
 
     fn quantize_by(&self, qconfig: &QConfig, inputs: Option<&InputFactor>) -> Result<Self> {
         let Weight::Float(weight) = &self.weight else {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "a float weight".into(),
-                got: "one that is quantized already".into(),
-            }));
+            let got = "one that is quantized already";
+            return Err(Error::qconfig("a float weight", got));
         };
         // A bias that is a view of the weight's memory would keep it alive.
         let memory = WeightId::of_tensor(weight).memory();
@@ -142,11 +133,8 @@ impl Projection {
         Ok(Self {
             weight: Weight::Quantized(Arc::new(weight)),
             bias: bias.transpose()?,
-            activation: self.activation,
-            gates: self.gates,
-            folded: self.folded,
-            origin: self.origin.clone(),
             tap: None,
+            ..self.clone()
         })
     }
 
@@ -186,13 +174,7 @@ impl Projection {
     /// The description of this weight for a [`Layer`](crate::Layer), under the name it gives it.
     pub fn info(&self, name: &str) -> WeightInfo {
         match &self.weight {
-            Weight::Float(weight) => WeightInfo::new(
-                name,
-                weight.dims(),
-                weight.dtype().into(),
-                weight.elem_count() * weight.dtype().size_in_bytes(),
-            )
-            .held_as(WeightId::of_tensor(weight)),
+            Weight::Float(weight) => WeightInfo::of_float(name, weight),
             Weight::Quantized(weight) => weight_info(weight, name),
         }
         .loaded_from(self.origin.as_ref())
@@ -208,9 +190,6 @@ impl Projection {
 
     /// The weight as a float tensor, `[out_features, in_features]`, which is not kept: for
     /// [`Layer::weights`](crate::Layer::weights).
-    ///
-    /// # Errors
-    /// When a quantized weight is too large to be dequantized.
     #[doc(hidden)]
     pub fn value(&self) -> Result<Tensor> {
         match &self.weight {
@@ -292,7 +271,6 @@ impl Projection {
         Ok(error)
     }
 
-    /// The quantized weight, if it is quantized.
     fn quantized(&self) -> Option<&Arc<QWeight>> {
         match &self.weight {
             Weight::Float(_) => None,
@@ -310,20 +288,14 @@ impl Projection {
             Weight::Float(weight) => match weight.dims() {
                 &[n, k] => [n, k],
                 got => {
-                    return Err(Error::from(Fault::ShapeMismatch {
-                        op: "weight",
-                        expected: "[out_features, in_features]".into(),
-                        got: got.to_vec(),
-                    }));
+                    return Err(Error::shape("weight", "[out_features, in_features]", got));
                 }
             },
         };
         match &self.bias {
-            Some(bias) if bias.dims() != [shape[0]] => Err(Error::from(Fault::ShapeMismatch {
-                op: "bias",
-                expected: format!("[{}]", shape[0]),
-                got: bias.dims().to_vec(),
-            })),
+            Some(bias) if bias.dims() != [shape[0]] => {
+                Err(Error::shape("bias", format!("[{}]", shape[0]), bias.dims()))
+            }
             _ => Ok(shape.into()),
         }
     }

@@ -7,8 +7,7 @@ use candle_nn::VarBuilder;
 
 use super::{Projection, Weight};
 use crate::error::Result;
-use crate::weight::QWeight;
-use crate::weight::{Origin, Quantized, StoredWeight, Value, find, origin};
+use crate::weight::{Origin, QWeight, Quantized, StoredWeight, Value, find, origin};
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where
@@ -28,9 +27,9 @@ impl Projection {
             return Ok(Self::of_gates(weight, bias()?, gates));
         };
         let bias = bias()?;
-        let origin = found.origin(shape);
-        let weight = Arc::new(found.qweight(gates, shape, bias.as_ref())?);
-        Ok(Self::of(Weight::Quantized(weight), bias, gates, origin))
+        let weight = found.read(shape, |parts| parts.qweight(gates, bias.as_ref()))?;
+        let (weight, origin) = (Weight::Quantized(Arc::new(weight)), found.origin(shape));
+        Ok(Self::of(weight, bias, gates, Some(origin)))
     }
 
     /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels
@@ -40,7 +39,7 @@ impl Projection {
         let quantized = origin.as_ref().and_then(|origin| {
             let found = origin.weight().ok()??;
             // With a bias that does not fit it is an error later, as with any weight.
-            found.qweight(gates, bias.as_ref()).ok()?
+            found.qweight(gates, bias.as_ref()).ok()
         });
         let weight = match quantized {
             None => Weight::Float(weight),

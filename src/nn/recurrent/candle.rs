@@ -10,7 +10,7 @@ use super::kind::Kind;
 use super::lstm::{LSTM, Lstm};
 use super::stack::{Axes, Input, Stack};
 use super::weights::{Direction, Inits, Shape};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::sizes;
 use crate::tensor::mismatch;
 use crate::trace;
@@ -149,11 +149,9 @@ fn on_single<K: Kind, T>(
     let result = if stack.is_single() {
         f(stack)
     } else {
-        Err(Error::from(Fault::InvalidArgument {
-            what: "layer used through candle_nn::RNN",
-            expected: "one layer in one direction; use forward".into(),
-            got: "several".into(),
-        }))
+        let what = "layer used through candle_nn::RNN";
+        let expected = "one layer in one direction; use forward";
+        Err(Error::argument(what, expected, "several"))
     };
     Ok(result.map_err(|e| e.at(stack.name().unwrap_or(kind)))?)
 }

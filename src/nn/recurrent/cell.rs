@@ -12,7 +12,7 @@ use super::layer::recurrent_layer;
 use super::lstm::Lstm;
 use super::rnn::Nonlinearity;
 use super::state::{check_state, read_state};
-use super::weights::{Shape, is_for_kernels, load, uniform_init};
+use super::weights::{Direction, Inits, Shape, is_for_kernels};
 use crate::error::Result;
 use crate::kernels::{self, Step};
 use crate::module::WeightInfo;
@@ -27,40 +27,22 @@ use crate::tensor::{
 use crate::trace;
 use crate::weight::StoredWeight;
 
-/// The weights of a cell.
 #[derive(Clone, Debug)]
 struct Cell<K> {
     kind: K,
-    shape: Shape,
     name: Option<Arc<str>>,
-    ih: Projection,
-    hh: Projection,
+    weights: Direction,
     tap: Option<Tap>,
 }
 
 impl<K: Kind> Cell<K> {
     fn load(kind: K, [input, hidden]: [usize; 2], bias: bool, vb: &VarBuilder<'_>) -> Result<Self> {
         let shape = Shape::new(kind.gates(), input, hidden);
-        let init = uniform_init(shape.hidden);
-        let rows = sizes::elements("weight", &[shape.gates.count(), shape.hidden])?;
-        let projection = |name: &str, columns: usize| -> Result<Projection> {
-            let (shape, weight_name) = ([rows, columns], format!("weight_{name}"));
-            let weight = || load(vb, &shape, &weight_name, init);
-            let bias = || {
-                if bias {
-                    Ok(Some(load(vb, &[rows], &format!("bias_{name}"), init)?))
-                } else {
-                    Ok(None)
-                }
-            };
-            Projection::load(vb, &weight_name, shape, 1, weight, bias)
-        };
+        let inits = Inits::uniform(hidden, bias);
         Ok(Self {
             kind,
-            shape,
             name: prefix_of(vb),
-            ih: projection("ih", shape.input)?,
-            hh: projection("hh", shape.hidden)?,
+            weights: Direction::load(shape, String::new(), inits, vb)?,
             tap: None,
         })
     }
@@ -70,21 +52,20 @@ impl<K: Kind> Cell<K> {
     }
 
     fn projections(&self) -> impl Iterator<Item = &Projection> {
-        [&self.ih, &self.hh].into_iter()
+        self.weights.projections()
     }
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
-        vec![self.ih.info("weight_ih"), self.hh.info("weight_hh")]
+        self.weights.weight_infos()
     }
 
     fn stored(&self) -> Vec<StoredWeight> {
-        vec![self.ih.stored("weight_ih"), self.hh.stored("weight_hh")]
+        self.weights.stored().collect()
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         Ok(Self {
-            ih: self.ih.quantize(qconfig).map_err(|e| e.at("weight_ih"))?,
-            hh: self.hh.quantize(qconfig).map_err(|e| e.at("weight_hh"))?,
+            weights: self.weights.quantize(qconfig)?,
             name: self.name.clone(),
             tap: None,
             ..*self
@@ -93,25 +74,24 @@ impl<K: Kind> Cell<K> {
 
     /// Checks `xs`, `[batch, input_size]` or `[input_size]`: the batch, and the shape of a state.
     fn input(&self, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
-        match self.ih.qweight() {
+        match self.weights.ih.qweight() {
             Some(_) => check_cpu_float(xs, "forward")?,
             None => check_float(xs, "forward")?,
         }
-        let products = self.shape.gates.count() * self.shape.hidden;
+        let products = self.weights.shape.gates.count() * self.weights.shape.hidden;
         match *xs.dims() {
-            [batch, last] if last == self.shape.input => {
+            [batch, last] if last == self.weights.shape.input => {
                 sizes::computed("forward", &[batch, products], xs.elem_count())?;
-                Ok((batch, vec![batch, self.shape.hidden]))
+                Ok((batch, vec![batch, self.weights.shape.hidden]))
             }
-            [last] if last == self.shape.input => Ok((1, vec![self.shape.hidden])),
+            [last] if last == self.weights.shape.input => Ok((1, vec![self.weights.shape.hidden])),
             _ => {
-                let expected = format!("[batch, {0}] or [{0}]", self.shape.input);
+                let expected = format!("[batch, {0}] or [{0}]", self.weights.shape.input);
                 Err(mismatch("forward", expected, xs))
             }
         }
     }
 
-    /// The state after `xs`.
     fn forward(
         &self,
         xs: &Tensor,
@@ -149,12 +129,9 @@ impl<K: Kind> Cell<K> {
     ) -> Result<(Tensor, K::Cell)> {
         let (batch, shape) = self.input(xs)?;
         let given = [Some(xs), h, c.and_then(K::Cell::tensor)];
-        let sizes = [batch, self.shape.hidden];
-        let ours = self.ih.qweight().is_some()
-            || is_for_kernels(
-                [&self.ih, &self.hh].into_iter(),
-                given.into_iter().flatten(),
-            );
+        let sizes = [batch, self.weights.shape.hidden];
+        let ours = self.weights.ih.qweight().is_some()
+            || is_for_kernels(self.projections(), given.into_iter().flatten());
         if ours || sizes.contains(&0) {
             self.by_kernels(xs, batch, &shape, h, c)
         } else {
@@ -180,7 +157,10 @@ impl<K: Kind> Cell<K> {
             Vec::new()
         };
         let values = Elements::of(&input);
-        let pairs = [(&self.ih, values.as_slice()?), (&self.hh, &h[..])];
+        let pairs = [
+            (&self.weights.ih, values.as_slice()?),
+            (&self.weights.hh, &h[..]),
+        ];
         let [ih, hh] = Projection::multiply_both(pairs, batch)?;
         let step = Step {
             ih: &ih,
@@ -188,7 +168,12 @@ impl<K: Kind> Cell<K> {
             h: &mut h,
             c: &mut c,
         };
-        kernels::update_state(isa, self.shape.gates, self.shape.hidden, step);
+        kernels::update_state(
+            isa,
+            self.weights.shape.gates,
+            self.weights.shape.hidden,
+            step,
+        );
         let sources: Vec<_> = [Some(xs), h_0, c_0].into_iter().flatten().collect();
         let tensor = |values| without_gradient(from_f32_vec(values, shape, xs.dtype())?, &sources);
         Ok((tensor(h)?, K::Cell::of([], |[]| tensor(c))?))
@@ -202,9 +187,9 @@ impl<K: Kind> Cell<K> {
         h: Option<&Tensor>,
         c: Option<&K::Cell>,
     ) -> Result<(Tensor, K::Cell)> {
-        let dtype = self.ih.dtype();
+        let dtype = self.weights.ih.dtype();
         let state = |op, given: Option<&Tensor>| -> Result<Tensor> {
-            let rows = (batch, self.shape.hidden);
+            let rows = (batch, self.weights.shape.hidden);
             sizes::elements(op, shape)?;
             Ok(match given {
                 None => Tensor::zeros(rows, dtype, xs.device())?,
@@ -216,8 +201,13 @@ impl<K: Kind> Cell<K> {
         };
         let h = state("state h", h)?;
         let c = K::Cell::of([], |[]| state("state c", c.and_then(K::Cell::tensor)))?;
-        let rows = xs.to_dtype(dtype)?.reshape((batch, self.shape.input))?;
-        let products = [&self.ih.try_forward(&rows)?, &self.hh.try_forward(&h)?];
+        let rows = xs
+            .to_dtype(dtype)?
+            .reshape((batch, self.weights.shape.input))?;
+        let products = [
+            &self.weights.ih.try_forward(&rows)?,
+            &self.weights.hh.try_forward(&h)?,
+        ];
         let (h, c) = self.kind.step(products, &h, &c)?;
         let like_xs = |state: &Tensor| Ok(state.reshape(shape)?.to_dtype(xs.dtype())?);
         Ok((like_xs(&h)?, K::Cell::of([&c], |[c]| like_xs(c))?))

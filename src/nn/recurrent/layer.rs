@@ -64,18 +64,7 @@ macro_rules! recurrent_layer {
             }
         }
 
-        impl $crate::module::Quantizable for $layer {
-            fn visit(&self, walk: &mut $crate::module::Walk<'_>) -> $crate::error::Result<()> {
-                walk.layer(self)
-            }
-
-            fn visit_mut(
-                &mut self,
-                walk: &mut $crate::module::WalkMut<'_>,
-            ) -> $crate::error::Result<()> {
-                walk.layer(self)
-            }
-        }
+        $crate::module::trees::layers! { $layer }
     };
 }
 pub(super) use recurrent_layer;

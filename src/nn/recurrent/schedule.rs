@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 
 /// The active rows of a batch with sequences of different lengths, as PyTorch packs them:
 /// sequences from the longest to the shortest, and at each step a number of the first.
@@ -35,13 +35,7 @@ impl Schedule {
     pub fn new(steps: usize, batch: usize, lengths: Option<&[usize]>) -> Result<Self> {
         // Without sequences no step has anything to do, however many there are.
         let steps = if batch == 0 { 0 } else { steps };
-        let wrong = |expected: String, got: String| {
-            Error::from(Fault::InvalidArgument {
-                what: "lengths",
-                expected,
-                got,
-            })
-        };
+        let wrong = |expected: String, got: String| Error::argument("lengths", expected, got);
         let mut order: Vec<usize> = (0..batch).collect();
         let active = match lengths {
             None => vec![batch; steps],

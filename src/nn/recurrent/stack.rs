@@ -9,8 +9,8 @@ use super::config::RecurrentConfig;
 use super::kind::{CellState, Kind};
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
-use super::weights::{Direction, Inits, Shape, is_for_kernels, uniform_init};
-use crate::error::{Error, Fault, Result};
+use super::weights::{Direction, Inits, Shape, is_for_kernels};
+use crate::error::{Error, Result};
 use crate::module::WeightInfo;
 use crate::nn::prefix::prefix_of;
 use crate::nn::projection::Projection;
@@ -63,11 +63,7 @@ impl<K: Kind> Stack<K> {
     ) -> Result<Self> {
         let shape = Shape::new(kind.gates(), input, hidden);
         let wrong = |what, expected: &str, got: usize| {
-            let error = Error::from(Fault::InvalidArgument {
-                what,
-                expected: expected.to_owned(),
-                got: got.to_string(),
-            });
+            let error = Error::argument(what, expected, got);
             Err(error.at(&vb.prefix()))
         };
         if config.num_layers == 0 {
@@ -79,7 +75,6 @@ impl<K: Kind> Stack<K> {
         if config.proj_size >= shape.hidden.max(1) {
             return wrong("proj_size", "less than hidden_size", config.proj_size);
         }
-        let init = uniform_init(shape.hidden);
         let mut stack = Self {
             kind,
             shape: Shape {
@@ -101,12 +96,7 @@ impl<K: Kind> Stack<K> {
                     input,
                     ..stack.shape
                 };
-                let inits = Inits {
-                    w_ih: init,
-                    w_hh: init,
-                    b_ih: config.bias.then_some(init),
-                    b_hh: config.bias.then_some(init),
-                };
+                let inits = Inits::uniform(shape.hidden, config.bias);
                 let suffix = format!("_l{layer}{suffix}");
                 let direction = Direction::load(shape, suffix, inits, vb)?;
                 stack.directions.push(direction);

@@ -43,6 +43,24 @@ pub(super) struct Inits {
     pub b_hh: Option<Init>,
 }
 
+impl Inits {
+    /// As PyTorch draws the weights and biases of recurrent layers.
+    pub fn uniform(hidden_size: usize, bias: bool) -> Self {
+        let bound = 1. / (hidden_size.max(1) as f64).sqrt();
+        let init = Init::Uniform {
+            lo: -bound,
+            up: bound,
+        };
+        let of_bias = bias.then_some(init);
+        Self {
+            w_ih: init,
+            w_hh: init,
+            b_ih: of_bias,
+            b_hh: of_bias,
+        }
+    }
+}
+
 impl Shape {
     /// Without projection.
     pub fn new(gates: Gates, input: usize, hidden: usize) -> Self {
@@ -64,15 +82,19 @@ impl Shape {
 }
 
 impl Direction {
-    /// Loads the weights under PyTorch's names, which end in `suffix`.
+    /// Loads the weights under PyTorch's names, which end in `suffix`: in nothing those of a cell,
+    /// whose steps are single products, of no gates.
     pub fn load(
         shape: Shape,
         suffix: String,
         inits: Inits,
         vb: &VarBuilder<'_>,
     ) -> CandleResult<Self> {
-        let gates = shape.gates.count();
-        let rows = sizes::elements("weight", &[gates, shape.hidden])?;
+        let rows = sizes::elements("weight", &[shape.gates.count(), shape.hidden])?;
+        let gates = match &*suffix {
+            "" => 1,
+            _ => shape.gates.count(),
+        };
         let projection = |name, shape: [usize; 2], gates, init, bias: Option<Init>| {
             let weight_name = format!("weight_{name}{suffix}");
             let weight = || load(vb, &shape, &weight_name, init);
@@ -147,17 +169,8 @@ pub fn is_for_kernels<'a>(
         && tensors.all(ours)
 }
 
-/// As PyTorch draws the weights and biases of recurrent layers.
-pub fn uniform_init(hidden_size: usize) -> Init {
-    let bound = 1. / (hidden_size.max(1) as f64).sqrt();
-    Init::Uniform {
-        lo: -bound,
-        up: bound,
-    }
-}
-
 /// A weight or bias; a backend of the user's own may not give the shape that it is asked for.
-pub fn load(vb: &VarBuilder<'_>, shape: &[usize], name: &str, init: Init) -> Result<Tensor> {
+fn load(vb: &VarBuilder<'_>, shape: &[usize], name: &str, init: Init) -> Result<Tensor> {
     sizes::elements("weight", shape)?;
     let tensor = vb.get_with_hints(shape, name, init)?;
     if tensor.dims() == shape {

@@ -4,15 +4,13 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-
 use super::fold::fold;
 use super::layers::{LayerReport, Report};
 use crate::qconfig::{HalfType, QConfig};
 use crate::quantize::float_tensors::{ADVICE, FloatTensor};
 use crate::quantize::hidden::{OpaqueField, note};
 use crate::quantize::outcome::{LeftReason, Outcome};
-use crate::quantize::text::{human_bytes, shown};
+use crate::quantize::text::{human_bytes, shown, table};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,19 +18,14 @@ impl fmt::Display for Report {
         fmt_hidden(f, &self.hidden)?;
         fmt_float_tensors(f, &self.float_tensors)?;
         if !self.layers.is_empty() {
-            writeln!(f, "{}", table(&self.rows(f.alternate())).trim_fmt())?;
+            let rows = self.rows(f.alternate()).into_iter().map(Row::cells);
+            writeln!(f, "{}", table(HEADER, rows, &[1, 4, 5]))?;
         }
         self.fmt_out_of_range(f)?;
         self.fmt_tied(f)?;
         self.fmt_opaque(f)
     }
 }
-
-/// A rule below the header and one at the end.
-const RULED: TableStyle = {
-    let rule = LineStyle::none().fill('─').junction('─');
-    TableStyle::new().header_separator(rule).bottom_border(rule)
-};
 
 /// Layers that share a row of the table.
 struct Row<'a> {
@@ -42,17 +35,17 @@ struct Row<'a> {
     count: usize,
 }
 
-fn table(rows: &[Row<'_>]) -> Table {
-    let mut table = Table::new();
-    table.load_style(RULED);
-    table.set_header(["layer", "", "kind", "now", "before", "after"]);
-    for Row { name, first, count } in rows {
+const HEADER: [&str; 6] = ["layer", "", "kind", "now", "before", "after"];
+
+impl Row<'_> {
+    fn cells(self) -> [String; 6] {
+        let Self { name, first, count } = self;
         let bytes = |bytes| match first.precision {
             Some(_) => "-".to_owned(),
             None => human_bytes(bytes),
         };
-        table.add_row([
-            name.clone(),
+        [
+            name,
             match count {
                 1 => String::new(),
                 count => format!("x{count}"),
@@ -64,14 +57,8 @@ fn table(rows: &[Row<'_>]) -> Table {
             },
             bytes(count * first.bytes_before),
             bytes(count * first.bytes_after),
-        ]);
+        ]
     }
-    for column in [1, 4, 5] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
 }
 
 impl Report {
@@ -158,27 +145,20 @@ impl Report {
                 } => ("bfloat16", "3.39e38", "1.2e-38"),
                 _ => ("float16", "65504", "6.1e-5"),
             };
-            match saturated {
-                0 => {}
-                1 => writeln!(
-                    f,
-                    "{path}: 1 weight exceeded the {dtype} range and was clamped to ±{max}"
-                )?,
-                count => writeln!(
-                    f,
-                    "{path}: {count} weights exceeded the {dtype} range and were clamped to ±{max}"
-                )?,
-            }
-            if *underflowed > 0 {
-                let weights = if *underflowed == 1 {
-                    "weight"
-                } else {
-                    "weights"
-                };
+            if *saturated > 0 {
+                let weights = counted(*saturated, "weight");
+                let were = if *saturated == 1 { "was" } else { "were" };
                 writeln!(
                     f,
-                    "{path}: {underflowed} {weights} in channels below the {dtype} range, {least}, \
-                     lost precision or became 0"
+                    "{path}: {weights} exceeded the {dtype} range and {were} clamped to ±{max}"
+                )?;
+            }
+            if *underflowed > 0 {
+                let weights = counted(*underflowed, "weight");
+                writeln!(
+                    f,
+                    "{path}: {weights} in channels below the {dtype} range, {least}, lost \
+                     precision or became 0"
                 )?;
             }
         }

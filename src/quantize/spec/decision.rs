@@ -3,7 +3,6 @@
 use crate::qconfig::QConfig;
 use crate::quantize::outcome::LeftReason;
 
-/// The decision for one layer.
 #[derive(Clone)]
 pub(crate) enum Decision {
     Swap { qconfig: QConfig, refusal: Refusal },
@@ -11,7 +10,6 @@ pub(crate) enum Decision {
 }
 
 impl Decision {
-    /// Whether the layer is quantized now.
     pub(crate) fn is_swapped(&self) -> bool {
         matches!(self, Self::Swap { .. })
     }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 use super::QConfigSpec;
 use super::rule::{Pattern, Rule};
 use crate::document::{Node, Read, Value, deserialize_by_read};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::name_regex::NameRegex;
 use crate::qconfig::QConfig;
@@ -95,28 +96,15 @@ impl QConfigSpec {
 }
 
 fn unwritable(error: &dyn std::error::Error) -> Error {
-    Error::from(Fault::InvalidArgument {
-        what: "spec",
-        expected: "one that can be written".into(),
-        got: error.to_string(),
-    })
+    Error::argument("spec", "one that can be written", error)
 }
 
 deserialize_by_read!(QConfigSpec);
 
 impl Read for QConfigSpec {
     fn read(node: &Node) -> Result<Self> {
-        let keys = [
-            "preset",
-            "kinds",
-            "embeddings",
-            "attention",
-            "head",
-            "min_params",
-            "exclude",
-            "rules",
-        ];
-        let map = node.map("a spec", &keys)?;
+        let keys = "preset, kinds, embeddings, attention, head, min_params, exclude, rules";
+        let map = node.map("a spec", keys)?;
         let preset = map.read("preset", |n| n.word("a preset's name", Self::preset))?;
         let mut spec = preset.unwrap_or_else(Self::new);
         if map.read("embeddings", Node::bool)? == Some(true) {
@@ -159,7 +147,7 @@ impl Read for QConfigSpec {
 
 impl Read for Rule {
     fn read(node: &Node) -> Result<Self> {
-        let map = node.map("a rule", &["kind", "name", "regex", "qconfig"])?;
+        let map = node.map("a rule", "kind, name, regex, qconfig")?;
         let kind = map.read("kind", |n| n.word("a kind", str::parse))?;
         let name = map.read("name", |n| n.text("a name").map(str::to_owned))?;
         let regex = map.read("regex", |n| {
@@ -207,23 +195,21 @@ struct Written<'a> {
     min_params: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exclude: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    rules: Vec<WrittenRule<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    rules: &'a [Rule],
 }
 
-#[derive(Serialize)]
-struct WrittenRule<'a> {
-    #[serde(flatten)]
-    pattern: WrittenPattern<'a>,
-    qconfig: Option<Brief<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "lowercase")]
-enum WrittenPattern<'a> {
-    Kind(&'a LayerKind),
-    Name(&'a str),
-    Regex(&'a str),
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(2))?;
+        match &self.pattern {
+            Pattern::Kind(kind) => map.serialize_entry("kind", kind)?,
+            Pattern::Name(name) => map.serialize_entry("name", name)?,
+            Pattern::Regex(regex) => map.serialize_entry("regex", regex.pattern())?,
+        }
+        map.serialize_entry("qconfig", &self.qconfig.as_ref().map(Brief::from))?;
+        map.end()
+    }
 }
 
 /// By name where it has one.
@@ -280,14 +266,6 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             _ => None,
         };
         let exclude: Vec<_> = spec.rules.iter().map_while(excluded).collect();
-        let rules = spec.rules[exclude.len()..].iter().map(|rule| WrittenRule {
-            pattern: match &rule.pattern {
-                Pattern::Kind(kind) => WrittenPattern::Kind(kind),
-                Pattern::Name(name) => WrittenPattern::Name(name),
-                Pattern::Regex(regex) => WrittenPattern::Regex(regex.pattern()),
-            },
-            qconfig: rule.qconfig.as_ref().map(Brief::from),
-        });
         Self {
             preset,
             embeddings,
@@ -295,7 +273,7 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             head: (spec.head != head).then(|| spec.head.as_ref().map(Brief::from)),
             min_params: (spec.min_params != min_params).then_some(spec.min_params),
             kinds: kinds.into_iter().map(|(k, q)| (k, q.into())).collect(),
-            rules: rules.collect(),
+            rules: &spec.rules[exclude.len()..],
             exclude,
         }
     }

@@ -88,7 +88,7 @@ fn meant(name: &str, survey: &Survey) -> Option<String> {
     [format!("{start}{body}$"), format!(r"{start}{body}\.")]
         .into_iter()
         .find_map(|pattern| {
-            let regex = NameRegex::new(&*pattern);
+            let regex = NameRegex::new(&pattern);
             let regex = regex.compiled().ok()?;
             let matches = |l: &&Found| l.names().any(|name| regex.is_match(name));
             match survey.layers.iter().filter(matches).count() {

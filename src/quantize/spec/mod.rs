@@ -19,7 +19,7 @@ use crate::sizes::at_most;
 use crate::words::unknown_name;
 use decision::{Decision, Refusal};
 pub(crate) use hint::with_hidden;
-use rule::{Matcher, Pattern, Rank, Rule};
+use rule::{Pattern, Rank, Rule};
 use target::OneTarget;
 pub use target::{OneOrMany, Target};
 
@@ -175,12 +175,13 @@ impl QConfigSpec {
     }
 
     fn targets(self, targets: Vec<Target>, qconfig: &Option<QConfig>) -> Self {
-        targets
-            .into_iter()
-            .fold(self, |spec, target| match target.0 {
-                OneTarget::Kind(kind) => spec.rule(Pattern::Kind(kind), qconfig.clone()),
-                OneTarget::Name(name) => spec.rule(Pattern::Name(name), qconfig.clone()),
-            })
+        targets.into_iter().fold(self, |spec, target| {
+            let pattern = match target.0 {
+                OneTarget::Kind(kind) => Pattern::Kind(kind),
+                OneTarget::Name(name) => Pattern::Name(name),
+            };
+            spec.rule(pattern, qconfig.clone())
+        })
     }
 
     /// The preset of that name: `int8`, `int8_groups`, `int4`, `int8_reduce_range`, `pytorch`,
@@ -269,7 +270,10 @@ impl QConfigSpec {
     /// anywhere unless it is anchored; `None` keeps them float.
     #[must_use]
     pub fn regex(self, pattern: impl Into<String>, qconfig: impl Into<Option<QConfig>>) -> Self {
-        self.rule(Pattern::Regex(NameRegex::new(pattern)), qconfig.into())
+        self.rule(
+            Pattern::Regex(NameRegex::new(&pattern.into())),
+            qconfig.into(),
+        )
     }
 
     /// Keeps names float, one or several, each with everything below it, or kinds:
@@ -318,38 +322,28 @@ impl QConfigSpec {
     /// Checks what can be checked without a model.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_counts()?;
-        self.rules
-            .iter()
-            .try_for_each(|rule| Matcher::of(rule).map(drop))
+        self.rules.iter().try_for_each(|rule| match &rule.pattern {
+            Pattern::Regex(regex) => regex.compiled().map(drop),
+            Pattern::Kind(_) | Pattern::Name(_) => Ok(()),
+        })
     }
 
     /// Decides for every layer, or returns the rule at fault.
     pub(crate) fn resolve(&self, survey: &Survey) -> Result<Vec<Decision>> {
-        self.check_counts()?;
-        let matchers = self
-            .rules
-            .iter()
-            .map(Matcher::of)
-            .collect::<Result<Vec<_>>>()?;
-        for (rule, matcher) in self.rules.iter().zip(&matchers) {
-            if !survey.layers.iter().any(|l| matcher.rank(l).is_some()) {
-                return Err(Error::from(Fault::UnmatchedRule {
-                    rule: rule.pattern.to_string(),
-                    hint: rule.pattern.hint(survey),
-                }));
+        self.check()?;
+        for Rule { pattern, .. } in &self.rules {
+            if !survey.layers.iter().any(|l| pattern.rank(l).is_some()) {
+                let (rule, hint) = (pattern.to_string(), pattern.hint(survey));
+                return Err(Error::from(Fault::UnmatchedRule { rule, hint }));
             }
         }
-        let decisions: Vec<_> = survey
-            .layers
-            .iter()
-            .map(|layer| self.decide(&matchers, layer, survey))
-            .collect();
+        let layers = survey.layers.iter();
+        let decisions: Vec<_> = layers.map(|layer| self.decide(layer, survey)).collect();
         if decisions.iter().any(Decision::is_quantized) {
             Ok(decisions)
         } else {
-            Err(Error::from(Fault::NothingMatched {
-                hint: hint::nothing_matched(survey, &decisions),
-            }))
+            let hint = hint::nothing_matched(survey, &decisions);
+            Err(Error::from(Fault::NothingMatched { hint }))
         }
     }
 
@@ -362,14 +356,11 @@ impl QConfigSpec {
         }
     }
 
-    fn decide(&self, matchers: &[Matcher<'_>], layer: &Found, survey: &Survey) -> Decision {
+    fn decide(&self, layer: &Found, survey: &Survey) -> Decision {
+        let rules = self.rules.iter();
+        let matching = rules.filter_map(|rule| Some((rule, rule.pattern.rank(layer)?)));
         // `max_by_key` keeps the last of equals: a later rule of the same rank wins.
-        let best = self
-            .rules
-            .iter()
-            .zip(matchers)
-            .filter_map(|(rule, matcher)| Some((rule, matcher.rank(layer)?)))
-            .max_by_key(|(_, rank)| *rank);
+        let best = matching.max_by_key(|(_, rank)| *rank);
         let (qconfig, exact) = match best {
             Some((rule, rank)) => match &rule.qconfig {
                 // A rule for a part of the model is one for its weights, too.

@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use regex::Regex;
-
-use crate::error::Result;
 use crate::module::LayerKind;
 use crate::name_regex::NameRegex;
 use crate::qconfig::QConfig;
@@ -34,38 +31,26 @@ pub(super) enum Rank {
     Exact,
 }
 
-pub(super) enum Matcher<'a> {
-    Kind(&'a LayerKind),
-    Name(&'a str),
-    Regex(&'a Regex),
-}
-
-impl<'a> Matcher<'a> {
-    pub fn of(rule: &'a Rule) -> Result<Self> {
-        Ok(match &rule.pattern {
-            Pattern::Kind(kind) => Self::Kind(kind),
-            Pattern::Name(name) => Self::Name(name),
-            Pattern::Regex(regex) => Self::Regex(regex.compiled()?),
-        })
-    }
-
+impl Pattern {
+    /// How specific its match with a layer is, if it is one; a regex that is malformed matches none.
     pub fn rank(&self, layer: &Found) -> Option<Rank> {
         match self {
-            Self::Kind(kind) => (**kind == layer.kind).then_some(Rank::Kind),
-            Self::Regex(regex) => layer
-                .names()
-                .any(|name| regex.is_match(name))
-                .then_some(Rank::Regex),
-            Self::Name(rule) => layer
-                .names()
-                .filter_map(|name| match name.strip_prefix(rule) {
-                    Some("") => Some(Rank::Exact),
-                    Some(rest) if rule.is_empty() || rest.starts_with('.') => {
+            Self::Kind(kind) => (*kind == layer.kind).then_some(Rank::Kind),
+            Self::Regex(regex) => {
+                let regex = regex.compiled().ok()?;
+                let matches = layer.names().any(|name| regex.is_match(name));
+                matches.then_some(Rank::Regex)
+            }
+            Self::Name(rule) => {
+                let rank = |name: &str| match name.strip_prefix(&**rule)? {
+                    "" => Some(Rank::Exact),
+                    rest if rule.is_empty() || rest.starts_with('.') => {
                         Some(Rank::Ancestor(rule.len()))
                     }
                     _ => None,
-                })
-                .max(),
+                };
+                layer.names().filter_map(rank).max()
+            }
         }
     }
 }

@@ -99,7 +99,7 @@ enum DType {
 
 impl Options {
     fn read(config: &mut TuningConfig, node: &Node) -> Result<Self> {
-        let map = node.map("what layers become", &["weight", "activation"])?;
+        let map = node.map("what layers become", "weight, activation")?;
         let mut tensor = |key| match map.get(key) {
             Some(node) => Tensor::read(config, node),
             None => Ok(Tensor::default()),
@@ -129,12 +129,13 @@ impl Options {
             (None, _) => QDType::QInt8,
         };
         let symmetric = weight.symmetric.unwrap_or(dtype == QDType::QInt8);
-        let (observer, qscheme) = match (weight.per_channel.unwrap_or(true), symmetric) {
-            (true, true) => (ObserverKind::PerChannelMinMax, QScheme::PerChannelSymmetric),
-            (true, false) => (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
-            (false, true) => (ObserverKind::MinMax, QScheme::PerTensorSymmetric),
-            (false, false) => (ObserverKind::MinMax, QScheme::PerTensorAffine),
+        let per_channel = weight.per_channel.unwrap_or(true);
+        let observer = if per_channel {
+            ObserverKind::PerChannelMinMax
+        } else {
+            ObserverKind::MinMax
         };
+        let qscheme = QScheme::of(per_channel, symmetric);
         let granularity = match self.activation.per_channel {
             Some(false) => Granularity::PerTensor,
             _ => Granularity::PerRow,
@@ -149,8 +150,8 @@ impl Options {
 
 impl Tensor {
     fn read(config: &mut TuningConfig, node: &Node) -> Result<Self> {
-        let keys = ["dtype", "scheme", "granularity", "algorithm", "bit"];
-        let map = node.map("a tensor's options", &keys)?;
+        let keys = "dtype, scheme, granularity, algorithm, bit";
+        let map = node.map("a tensor's options", keys)?;
         let dtypes = [
             ("int8", DType::Codes(QDType::QInt8)),
             ("uint8", DType::Codes(QDType::QUInt8)),

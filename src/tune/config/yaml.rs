@@ -8,7 +8,7 @@ use crate::document::{Map, Node, Read, Value};
 use crate::error::{Result, did_you_mean};
 use crate::tune::criterion::Goal;
 use crate::tune::strategy::Strategy;
-use crate::words::{lookup, suggestion, unknown_name};
+use crate::words::{lookup, suggestion};
 
 const DYNAMIC: &str = "post_training_dynamic_quant";
 const APPROACHES: [&str; 4] = [
@@ -90,9 +90,9 @@ impl TuningConfig {
         config.map_err(|e| e.in_file(path))
     }
 
-    /// The value at `key`, if there is one, means nothing.
-    pub(super) fn ignore(&mut self, map: &Map<'_>, key: &str, reason: &'static str) {
-        if let Some(node) = map.get(key) {
+    /// The values at these keys, if there are some, mean nothing.
+    pub(super) fn ignore(&mut self, map: &Map<'_>, keys: &str, reason: &str) {
+        for node in keys.split(", ").filter_map(|key| map.get(key)) {
             self.ignore_node(node, reason);
         }
     }
@@ -106,15 +106,8 @@ impl TuningConfig {
 
 impl Read for TuningConfig {
     fn read(node: &Node) -> Result<Self> {
-        let keys = [
-            "version",
-            "model",
-            "device",
-            "quantization",
-            "tuning",
-            "evaluation",
-        ];
-        let map = node.map("a configuration", &keys)?;
+        let keys = "version, model, device, quantization, tuning, evaluation";
+        let map = node.map("a configuration", keys)?;
         let mut config = Self::default();
         config.ignore(&map, "version", "all versions 1.x are read alike");
         map.read("model", |node| config.read_model(node))?;
@@ -132,101 +125,60 @@ impl Read for TuningConfig {
 
 impl TuningConfig {
     fn read_model(&mut self, node: &Node) -> Result<()> {
-        let keys = ["name", "framework", "inputs", "outputs"];
-        let map = node.map("a model", &keys)?;
+        let keys = "name, framework, inputs, outputs";
+        let map = node.map("a model", keys)?;
         map.read("name", |n| n.text("a name").map(drop))?;
         map.read("framework", |n| {
-            n.word("a framework", |word| {
-                if FRAMEWORKS.contains(&word) {
-                    Ok(())
-                } else {
-                    Err(unknown_name("framework", word, &FRAMEWORKS))
-                }
-            })
+            let known = FRAMEWORKS.map(|name| (name, ()));
+            n.word("a framework", |word| lookup("framework", word, known))
         })?;
-        for key in keys {
-            self.ignore(&map, key, "the model is candle's");
-        }
+        self.ignore(&map, keys, "the model is candle's");
         Ok(())
     }
 
     fn read_quantization(&mut self, node: &Node) -> Result<()> {
-        let keys = [
-            "approach",
-            "calibration",
-            "recipes",
-            "model_wise",
-            "optype_wise",
-            "op_wise",
-        ];
-        let map = node.map("how to quantize", &keys)?;
+        let keys = "approach, calibration, recipes, model_wise, optype_wise, op_wise";
+        let map = node.map("how to quantize", keys)?;
         let hint = format!(
             "expected `{DYNAMIC}`; Neural Compressor's default is static quantization, which is not offered"
         );
         check_approach(map.require("approach", &hint)?)?;
         if let Some(calibration) = map.get("calibration") {
-            let keys = ["sampling_size", "dataloader"];
-            let map = calibration.map("a calibration", &keys)?;
+            let keys = "sampling_size, dataloader";
+            let map = calibration.map("a calibration", keys)?;
             map.read("sampling_size", check_sizes)?;
-            for key in keys {
-                self.ignore(&map, key, "dynamic quantization does not calibrate");
-            }
+            self.ignore(&map, keys, "dynamic quantization does not calibrate");
         }
         self.ignore(&map, "recipes", "recipes are for static quantization");
         wise::read(self, &map)
     }
 
     fn read_tuning(&mut self, node: &Node) -> Result<()> {
-        let keys = [
-            "strategy",
-            "accuracy_criterion",
-            "objective",
-            "multi_objectives",
-            "exit_policy",
-            "random_seed",
-            "tensorboard",
-            "workspace",
-            "diagnosis",
-        ];
-        let map = node.map("how to tune", &keys)?;
+        let keys = "strategy, accuracy_criterion, objective, multi_objectives, exit_policy, \
+                    random_seed, tensorboard, workspace, diagnosis";
+        let map = node.map("how to tune", keys)?;
         map.read("strategy", |node| self.read_strategy(node))?;
         map.read("accuracy_criterion", |node| self.read_criterion(node))?;
-        for key in ["objective", "multi_objectives"] {
-            self.ignore(
-                &map,
-                key,
-                "of two models that pass, the one of fewer bytes is better",
-            );
-        }
+        let reason = "of two models that pass, the one of fewer bytes is better";
+        self.ignore(&map, "objective, multi_objectives", reason);
         map.read("exit_policy", |node| self.read_exit_policy(node))?;
         map.read("random_seed", |n| {
             n.integer("a whole number", |_: &i64| true)
         })?;
         let reason = "no strategy draws random numbers, so every search can be repeated";
         self.ignore(&map, "random_seed", reason);
-        for key in ["tensorboard", "diagnosis"] {
-            self.ignore(
-                &map,
-                key,
-                "`inspect` shows what quantization does to each layer",
-            );
-        }
+        let reason = "`inspect` shows what quantization does to each layer";
+        self.ignore(&map, "tensorboard, diagnosis", reason);
         map.read("workspace", |node| self.read_workspace(node))
             .map(drop)
     }
 
     fn read_strategy(&mut self, node: &Node) -> Result<()> {
-        let keys = ["name", "confidence_batches", "hawq_v2_loss"];
         let name = match node.value {
             Value::Map(_) => {
-                let map = node.map("a strategy", &keys)?;
-                for key in &keys[1..] {
-                    self.ignore(
-                        &map,
-                        key,
-                        "layers are ranked on the inputs of the first evaluation",
-                    );
-                }
+                let map = node.map("a strategy", "name, confidence_batches, hawq_v2_loss")?;
+                let reason = "layers are ranked on the inputs of the first evaluation";
+                self.ignore(&map, "confidence_batches, hawq_v2_loss", reason);
                 map.require("name", "expected basic, sensitivity or by_kind")?
             }
             _ => node,
@@ -247,7 +199,7 @@ impl TuningConfig {
     }
 
     fn read_criterion(&mut self, node: &Node) -> Result<()> {
-        let map = node.map("a criterion", &["relative", "absolute", "higher_is_better"])?;
+        let map = node.map("a criterion", "relative, absolute, higher_is_better")?;
         if let Some(higher) = map.read("higher_is_better", Node::bool)? {
             self.criterion.higher_is_better = higher;
         }
@@ -274,8 +226,8 @@ impl TuningConfig {
     }
 
     fn read_exit_policy(&mut self, node: &Node) -> Result<()> {
-        let keys = ["timeout", "max_trials", "performance_only"];
-        let map = node.map("an exit policy", &keys)?;
+        let keys = "timeout, max_trials, performance_only";
+        let map = node.map("an exit policy", keys)?;
         if let Some(timeout) = map.get("timeout") {
             let seconds = timeout.number(SECONDS, |seconds| *seconds >= 0.)?;
             let duration = Duration::try_from_secs_f64(seconds);
@@ -292,7 +244,7 @@ impl TuningConfig {
     }
 
     fn read_workspace(&mut self, node: &Node) -> Result<()> {
-        let map = node.map("a workspace", &["path", "resume"])?;
+        let map = node.map("a workspace", "path, resume")?;
         let folder = map.read("path", |n| n.text("a folder").map(PathBuf::from))?;
         let resume = map.read("resume", |n| n.text("a history's path").map(PathBuf::from))?;
         let config = std::mem::take(self);

@@ -1,7 +1,7 @@
 //! Tables of codes or halves that were made before.
 
 use super::{Elements, QTable};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::{self, OutOfRange};
 use crate::observer::ZeroPoints;
@@ -47,35 +47,26 @@ impl QTable {
     }
 
     /// [`from_codes`](Self::from_codes) of codes less their offset.
-    pub(crate) fn of_codes(shape: [usize; 2], raw: Coded<i8, ZeroPoints>) -> Result<Self> {
+    pub(crate) fn of_codes(shape: [usize; 2], raw: Coded<i8>) -> Result<Self> {
         let isa = kernels::active()?;
         let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
-        let count = match &raw.zero_points {
+        match &raw.zero_points {
             ZeroPoints::Int(zero_points) if !is_float => {
                 check_codes("zero point", raw.dtype, zero_points)?;
-                zero_points.len()
             }
             ZeroPoints::Float(zero_points) if is_float && raw.dtype == QDType::QUInt8 => {
                 if let Some(got) = zero_points.iter().find(|z| !z.is_finite()) {
-                    return Err(Error::from(Fault::InvalidArgument {
-                        what: "zero point",
-                        expected: "a finite number".into(),
-                        got: got.to_string(),
-                    }));
+                    return Err(Error::argument("zero point", "a finite number", got));
                 }
-                zero_points.len()
             }
             _ => {
-                return Err(Error::from(Fault::UnsupportedQConfig {
-                    expected:
-                        "float zero points for quint8 with per_channel_affine_float_qparams, \
-                               integers for all else"
-                            .into(),
-                    got: format!("{}, {}", raw.dtype, raw.qscheme),
-                }));
+                let expected = "float zero points for quint8 with \
+                                per_channel_affine_float_qparams, integers for all else";
+                let got = format!("{}, {}", raw.dtype, raw.qscheme);
+                return Err(Error::qconfig(expected, got));
             }
-        };
-        raw.check(shape, count)?;
+        }
+        raw.check(shape)?;
         Ok(Self {
             isa,
             rows: shape[0],
@@ -92,14 +83,14 @@ impl QTable {
         })
     }
 
-    /// A table of halves in row order, `saturated` of which were clamped when they were made.
-    pub(crate) fn of_halves(shape: [usize; 2], halves: Halves, saturated: usize) -> Result<Self> {
+    /// A table of halves in row order, some of which were out of range when they were made.
+    pub(crate) fn of_halves(
+        shape: [usize; 2],
+        halves: Halves,
+        out_of_range: OutOfRange,
+    ) -> Result<Self> {
         let isa = kernels::active()?;
         check_halves(shape, &halves)?;
-        let out_of_range = OutOfRange {
-            saturated,
-            underflowed: 0,
-        };
         Ok(Self {
             isa,
             rows: shape[0],

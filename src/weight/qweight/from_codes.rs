@@ -1,13 +1,13 @@
 //! Weights of codes or halves that were made before.
 
-use super::{Format, QWeight};
-use crate::error::{Error, Fault, Result};
+use super::{Format, QWeight, check_shape, finite_bias};
+use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::{InBlocks, Int8};
 use crate::kernels::{self, BlockScale, OutOfRange};
+use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
-use crate::tensor::{mismatch, to_f32_vec};
 use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset, offset};
 use candle_core::Tensor;
 
@@ -46,35 +46,34 @@ impl QWeight {
             qscheme,
             codes: less_offset(dtype, codes)?,
             scales: scales.to_vec(),
-            zero_points: zero_points.iter().map(|z| z - offset(dtype)).collect(),
+            zero_points: ZeroPoints::Int(zero_points.to_vec()),
         };
         Self::of_codes(1, shape, raw, DynamicConfig::default(), bias)
     }
 
     /// [`from_codes`](Self::from_codes) of a weight whose output channels are `gates` gates, with
-    /// zero points less the offset of the dtype.
+    /// codes less the offset of the dtype.
     pub(crate) fn of_codes(
         gates: usize,
         shape: [usize; 2],
-        raw: Coded<i8, Vec<i32>>,
+        raw: Coded<i8>,
         activation: DynamicConfig,
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
-        let [n, k] = check_shape(gates, shape)?;
-        if raw.qscheme == QScheme::PerChannelAffineFloatQParams {
-            return Err(Error::from(Fault::UnsupportedQConfig {
-                expected: "integer zero points, for a weight that is multiplied".into(),
-                got: raw.qscheme.to_string(),
-            }));
-        }
-        raw.check(shape, raw.zero_points.len())?;
-        let bias = finite_bias(bias, n)?;
+        let [n, k] = check_shape("weight", gates, shape)?;
+        let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
+        let (ZeroPoints::Int(zeros), false) = (&raw.zero_points, is_float) else {
+            let expected = "integer zero points, for a weight that is multiplied";
+            return Err(Error::qconfig(expected, raw.qscheme));
+        };
+        raw.check(shape)?;
+        let bias = finite_bias("bias", bias, n)?;
         // One for each channel: all share a single one.
         let index = |channel| if raw.scales.len() == 1 { 0 } else { channel };
         let channels = || (0..n).map(index);
         let scales: Vec<_> = channels().map(|i| raw.scales[i]).collect();
-        let zero_points: Vec<_> = channels().map(|i| raw.zero_points[i]).collect();
+        let zero_points: Vec<_> = channels().map(|i| zeros[i] - offset(raw.dtype)).collect();
         check_sums(&raw.codes, k, &zero_points)?;
         let int8 = Int8 {
             codes: &raw.codes,
@@ -98,13 +97,12 @@ impl QWeight {
                 qscheme,
                 activation,
             } => {
-                let zero_points = self.zero_points().into_iter();
                 let raw = Coded {
                     dtype,
                     qscheme,
                     codes: self.packed.codes(),
                     scales: self.scales(),
-                    zero_points: zero_points.map(|zero| zero - offset(dtype)).collect(),
+                    zero_points: ZeroPoints::Int(self.zero_points()),
                 };
                 Self::of_codes(1, self.shape(), raw, activation, Some(bias))
             }
@@ -141,8 +139,8 @@ impl QWeight {
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
-        let [n, k] = check_shape(gates, shape)?;
-        let bias = finite_bias(bias, n)?;
+        let [n, k] = check_shape("weight", gates, shape)?;
+        let bias = finite_bias("bias", bias, n)?;
         let rhs = InBlocks {
             format: groups.blocks()?,
             codes,
@@ -162,42 +160,13 @@ impl QWeight {
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let isa = kernels::active()?;
-        let [n, k] = check_shape(gates, shape)?;
+        let [n, k] = check_shape("weight", gates, shape)?;
         check_halves(shape, halves)?;
-        let bias = finite_bias(bias, n)?;
+        let bias = finite_bias("bias", bias, n)?;
         let packed = match halves {
             Halves::Float16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
             Halves::BFloat16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
         };
         Ok(Self::new(packed, Format::Halves(out_of_range)))
-    }
-}
-
-fn check_shape(gates: usize, shape: [usize; 2]) -> Result<[usize; 2]> {
-    if gates > 0 && shape[0].is_multiple_of(gates) {
-        Ok(shape)
-    } else {
-        Err(Error::from(Fault::ShapeMismatch {
-            op: "weight",
-            expected: format!("[out_features, in_features] of {gates} gates"),
-            got: shape.to_vec(),
-        }))
-    }
-}
-
-fn finite_bias(bias: Option<&Tensor>, n: usize) -> Result<Vec<f32>> {
-    let Some(bias) = bias else {
-        return Ok(vec![0.; n]);
-    };
-    if bias.dims() != [n] {
-        return Err(mismatch("bias", format!("[{n}]"), bias));
-    }
-    let bias = to_f32_vec(bias, "bias")?;
-    match bias.iter().position(|value| !value.is_finite()) {
-        None => Ok(bias),
-        Some(index) => Err(Error::from(Fault::NonFiniteBias {
-            index,
-            value: bias[index],
-        })),
     }
 }

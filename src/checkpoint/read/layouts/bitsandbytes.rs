@@ -44,13 +44,10 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
         let codes = tensor(files, &weight)?;
         if codes.dtype != Dtype::I8 {
             let expected = format!("I8, beside {name:?}");
-            return Err(invalid(&weight, expected, codes.dtype.to_string()));
+            return Err(invalid(&weight, expected, codes.dtype));
         }
         let rows = codes.shape.first().copied().unwrap_or_default();
-        if (entry.dtype, &entry.shape[..]) != (Dtype::F32, &[rows]) {
-            let got = format!("{} {:?}", entry.dtype, entry.shape);
-            return Err(invalid(name, format!("F32 [{rows}]"), got));
-        }
+        entry.check(name, Dtype::F32, &[rows], "")?;
         let order = of_module(module, ORDER);
         if let Some((shard, entry)) = files.find(&order) {
             // A number of one byte.
@@ -59,7 +56,7 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
                 _ => Vec::new(),
             };
             if bytes != [0] {
-                let got = format!("{} {:?} {bytes:?}", entry.dtype, entry.shape);
+                let got = format!("{} {bytes:?}", entry.kind());
                 return Err(invalid(&order, "0, for codes in the order of rows", got));
             }
             found.settings.push(order);

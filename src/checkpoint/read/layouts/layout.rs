@@ -3,7 +3,7 @@
 use super::super::files::Files;
 use super::super::header::{Encoding, Entry};
 use super::super::scheme::scheme;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::qconfig::DynamicConfig;
 use crate::weight::{SCALE, ZERO_POINT};
 use crate::words::brief;
@@ -80,12 +80,12 @@ pub fn of_module(module: &str, last: &str) -> String {
 
 /// A weight that is not int8 codes with scales.
 pub fn unsupported(what: &'static str, expected: &str, weight: &str, got: &str) -> Error {
-    Error::from(Fault::UnsupportedCheckpoint {
+    Error::unsupported(
         what,
-        expected: expected.to_owned(),
-        got: match weight {
+        expected,
+        match weight {
             "" => brief(got, 100),
             weight => format!("{}, of {:?}", brief(got, 100), brief(weight, 200)),
         },
-    })
+    )
 }

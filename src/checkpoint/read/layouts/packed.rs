@@ -7,7 +7,6 @@ use safetensors::Dtype;
 use super::super::files::Files;
 use super::super::header::{Axis, Encoding, Entry, Packing, invalid};
 use super::super::scheme::is_in_order;
-use super::super::shard::is_float;
 use super::layout::{tensor, unsupported};
 use crate::error::Result;
 use crate::weight::{G_IDX, PACKED, SCALE, SHAPE, ZERO_POINT};
@@ -40,18 +39,13 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
     let [n, k] = shape;
     let entry = tensor(files, &packed)?;
     let words = [n, k.div_ceil(CODES)];
-    if entry.dtype != Dtype::I32 || entry.shape != words {
-        let (dtype, got) = (entry.dtype, &entry.shape);
-        if dtype == Dtype::I32 && got[..] == [n, k.div_ceil(4)] {
-            return Err(unsupported(FORMAT, "4 bits", weight, "8 bits"));
-        }
-        let expected = format!("I32 {words:?}, for {shape:?}");
-        return Err(invalid(&packed, expected, format!("{dtype} {got:?}")));
+    if entry.dtype == Dtype::I32 && entry.shape != words && entry.shape == [n, k.div_ceil(4)] {
+        return Err(unsupported(FORMAT, "4 bits", weight, "8 bits"));
     }
+    let of_weight = format!(", for {shape:?}");
+    entry.check(&packed, Dtype::I32, &words, &of_weight)?;
     let scales = tensor(files, &scale)?;
-    if !is_float(scales.dtype) {
-        return Err(invalid(&scale, "a float dtype", scales.dtype.to_string()));
-    }
+    scales.check_float(&scale)?;
     let &[_, groups] = &scales.shape[..] else {
         let expected = format!("[{n}, groups]");
         return Err(invalid(&scale, expected, format!("{:?}", scales.shape)));
@@ -64,10 +58,7 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
     pack(files, (&packed, weight), Axis::Columns, shape)?;
     if let Some((_, zeros)) = files.find(&zero_point) {
         let words = [n.div_ceil(CODES), groups];
-        if zeros.dtype != Dtype::I32 || zeros.shape != words {
-            let got = format!("{} {:?}", zeros.dtype, zeros.shape);
-            return Err(invalid(&zero_point, format!("I32 {words:?}"), got));
-        }
+        zeros.check(&zero_point, Dtype::I32, &words, "")?;
         pack(files, (&zero_point, &zero_point), Axis::Rows, [n, groups])?;
     }
     files.remove(&of(SHAPE));
@@ -103,7 +94,7 @@ fn shape(files: &Files, name: &str) -> Result<[usize; 2]> {
         // The numbers of a weight that is there can be counted.
         [n, k] if n.checked_mul(k.max(1)).is_some() => Ok([n, k]),
         _ => {
-            let got = format!("{} {:?}, {sizes:?}", entry.dtype, entry.shape);
+            let got = format!("{}, {sizes:?}", entry.kind());
             Err(invalid(name, "I64 [2], out_features and in_features", got))
         }
     }

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::super::files::Files;
 use super::super::header::{Encoding, invalid};
-use super::super::shard::is_float;
 use super::layout::{Found, Weight, of_module, tensor, unsupported};
 use crate::error::Result;
 
@@ -75,17 +74,14 @@ fn activations(files: &Files, module: &str, settings: &mut Vec<String>) -> Resul
         let Some((shard, entry)) = files.find(&name) else {
             continue;
         };
-        let is_one = is_float(entry.dtype) && entry.shape.iter().all(|size| *size == 1);
+        let is_one = entry.is_float() && entry.shape.iter().all(|size| *size == 1);
         let values = if is_one {
             shard.floats(&name, entry, 0..1)?
         } else {
             Vec::new()
         };
         if values != [1.] {
-            let got = format!(
-                "{} {:?} {values:?}, a static scale",
-                entry.dtype, entry.shape
-            );
+            let got = format!("{} {values:?}, a static scale", entry.kind());
             return Err(invalid(&name, "1, for float activations", got));
         }
         settings.push(name);

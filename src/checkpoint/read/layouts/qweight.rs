@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::super::files::Files;
 use super::super::header::{Axis, Encoding, Entry, Packing, invalid};
 use super::super::scheme::is_in_order;
-use super::super::shard::is_float;
 use super::layout::{Found, module, of_module, tensor, unsupported};
 use crate::error::Result;
 use crate::weight::{G_IDX, SCALE, ZERO_POINT};
@@ -114,10 +113,7 @@ fn weight(files: &Files, module: &str, library: Library, found: &mut Found) -> R
     let [codes, zeros, scales, order] =
         [QWEIGHT, "qzeros", "scales", ORDER].map(|last| of_module(module, last));
     let of_scales = tensor(files, &scales)?;
-    if !is_float(of_scales.dtype) {
-        let got = of_scales.dtype.to_string();
-        return Err(invalid(&scales, "a float dtype", got));
-    }
+    of_scales.check_float(&scales)?;
     let (groups, n) = match of_scales.shape[..] {
         [groups, n] if groups > 0 => (groups, n),
         ref got => {
@@ -133,8 +129,10 @@ fn weight(files: &Files, module: &str, library: Library, found: &mut Found) -> R
     } else {
         (rows, [rows, n.div_ceil(CODES)])
     };
-    check(&codes, of_codes, words)?;
-    check(&zeros, tensor(files, &zeros)?, [groups, n.div_ceil(CODES)])?;
+    let what = ", codes of 4 bits";
+    of_codes.check(&codes, Dtype::I32, &words, what)?;
+    let words = [groups, n.div_ceil(CODES)];
+    tensor(files, &zeros)?.check(&zeros, Dtype::I32, &words, what)?;
     let weight = of_module(module, "weight");
     if is_gptq && is_in_order(files, &order, groups, k)? {
         found.settings.push(order);
@@ -146,7 +144,7 @@ fn weight(files: &Files, module: &str, library: Library, found: &mut Found) -> R
     }
     if k == 0 || !k.is_multiple_of(groups) {
         let expected = format!("groups of equally many of {k} inputs");
-        return Err(invalid(&scales, expected, groups.to_string()));
+        return Err(invalid(&scales, expected, groups));
     }
     let packing = |axis, offset| Packing {
         axis,
@@ -175,19 +173,6 @@ fn weight(files: &Files, module: &str, library: Library, found: &mut Found) -> R
     let entry = packed(files, &codes, [n, k], packing(axis, 8))?;
     found.packed.push((codes, weight, entry));
     Ok(())
-}
-
-/// Checks a tensor of packed codes.
-fn check(name: &str, entry: &Entry, words: [usize; 2]) -> Result<()> {
-    if entry.dtype == Dtype::I32 && entry.shape == words {
-        return Ok(());
-    }
-    let got = format!("{} {:?}", entry.dtype, entry.shape);
-    Err(invalid(
-        name,
-        format!("I32 {words:?}, codes of 4 bits"),
-        got,
-    ))
 }
 
 fn packed(files: &Files, name: &str, shape: [usize; 2], packing: Packing) -> Result<Entry> {

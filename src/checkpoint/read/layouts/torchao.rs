@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::files::Files;
 use super::super::header::{Encoding, Header, invalid, parse};
 use super::layout::{Found, Weight, of_module, tensor, unsupported};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::qconfig::{DynamicConfig, Granularity};
 use crate::words::brief;
 
@@ -84,11 +84,11 @@ fn described(header: &Header) -> Result<Vec<(String, Described)>> {
     let described = names.into_iter().filter_map(|name| {
         let json = header.metadata.get(&name)?;
         let described = parse(json.as_bytes()).map_err(|got| {
-            Error::from(Fault::MalformedCheckpoint {
-                what: "metadata of torchao",
-                expected: format!("a description of the tensor {:?}", brief(&name, 200)),
+            Error::malformed(
+                "metadata of torchao",
+                format!("a description of the tensor {:?}", brief(&name, 200)),
                 got,
-            })
+            )
         });
         Some(described.map(|described| (name, described)))
     });
