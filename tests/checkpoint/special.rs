@@ -162,6 +162,30 @@ fn hidden_files_of_the_source_are_not_copied() -> Result<()> {
     Ok(())
 }
 
+/// Else each would hold all that were written before it.
+#[test]
+fn quantized_folders_inside_the_source_are_not_copied() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let source = dir.path().join("float");
+    fs::create_dir_all(source.join("2_Dense"))?;
+    let float = write_float(&source)?;
+    fs::copy(&float, source.join("2_Dense/model.safetensors"))?;
+    let opened = Checkpoint::open(&source)?;
+    for (name, spec) in [
+        ("int8", QConfigSpec::int8()),
+        ("int4", QConfigSpec::int4()),
+        ("float16", QConfigSpec::float16()),
+    ] {
+        let model = quantized(&float, &spec.min_params(0))?;
+        checkpoint::save(&model, &opened, source.join(name))?;
+        let entries = fs::read_dir(source.join(name))?.map(|entry| Ok(entry?.file_name()));
+        let mut names = entries.collect::<Result<Vec<_>>>()?;
+        names.sort();
+        assert_eq!(names, ["2_Dense", "model.safetensors"], "{name}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_a_replaced_folder_held_is_not_lost() -> Result<()> {
     let dir = tempfile::tempdir()?;

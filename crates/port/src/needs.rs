@@ -20,6 +20,7 @@ const CRATES: &[&str] = &[
     r#"candle-nn = "0.11""#,
     r#"candle-transformers = "0.11""#,
     r#"rand = "0.9""#,
+    r#"rayon = "1""#,
     r#"serde = { version = "1", features = ["derive"] }"#,
     r#"serde_json = "1""#,
     r#"tracing = "0.1""#,
@@ -80,6 +81,10 @@ fn paths(unit: &Unit<'_>) -> Vec<(usize, Rc<Module>, Vec<String>)> {
     found
 }
 
+/// What replaces `candle-core` in a Cargo.toml that has it: cargo refuses a crate under two names.
+const RENAMED: &str =
+    r#"candle = { package = "candle-core", version = "0.11" } # in place of candle-core"#;
+
 /// The lines that a Cargo.toml lacks for a file.
 pub fn lines(text: &str, manifest: &str) -> Vec<&'static str> {
     let roots = text.match_indices("::").filter_map(|(at, _)| {
@@ -87,18 +92,20 @@ pub fn lines(text: &str, manifest: &str) -> Vec<&'static str> {
         words(before).last().filter(|word| before.ends_with(word))
     });
     let roots: BTreeSet<_> = roots.collect();
-    let is_needed = |line: &&&str| {
-        let name = line.split(' ').next().unwrap_or_default();
-        let name = name.replace('_', "-");
-        let mut lines = manifest.lines();
-        let has = lines.any(|line| {
+    let has = |name: &str| {
+        manifest.lines().any(|line| {
             let key = line.trim_start().replace('_', "-");
-            let rest = key.strip_prefix(&name).unwrap_or("none");
+            let rest = key.strip_prefix(name).unwrap_or("none");
             rest.trim_start().starts_with(['=', '.'])
-        });
-        roots.contains(name.replace('-', "_").as_str()) && !has
+        })
     };
-    CRATES.iter().filter(is_needed).copied().collect()
+    let needed = |line: &'static str| {
+        let name = line.split(' ').next()?.replace('_', "-");
+        let is_needed = roots.contains(name.replace('-', "_").as_str()) && !has(&name);
+        let is_renamed = name == "candle" && has("candle-core");
+        is_needed.then_some(if is_renamed { RENAMED } else { line })
+    };
+    CRATES.iter().filter_map(|line| needed(line)).collect()
 }
 
 #[cfg(test)]
@@ -112,5 +119,8 @@ mod tests {
             lines,
             ["candle = { package = \"candle-core\", version = \"0.11\" }"]
         );
+        let manifest = "[dependencies]\ncandle-core = \"0.11.1\"\ncandle-nn = \"0.11\"\n";
+        let lines = super::lines(text, manifest);
+        assert_eq!(lines, [super::RENAMED, "serde_json = \"1\""]);
     }
 }

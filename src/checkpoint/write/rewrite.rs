@@ -231,8 +231,8 @@ fn axis(source: &Opened, name: &str) -> Axis {
     }
 }
 
-/// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones and the
-/// model's weights in other forms.
+/// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones, the
+/// model's weights in other forms, and quantized checkpoints.
 ///
 /// None of `around` is copied, to which the folders on the way are added.
 fn copy_others(
@@ -258,7 +258,7 @@ fn copy_others(
         let target = to.join(&name);
         if meta.is_dir() && !(hidden || is_own) && depth < MAX_DEPTH {
             let real = path.canonicalize().map_err(failed)?;
-            if around.contains(&real) {
+            if around.contains(&real) || is_output(&path) {
                 continue;
             }
             fs::create_dir(&target).map_err(failed)?;
@@ -274,6 +274,20 @@ fn copy_others(
         }
     }
     Ok(())
+}
+
+/// Whether a folder is a quantized checkpoint of this library: an output beside which others are
+/// written would be in each of them, with all that are in it.
+fn is_output(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return false;
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut shards = paths.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+    shards.any(|path| {
+        let shard = Shard::open(&path);
+        shard.is_ok_and(|shard| shard.header.metadata.contains_key(record::KEY))
+    })
 }
 
 /// The `config.json` with another entry for its quantization; none where there was none.
