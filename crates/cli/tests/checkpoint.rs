@@ -47,6 +47,20 @@ fn float(folder: &TempDir) -> PathBuf {
     path
 }
 
+#[test]
+fn clamped_weights_are_told() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [path, out] = ["float", "out"].map(|name| folder.path().join(name));
+    let weight = Tensor::full(3e38f32, (40, 64), &Device::Cpu)?;
+    safetensors::save(&HashMap::from([("head.weight", weight)]), &path)?;
+    let text = done(&["quantize", "--preset", "float16", "-o"], &[&out, &path]);
+    has(
+        &text,
+        "head.weight: 2560 weights beyond the range of float16 clamped to it",
+    );
+    Ok(())
+}
+
 #[derive(Quantizable)]
 struct Model {
     word_embeddings: nn::Embedding,

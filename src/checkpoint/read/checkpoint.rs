@@ -11,7 +11,10 @@ use super::config::Quantization;
 use super::files::{CONFIG, Files};
 use super::header::{Encoding, Part};
 use super::opened::Opened;
+use super::weights::Kind;
 use crate::error::Result;
+use crate::halves::HalfType;
+use crate::weight::Format;
 use crate::weight::origin::Source;
 
 /// Tensors in safetensors or GGUF files, float or quantized, read when a layer asks for them.
@@ -114,6 +117,18 @@ impl Checkpoint {
     /// bits than float32.
     pub fn is_quantized(&self) -> bool {
         !(self.opened.weights.is_empty() && self.opened.attention.is_empty())
+    }
+
+    /// The weights of which some exceeded the range of their halves, and how many were clamped.
+    #[doc(hidden)]
+    pub fn clamped(&self) -> impl Iterator<Item = (&str, HalfType, usize)> {
+        let found = self.opened.weights.iter();
+        found.filter_map(|(name, kind)| match kind {
+            Kind::Whole(Format::Half {
+                half, saturated, ..
+            }) if *saturated > 0 => Some((&**name, *half, *saturated)),
+            _ => None,
+        })
     }
 
     /// All tensors, by name.

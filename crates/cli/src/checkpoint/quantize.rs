@@ -51,6 +51,13 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
             print::line(format_args!("{name}: {reason}"))?;
         }
     }
+    for (name, half, count) in written.clamped() {
+        let name = print::on_one_line(name);
+        let weights = if count == 1 { "weight" } else { "weights" };
+        print::line(format_args!(
+            "{name}: {count} {weights} beyond the range of {half} clamped to it"
+        ))?;
+    }
     print::line(left(&plan, &tensors, after))?;
     Ok(note.into_iter().try_for_each(print::line)?)
 }
