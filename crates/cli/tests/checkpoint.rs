@@ -21,7 +21,7 @@ fn text(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// What the command prints; it succeeds.
+/// The output of the command, which succeeds.
 #[track_caller]
 fn done(args: &[&str], paths: &[&Path]) -> String {
     let output = dynquant(args, paths);

@@ -81,7 +81,8 @@ fn paths(unit: &Unit<'_>) -> Vec<(usize, Rc<Module>, Vec<String>)> {
     found
 }
 
-/// What replaces `candle-core` in a Cargo.toml that has it: cargo refuses a crate under two names.
+/// A line in place of `candle-core`, where a Cargo.toml has it: cargo refuses a crate under two
+/// names.
 const RENAMED: &str =
     r#"candle = { package = "candle-core", version = "0.11" } # in place of candle-core"#;
 

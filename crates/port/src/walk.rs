@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use syn::visit::{self, Visit};
 
-/// What has nodes.
+/// A tree of nodes.
 pub trait Tree {
     fn walk<'a>(&'a self, nodes: &mut Nodes<'a>);
 }
@@ -78,7 +78,7 @@ macro_rules! kinds {
                 self.module = outer;
             }
 
-            /// Paths in it are those of modules.
+            /// Its paths name modules.
             fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
         }
     };

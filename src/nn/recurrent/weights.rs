@@ -82,8 +82,8 @@ impl Shape {
 }
 
 impl Direction {
-    /// Loads the weights under PyTorch's names, which end in `suffix`: in nothing those of a cell,
-    /// whose steps are single products, of no gates.
+    /// Loads the weights under PyTorch's names, which end in `suffix`. A cell's is empty, and its
+    /// steps are single products, of no gates.
     pub fn load(
         shape: Shape,
         suffix: String,

@@ -17,7 +17,7 @@ pub fn command(args: &[&str], paths: &[&Path]) -> Command {
     command
 }
 
-/// [`command`], by which matrices as small as those of tests are quantized.
+/// [`command`], which quantizes small matrices, too.
 pub fn command_for_small(args: &[&str], paths: &[&Path]) -> Command {
     match args {
         ["quantize", rest @ ..] => {
@@ -31,7 +31,7 @@ pub fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
     command(args, paths).output().unwrap()
 }
 
-/// What the command prints to stdout; it succeeds.
+/// The stdout of the command, which succeeds.
 #[track_caller]
 pub fn printed(args: &[&str], paths: &[&Path]) -> String {
     let output = dynquant(args, paths);
@@ -39,7 +39,7 @@ pub fn printed(args: &[&str], paths: &[&Path]) -> String {
     stdout(&output)
 }
 
-/// What the command says on stderr; it succeeds.
+/// The stderr of the command, which succeeds.
 #[track_caller]
 pub fn said(args: &[&str], paths: &[&Path]) -> String {
     let output = dynquant(args, paths);
