@@ -57,7 +57,7 @@ impl NewFile {
         let folder = folder_of(&path);
         remove_stale(folder);
         let mode = if old.is_some() { 0o600 } else { 0o666 };
-        let file = temporary(mode).tempfile_in(folder)?;
+        let file = temporary(mode).tempfile_in(folder).map_err(bare)?;
         // Where files cannot be locked, none is removed.
         let _ = file.as_file().lock();
         if let Some(old) = old {
@@ -127,7 +127,8 @@ impl NewFolder {
         let old = replaceable(&path, Kind::Folder)?;
         remove_stale(folder_of(&path));
         let mode = if old.is_some() { 0o700 } else { 0o777 };
-        let folder = temporary(mode).tempdir_in(folder_of(&path))?;
+        let folder = temporary(mode).tempdir_in(folder_of(&path));
+        let folder = folder.map_err(bare)?;
         let lock = File::open(folder.path()).inspect(|folder| drop(folder.lock()));
         Ok(Self {
             folder,
@@ -412,6 +413,14 @@ fn temporary(mode: u32) -> Builder<'static, 'static> {
     #[cfg(not(unix))]
     let _ = mode;
     builder
+}
+
+/// The operating system's error, without the name of the temporary file.
+fn bare(error: io::Error) -> io::Error {
+    let cause = error.get_ref().and_then(|own| own.source());
+    let cause = cause.and_then(|own| own.downcast_ref::<io::Error>());
+    let code = cause.and_then(io::Error::raw_os_error);
+    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 fn refused(expected: &str, got: &str) -> io::Error {

@@ -49,6 +49,18 @@ fn a_file_is_replaced_when_it_is_put() {
 }
 
 #[test]
+fn an_error_does_not_name_the_temporary_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missing").join("name");
+    for error in [NewFile::beside(&path).err(), NewFolder::beside(&path).err()] {
+        let error = error.unwrap();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        assert!(!error.to_string().contains(".dynquant-"), "{error}");
+        assert!(std::error::Error::source(&error).is_none());
+    }
+}
+
+#[test]
 fn what_is_no_regular_file_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
