@@ -317,6 +317,11 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
     assert_eq!(template.render(&messages, false)?, "<s>user: hi\n");
     let with_answer = template.render(&messages, true)?;
     assert_eq!(with_answer, "<s>user: hi\nassistant:</s>");
+    let marked = "{% for message in messages %}{%- if loop.index > 1 %}{% break %}{% endif -%}\n\
+        {%- generation -%} {{ message.content }} {% endgeneration %}{% endfor %}!";
+    let marked = Template::new(marked, String::new(), String::new())?;
+    let twice = [&messages[..], &messages].concat();
+    assert_eq!(marked.render(&twice, false)?, "hi !");
     assert!(Template::new("{% for %}", String::new(), String::new()).is_err());
     let refuses = Template::new("{{ raise_exception('no') }}", String::new(), String::new())?;
     let error = refuses.render(&[], true).unwrap_err();
@@ -325,6 +330,33 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
     let endless = Template::new(endless, String::new(), String::new())?;
     let error = endless.render(&messages, true).unwrap_err();
     assert!(format!("{error:#}").contains("out of fuel"), "{error:#}");
+    Ok(())
+}
+
+#[test]
+fn the_template_of_a_folder_is_a_file_or_a_key() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let config = dir.path().join("tokenizer_config.json");
+    for (text, expected) in [
+        ("{}", None),
+        (r#"{"chat_template": "one"}"#, Some("one")),
+        (
+            r#"{"chat_template": [
+                {"name": "rag", "template": "two"},
+                {"name": "default", "template": "three"}
+            ]}"#,
+            Some("three"),
+        ),
+        (
+            r#"{"chat_template": [{"name": "rag", "template": "two"}]}"#,
+            None,
+        ),
+    ] {
+        std::fs::write(&config, text)?;
+        assert_eq!(Template::source(dir.path())?.as_deref(), expected);
+    }
+    std::fs::write(dir.path().join("chat_template.jinja"), "own")?;
+    assert_eq!(Template::source(dir.path())?.as_deref(), Some("own"));
     Ok(())
 }
 

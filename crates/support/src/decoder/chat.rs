@@ -33,7 +33,7 @@ const FUEL: u64 = 5_000_000;
 
 impl Template {
     /// The text of a folder's template, if it has one: a file of its own, or a key of
-    /// `tokenizer_config.json`.
+    /// `tokenizer_config.json`; of several with names, that called `default`.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -48,10 +48,14 @@ impl Template {
             return Ok(None);
         }
         let keys: Map<String, Value> = json::read(&config, "a JSON object")?;
-        Ok(keys
-            .get("chat_template")
-            .and_then(Value::as_str)
-            .map(str::to_owned))
+        Ok(match keys.get("chat_template") {
+            Some(Value::Array(named)) => named
+                .iter()
+                .find(|template| template["name"] == "default")
+                .and_then(|template| template["template"].as_str()),
+            own => own.and_then(Value::as_str),
+        }
+        .map(str::to_owned))
     }
 
     /// A template that may name the tokens at the beginning and at the end.
@@ -71,7 +75,7 @@ impl Template {
         // A text is the same on every day.
         environment.add_function("strftime_now", |_: String| "26 Jul 2024".to_owned());
         environment
-            .add_template_owned(NAME, source.to_owned())
+            .add_template_owned(NAME, without_marks(source))
             .context("chat template: expected a Jinja template")?;
         Ok(Self {
             environment,
@@ -94,4 +98,22 @@ impl Template {
         let template = self.environment.get_template(NAME)?;
         template.render(values).context("chat template")
     }
+}
+
+/// A template without the marks of generated text, which have no effect on a conversation: a
+/// block `generation` becomes one that is always rendered.
+fn without_marks(source: &str) -> String {
+    let mut parts = source.split("{%");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let tag = part.split("%}").next().unwrap_or_default();
+        let part = match tag.trim_matches(['-', '+', ' ', '\n', '\t']) {
+            "generation" => part.replacen("generation", "if true", 1),
+            "endgeneration" => part.replacen("endgeneration", "endif", 1),
+            _ => part.to_owned(),
+        };
+        text += "{%";
+        text += &part;
+    }
+    text
 }
