@@ -188,27 +188,26 @@ fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
     write(&a, DType::F32)?;
     write(&b, DType::F32)?;
     std::fs::copy(&a, &copy)?;
-    let [source, other, copy] = [
-        Checkpoint::open(&a)?,
-        Checkpoint::open(&b)?,
-        Checkpoint::open(&copy)?,
-    ];
-    for spec in [None, Some(QConfigSpec::int8().min_params(0))] {
-        let part = |of: &Checkpoint| -> Result<nn::Linear> {
-            let vb = of.var_builder(DType::F32, &Device::Cpu);
+    let source = Checkpoint::open(&a)?;
+    let specs = [None, Some(QConfigSpec::int8().min_params(0))];
+    for (spec, is_closed) in specs.iter().flat_map(|spec| [(spec, false), (spec, true)]) {
+        let saved = |path: &Path| {
+            let opened = Checkpoint::open(path)?;
+            let vb = opened.var_builder(DType::F32, &Device::Cpu);
             let mut layer = nn::linear(8, 6, vb.pp("query"))?;
             if let Some(spec) = &spec {
                 quantize_dynamic(&mut layer, spec)?;
             }
-            Ok(layer)
+            let kept = (!is_closed).then_some((opened, vb));
+            let saved = checkpoint::save(&layer, &source, &out);
+            drop(kept);
+            Ok::<_, candle_dynquant::Error>(saved)
         };
-        let error = checkpoint::save(&part(&other)?, &source, &out);
-        let error = error
-            .expect_err("a layer of another checkpoint")
-            .to_string();
+        let error = saved(&b)?.expect_err("a layer of another checkpoint");
+        let error = error.to_string();
         assert!(error.contains("another checkpoint"), "{error}");
         // One that has the same tensor is as good.
-        checkpoint::save(&part(&copy)?, &source, &out)?;
+        saved(&copy)??;
     }
     Ok(())
 }
