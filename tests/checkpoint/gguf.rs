@@ -377,7 +377,10 @@ fn sizes_have_limits() -> Result<()> {
             file(1, &[], &[&wide(1 << 58), &[0; 64]]),
             "expected whole blocks of [0, 288230376151711744]",
         ),
-        (file(1 << 20, &[], &[]), "failed to fill whole buffer"),
+        (
+            file(1 << 20, &[], &[]),
+            "expected what it says of its tensors, got the end of the file",
+        ),
         (
             file((1 << 20) + 1, &[], &[]),
             "expected at most 1048576 tensors, got 1048577",

@@ -3,7 +3,7 @@
 //! Sizes come before what they are of, so nothing is allocated by them that the file does not have.
 
 use std::fmt::Display;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 
 use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
@@ -128,7 +128,11 @@ fn check_places(mut places: Vec<(u64, u64, String)>) -> Result<()> {
 impl<R: BufRead> Source<R> {
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
-        self.from.read_exact(&mut bytes).map_err(reading)?;
+        let read = self.from.read_exact(&mut bytes);
+        read.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => ended(),
+            _ => reading(error),
+        })?;
         self.at += N as u64;
         Ok(bytes)
     }
@@ -144,7 +148,7 @@ impl<R: BufRead> Source<R> {
     fn skip(&mut self, bytes: u64) -> Result<()> {
         let skipped = std::io::copy(&mut (&mut self.from).take(bytes), &mut std::io::sink());
         if skipped.map_err(reading)? < bytes {
-            return Err(reading(std::io::ErrorKind::UnexpectedEof.into()));
+            return Err(ended());
         }
         self.at += bytes;
         Ok(())
@@ -159,7 +163,7 @@ impl<R: BufRead> Source<R> {
         let mut bytes = Vec::new();
         let read = (&mut self.from).take(length).read_to_end(&mut bytes);
         if (read.map_err(reading)? as u64) < length {
-            return Err(reading(std::io::ErrorKind::UnexpectedEof.into()));
+            return Err(ended());
         }
         self.at += length;
         String::from_utf8(bytes).map_err(|error| {
@@ -307,6 +311,10 @@ impl Described {
         tensors.push((name, part(Part::Codes, Dtype::I8, [n, k], left)));
         Ok(tensors)
     }
+}
+
+fn ended() -> Error {
+    malformed("what it says of its tensors", "the end of the file")
 }
 
 fn malformed(expected: impl Display, got: impl Display) -> Error {
