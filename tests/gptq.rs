@@ -219,6 +219,13 @@ fn an_error_leaves_the_model_as_it_was() {
     let config = GptqConfig::new(QConfigSpec::int8());
     let error = gptq(&mut model, &config, |model| model.run(&xs)).unwrap_err();
     assert!(error.to_string().contains("in groups"), "{error}");
+    let error = gptq(&mut model, &int4(), |_| Ok(())).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("invalid run: expected inputs"),
+        "{error}"
+    );
     assert!(model.is_float());
     let mut none: Vec<nn::Linear> = Vec::new();
     assert!(gptq(&mut none, &int4(), |_| Ok(())).is_err());

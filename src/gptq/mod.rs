@@ -70,8 +70,9 @@ use report::RoundedReason;
 /// instruction set.
 ///
 /// # Errors
-/// As [`quantize_dynamic`](crate::quantize_dynamic), and when `run` fails, an input is NaN or
-/// infinite, the spec quantizes no layer in groups, or the damping is not above 0 or too little.
+/// As [`quantize_dynamic`](crate::quantize_dynamic), and when `run` fails or reaches no layer in
+/// groups, an input is NaN or infinite, the spec quantizes no layer in groups, or the damping is
+/// not above 0 or too little.
 pub fn gptq<M, T>(
     model: &mut M,
     config: &GptqConfig,
@@ -92,15 +93,21 @@ where
     let mut runs = 0;
     let make = |model: &mut M, survey: &Survey, decisions: &[Decision]| {
         let mut places = places(survey, decisions, &mut made.rounded)?;
+        let mut is_reached = places.is_empty();
         while !places.is_empty() {
             let rest = places.split_off(at_once(&places, config.memory));
             let inputs = collect(model, made.isa, &places, &mut run)?;
+            is_reached |= inputs.iter().any(|inputs| inputs.rows > 0 || !inputs.fits);
             made.inputs = (places.into_iter().zip(inputs))
                 .map(|(place, inputs)| (place.path, (place.qconfig, inputs)))
                 .collect();
             Walk::over(model, &mut made)?;
             runs += 1;
             places = rest;
+        }
+        if !is_reached {
+            let expected = "inputs for a layer in groups, from a call of the given model";
+            return Err(Error::argument("run", expected, "none"));
         }
         Ok(std::mem::take(&mut made.layers))
     };
