@@ -55,7 +55,7 @@ const MAX_TEXT: u64 = 64 << 20;
 ///
 /// Without arguments it runs the small Llama in assets/decoder.
 #[derive(Parser, Debug)]
-#[command(name = "generate", version)]
+#[command(name = "generate", version, allow_negative_numbers = true)]
 struct Args {
     /// A folder with config.json, tokenizer.json and weights, or a GGUF file
     #[arg(long, value_name = "PATH")]

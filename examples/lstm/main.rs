@@ -67,7 +67,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 ///
 /// Without arguments it runs the LSTM in assets/lstm on held-out chapters.
 #[derive(Parser, Debug)]
-#[command(name = "lstm", version)]
+#[command(name = "lstm", version, allow_negative_numbers = true)]
 struct Args {
     /// A folder with config.json, vocab.json, lstm.safetensors or gru.safetensors, and heldout.txt
     #[arg(long, value_name = "DIR")]

@@ -315,12 +315,19 @@ fn mistakes_are_named_and_change_nothing() -> Result<()> {
     fs::write(&out, "old")?;
     let broken = folder.path().join("broken.safetensors");
     fs::write(&broken, &fs::read(&float)?[..100])?;
-    let cases: [(&[&str], &Path, &str); 6] = [
+    let empty = folder.path().join("empty.safetensors");
+    fs::write(&empty, b"\x02\0\0\0\0\0\0\0{}")?;
+    let cases: [(&[&str], &Path, &str); 7] = [
         (&["--preset", "int9"], &float, "int9"),
         (&["--exclude", "heed"], &float, "head"),
         (&["--linear", "hed"], &float, "did you mean `head`?"),
         (&["--spec", "nothing.yaml"], &float, "nothing.yaml"),
         (&[], &broken, "broken.safetensors"),
+        (
+            &[],
+            &empty,
+            "expected one with a matrix called `name.weight`",
+        ),
         (&[], Path::new("nowhere"), "cannot open"),
     ];
     for (args, source, expected) in cases {

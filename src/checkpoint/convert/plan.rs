@@ -151,6 +151,10 @@ impl Plan {
             let got = format!("the quantized weight {name:?}");
             return Err(Error::argument("checkpoint", "one that is float", got));
         }
+        if found.is_empty() {
+            let expected = "one with a matrix called `name.weight`";
+            return Err(Error::argument("checkpoint", expected, "one without"));
+        }
         let leaf = |layer| Leaf {
             layer,
             source: source.clone(),
