@@ -322,6 +322,10 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
     let marked = Template::new(marked, String::new(), String::new())?;
     let twice = [&messages[..], &messages].concat();
     assert_eq!(marked.render(&twice, false)?, "hi !");
+    let dated = Template::new("{{ strftime_now('%Y') }}", String::new(), String::new())?;
+    assert!(dated.render(&[], false)?.parse::<u32>()? >= 2026);
+    let dated = Template::new("{{ strftime_now('%!') }}", String::new(), String::new())?;
+    assert!(dated.render(&[], false).is_err());
     assert!(Template::new("{% for %}", String::new(), String::new()).is_err());
     let refuses = Template::new("{{ raise_exception('no') }}", String::new(), String::new())?;
     let error = refuses.render(&[], true).unwrap_err();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use candle_dynquant_io::input;
+use jiff::{ZonedDateTime, fmt::strtime};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
@@ -72,8 +73,10 @@ impl Template {
         environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, text))
         });
-        // A text is the same on every day.
-        environment.add_function("strftime_now", |_: String| "26 Jul 2024".to_owned());
+        environment.add_function("strftime_now", |format: String| {
+            let now = strtime::format(&format, &ZonedDateTime::now());
+            now.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+        });
         environment
             .add_template_owned(NAME, without_marks(source))
             .context("chat template: expected a Jinja template")?;
