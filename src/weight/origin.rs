@@ -51,6 +51,10 @@ pub(crate) trait Source: Send + Sync {
 
     /// The format of a quantized weight.
     fn format(&self, name: &str) -> Option<Format>;
+
+    /// Some bytes from the middle of a tensor, at least one if it has any: of its elements as f32,
+    /// or of the file if it is quantized.
+    fn sample(&self, name: &str) -> Result<Vec<u8>>;
 }
 
 /// The contents of a quantized weight of a checkpoint.
@@ -76,8 +80,8 @@ pub(crate) struct Origin {
     pub dims: Arc<[usize]>,
     pub part: Part,
     source: Weak<dyn Source>,
-    /// Bits of a few elements of the tensor: what is known of it after the checkpoint is closed.
-    sample: Arc<[u32]>,
+    /// A sample of the tensor: what is known of it after the checkpoint is closed.
+    sample: Arc<[u8]>,
 }
 
 /// A tensor that was handed out.
@@ -185,19 +189,6 @@ fn equals_block(matrix: &Tensor, part: Part, values: Vec<f32>) -> Result<bool> {
     Ok(own.all(|(value, at)| *value == expected[at - part.offset]))
 }
 
-fn element_bits(name: &str, range: Range<usize>, source: &dyn Source) -> Result<Vec<u32>> {
-    let values = source.elements(name, range)?;
-    Ok(values.into_iter().map(f32::to_bits).collect())
-}
-
-/// The bits of elements from the middle of a tensor.
-fn sample(name: &str, dims: &[usize], source: &dyn Source) -> Result<Vec<u32>> {
-    const MAX: usize = 64;
-    let count = dims.iter().product::<usize>();
-    let first = count.saturating_sub(MAX) / 2;
-    element_bits(name, first..count.min(first + MAX), source)
-}
-
 impl Handed {
     /// The format of the weight that it describes.
     pub fn format(&self) -> Option<Format> {
@@ -212,7 +203,7 @@ impl Handed {
 
     fn origin(self, part: Part) -> Origin {
         let source = self.source.upgrade();
-        let sample = source.and_then(|source| sample(&self.name, &self.dims, &*source).ok());
+        let sample = source.and_then(|source| source.sample(&self.name).ok());
         Origin {
             name: self.name,
             dims: self.dims,
@@ -308,7 +299,7 @@ impl Origin {
     pub fn differs_in(&self, source: &dyn Source) -> Result<bool> {
         let Some(own) = self.source.upgrade() else {
             let is_known = !self.sample.is_empty();
-            return Ok(is_known && *self.sample != sample(&self.name, &self.dims, source)?);
+            return Ok(is_known && *self.sample != source.sample(&self.name)?);
         };
         if std::ptr::addr_eq(Arc::as_ptr(&own), std::ptr::from_ref(source)) {
             return Ok(false);
@@ -316,8 +307,9 @@ impl Origin {
         let count = self.dims.iter().product();
         for first in (0..count).step_by(BLOCK) {
             let range = first..count.min(first + BLOCK);
-            let [a, b] = [&*own, source].map(|of| element_bits(&self.name, range.clone(), of));
-            if a? != b? {
+            let [a, b] = [&*own, source].map(|of| of.elements(&self.name, range.clone()));
+            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits);
+            if !bits(a?).eq(bits(b?)) {
                 return Ok(true);
             }
         }

@@ -209,6 +209,22 @@ fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
         // One that has the same tensor is as good.
         saved(&copy)??;
     }
+    // Quantized ones, closed.
+    let load = |path: &Path| {
+        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+        nn::linear(8, 6, vb.pp("query"))
+    };
+    let [a8, b8] = ["a8", "b8"].map(|name| dir.path().join(name));
+    for (float, int8) in [(&a, &a8), (&b, &b8)] {
+        let mut layer = load(float)?;
+        quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0))?;
+        checkpoint::save(&layer, &Checkpoint::open(float)?, int8)?;
+    }
+    let layer = load(&a8)?;
+    checkpoint::save(&layer, &Checkpoint::open(&a8)?, &out)?;
+    let error = checkpoint::save(&layer, &Checkpoint::open(&b8)?, &out);
+    let error = error.expect_err("another checkpoint").to_string();
+    assert!(error.contains("another checkpoint"), "{error}");
     Ok(())
 }
 

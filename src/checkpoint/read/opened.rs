@@ -120,6 +120,24 @@ impl Source for Opened {
         }
     }
 
+    fn sample(&self, name: &str) -> Result<Vec<u8>> {
+        const ELEMENTS: usize = 64;
+        let (shard, entry) = self.tensor(name)?;
+        if !self.weights.contains_key(name) {
+            let first = entry.elements().saturating_sub(ELEMENTS) / 2;
+            let range = first..entry.elements().min(first + ELEMENTS);
+            let values = self.elements(name, range)?;
+            return Ok(values.into_iter().flat_map(f32::to_le_bytes).collect());
+        }
+        let mut bytes = Vec::new();
+        let length = entry.bytes.min(4 * ELEMENTS as u64);
+        shard.read(entry.start + (entry.bytes - length) / 2, length, |chunk| {
+            bytes.extend_from_slice(chunk);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
     fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>> {
         let Some(Kind::Whole(format)) = self.weights.get(name) else {
             return Ok(None);
