@@ -46,7 +46,9 @@ fi
 echo "building" >&2
 rivals=()
 if [ -d target/tei ]; then
-    cargo build --release --quiet --locked --manifest-path apps/embed/benches/tei/Cargo.toml --target-dir target/tei-build
+    # Dependencies in the versions of its own.
+    cp target/tei/Cargo.lock apps/embed/benches/tei/Cargo.lock
+    cargo build --release --quiet --manifest-path apps/embed/benches/tei/Cargo.toml --target-dir target/tei-build
     rivals=(--tei target/tei-build/release/tei)
 fi
 ours="$(cargo build --release --message-format=json --quiet --manifest-path apps/Cargo.toml --target-dir target \
