@@ -19,7 +19,7 @@ use std::ops::Range;
 use super::activation::Activation;
 use super::attention_int8::encode;
 use super::fetch::{Ahead, claim, fetch_blocks};
-use super::float_vector::Register;
+use super::float_vector::{Register, forward};
 use super::number::Number;
 use super::product::{Group, Part, Product, Sink};
 use crate::packed::Panel;
@@ -159,39 +159,18 @@ where
     type Codes = Codes;
     type Float = R;
 
-    #[inline(always)]
-    fn start(self, less: i32) -> Int {
-        (self.start)(less)
-    }
-
-    #[inline(always)]
-    fn load(self, codes: &[u8; BYTES]) -> [Codes; PER] {
-        (self.load)(codes)
-    }
-
-    #[inline(always)]
-    fn dot(self, acc: Int, codes: Codes, xs: [u8; 4]) -> Int {
-        (self.dot)(acc, codes, xs)
-    }
-
-    #[inline(always)]
-    fn float(self, acc: Int, less: i32) -> R::V {
-        (self.float)(acc, less)
-    }
-
-    #[inline(always)]
-    fn widen(self, halves: &[[u8; 2]; LANES]) -> R::V {
-        (self.widen)(halves)
+    forward! {
+        start(less: i32) -> Int;
+        load(codes: &[u8; BYTES]) -> [Codes; PER];
+        dot(acc: Int, codes: Codes, xs: [u8; 4]) -> Int;
+        float(acc: Int, less: i32) -> R::V;
+        widen(halves: &[[u8; 2]; LANES]) -> R::V;
+        activate(activation: Activation, xs: &mut [f32]);
     }
 
     #[inline(always)]
     fn floats(self) -> R {
         self.floats
-    }
-
-    #[inline(always)]
-    fn activate(self, activation: Activation, xs: &mut [f32]) {
-        (self.activate)(activation, xs);
     }
 }
 
