@@ -1,6 +1,6 @@
 //! An activation function of all elements of a slice.
 
-use crate::arch::op::ActivateTo;
+use crate::arch::op::activate_to;
 use crate::isa::Isa;
 use crate::loops::activation::{Activation, BLOCK};
 use crate::loops::buffer;
@@ -38,12 +38,8 @@ fn apply(isa: Isa, activation: Activation, xs: &[f32], factors: Option<&[f32]>) 
         buffer::filled(xs.len(), |out| {
             threads.for_each_item(out.chunks_mut(share).enumerate(), |(index, out)| {
                 let part = index * share..index * share + out.len();
-                isa.run(ActivateTo {
-                    activation,
-                    xs: &xs[part.clone()],
-                    factors: factors.map(|factors| &factors[part]),
-                    out,
-                });
+                let factors = factors.map(|factors| &factors[part.clone()]);
+                isa.run(activate_to(activation, &xs[part], factors, out));
             });
         })
     }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use half::bf16;
 
 use super::attention_int8;
-use super::convert::WidenBf16;
+use super::convert::widened;
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Block, Heads, Precision, Queries};
 use crate::loops::buffer::{self, Aligned};
@@ -252,7 +252,7 @@ fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut
     };
     for (row, out) in to.chunks_mut(columns.max(1)).enumerate() {
         let values = &from.of(sequence, head, row)[..out.len()];
-        isa.run(WidenBf16 { values, out });
+        isa.run(widened(values, out));
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use crate::arch;
-use crate::arch::op::Op;
+use crate::arch::op::{Op, ops};
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Heads, Queries};
 use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
@@ -229,17 +229,11 @@ impl KeyValues {
             let row = rows.start - all.start;
             let at = head * stride;
             let mut room = Room::take();
-            isa.run(Encode {
-                head,
-                // SAFETY: these rows of the head are this task's.
-                scales: unsafe { scales.part(at + rows.start..at + rows.end) },
-                first: rows.start,
-                k: rows_of(&k, [sequence, kv_head, row]),
-                v: rows_of(&v, [sequence, kv_head, row]),
-                keys,
-                values,
-                room: room.codes(groups, v.columns),
-            });
+            let [k, v] = [&k, &v].map(|of| rows_of(of, [sequence, kv_head, row]));
+            // SAFETY: these rows of the head are this task's.
+            let scales = unsafe { scales.part(at + rows.start..at + rows.end) };
+            let (to, room_of_codes) = ([head, rows.start], room.codes(groups, v.columns));
+            isa.run(encode(to, scales, (k, keys), (v, values), room_of_codes));
             room.keep();
         };
         let elements = heads * all.len() * (k.columns + v.columns);
@@ -262,31 +256,32 @@ fn rows_of<'a>(heads: &Heads<'a>, [sequence, head, row]: [usize; 3]) -> Rows<'a>
     }
 }
 
-/// Writes the codes of successive keys and values of a head, from `first` on.
-struct Encode<'a> {
-    head: usize,
-    first: usize,
-    /// Of the values, one a key.
-    scales: &'a mut [f32],
-    k: Rows<'a>,
-    v: Rows<'a>,
-    keys: HeadsMut<'a>,
-    values: HeadsMut<'a>,
-    room: (&'a mut [[u8; 4]], &'a mut [u8]),
-}
-
-impl Op for Encode<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let (of_key, of_values) = self.room;
-        let (rows, to) = (self.scales.len(), [self.head, self.first]);
+ops! {
+    /// Writes the codes of successive keys and values of a head, from a row `to` on, and scales of the
+    /// values, one a key.
+    fn encode(
+        to: [usize; 2],
+        scales: &'a mut [f32],
+        keys: (Rows<'a>, HeadsMut<'a>),
+        values: (Rows<'a>, HeadsMut<'a>),
+        room: (&'a mut [[u8; 4]], &'a mut [u8]),
+    ) {
         // SAFETY: these keys and values are the task's.
         unsafe {
-            loops::keys::<N>(self.k, rows, to, of_key, self.keys);
-            loops::values::<N>(self.v, to, of_values, self.scales, self.values);
+            loops::keys::<N>(keys.0, scales.len(), to, room.0, keys.1);
+            loops::values::<N>(values.0, to, room.1, scales, values.1);
         }
+    }
+
+    /// Writes the codes of queries, so many groups for each; `scale` is that of the scores, and whether
+    /// sums of codes are asked for.
+    fn encode_queries(
+        from: Rows<'a>,
+        scale: (f32, bool),
+        codes: (&'a mut [[u8; 4]], usize),
+        of_rows: &'a mut [Row],
+    ) {
+        loops::queries::<N>(from, scale, codes, of_rows);
     }
 }
 
@@ -466,12 +461,9 @@ impl Task<'_> {
         let mut all_scores = Aligned::take(&ALL_SCORES);
         let [scores] = all_scores.split([height * stride]);
 
-        isa.run(EncodeQueries {
-            from: rows_of(&queries.q, [sequence, head, rows.start]),
-            scale: (queries.scale, kv.keys.has_zero_points()),
-            codes: (&mut *codes, of_key),
-            of_rows: &mut *of_rows,
-        });
+        let from = rows_of(&queries.q, [sequence, head, rows.start]);
+        let scale = (queries.scale, kv.keys.has_zero_points());
+        isa.run(encode_queries(from, scale, (codes, of_key), of_rows));
         let part = |panels| Part {
             rows: 0..height,
             panels,
@@ -525,25 +517,6 @@ fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<
         rhs,
         groups: lhs.len() / m,
         activation: None,
-    }
-}
-
-/// Writes the codes of queries.
-struct EncodeQueries<'a> {
-    from: Rows<'a>,
-    /// Of the scores; and whether sums of codes are asked for.
-    scale: (f32, bool),
-    /// So many groups for each.
-    codes: (&'a mut [[u8; 4]], usize),
-    of_rows: &'a mut [Row],
-}
-
-impl Op for EncodeQueries<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        loops::queries::<N>(self.from, self.scale, self.codes, self.of_rows);
     }
 }
 

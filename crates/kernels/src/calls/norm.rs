@@ -2,11 +2,10 @@
 
 use std::mem::MaybeUninit;
 
-use crate::arch::op::Op;
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::buffer;
 use crate::loops::norm::{self, Norm};
-use crate::loops::number::Number;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
 
@@ -20,13 +19,8 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
     check(xs, residual, norm);
     let hidden = norm.weight.len();
     let [ys] = each_row(&Threads::of_caller(), xs, hidden, |start, xs, [out]| {
-        isa.run(Normalize {
-            xs,
-            residual: residual.map(|residual| &residual[start..start + hidden]),
-            norm,
-            sum: None,
-            out,
-        });
+        let residual = residual.map(|residual| &residual[start..start + hidden]);
+        isa.run(normalize(xs, residual, norm, None, out));
     });
     ys
 }
@@ -40,13 +34,8 @@ pub fn layer_norm_and_sum(isa: Isa, xs: &[f32], residual: &[f32], norm: Norm<'_>
     let hidden = norm.weight.len();
     let threads = Threads::of_caller();
     each_row(&threads, xs, hidden, |start, xs, [out, sum]| {
-        isa.run(Normalize {
-            xs,
-            residual: Some(&residual[start..start + hidden]),
-            norm,
-            sum: Some(sum),
-            out,
-        });
+        let residual = Some(&residual[start..start + hidden]);
+        isa.run(normalize(xs, residual, norm, Some(sum), out));
     })
 }
 
@@ -74,39 +63,24 @@ fn check(xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) {
 /// If `xs` has no whole rows.
 pub fn softmax(isa: Isa, xs: &[f32], columns: usize) -> Vec<f32> {
     let [ys] = each_row(&Threads::of_caller(), xs, columns, |_, xs, [out]| {
-        isa.run(Softmax { xs, out });
+        isa.run(softmax_row(xs, out));
     });
     ys
 }
 
-struct Normalize<'a> {
-    xs: &'a [f32],
-    residual: Option<&'a [f32]>,
-    norm: Norm<'a>,
-    sum: Option<&'a mut [MaybeUninit<f32>]>,
-    out: &'a mut [MaybeUninit<f32>],
-}
-
-impl Op for Normalize<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        norm::normalize::<N>(self.xs, self.residual, self.norm, self.sum, self.out);
+ops! {
+    fn normalize(
+        xs: &'a [f32],
+        residual: Option<&'a [f32]>,
+        norm: Norm<'a>,
+        sum: Option<&'a mut [MaybeUninit<f32>]>,
+        out: &'a mut [MaybeUninit<f32>],
+    ) {
+        norm::normalize::<N>(xs, residual, norm, sum, out);
     }
-}
 
-struct Softmax<'a> {
-    xs: &'a [f32],
-    out: &'a mut [MaybeUninit<f32>],
-}
-
-impl Op for Softmax<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        norm::softmax_row::<N>(self.xs, self.out);
+    fn softmax_row(xs: &'a [f32], out: &'a mut [MaybeUninit<f32>]) {
+        norm::softmax_row::<N>(xs, out);
     }
 }
 

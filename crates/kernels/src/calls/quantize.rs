@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use crate::arch::op::{Extents, Op};
+use crate::arch::op::{Op, ops, take_extents};
 use crate::isa::Isa;
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::number::Number;
@@ -152,11 +152,7 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
     let (mut all, mut extents) = (Extent::EMPTY, [Extent::EMPTY; ROWS]);
     for (values, rows) in values.chunks(ROWS * k).zip(rows.chunks_mut(ROWS)) {
         let extents = &mut extents[..rows.len()];
-        isa.run(Extents {
-            k,
-            values,
-            extents: &mut *extents,
-        });
+        isa.run(take_extents(k, values, extents));
         for (extent, row) in extents.iter().zip(rows) {
             *row = NOT_FINITE;
             if extent.finite {
@@ -247,13 +243,8 @@ pub fn round(
 ) {
     let (k, width, alternate) = (rhs.k(), rhs.groups(), rhs.alternates());
     each_part(threads, rhs, lhs, room, |lhs, groups, rows| {
-        rhs.isa().run(Round {
-            k,
-            width,
-            alternate,
-            lhs,
-            groups,
-        });
+        rhs.isa()
+            .run(round_rows([k, width], alternate, lhs, groups));
         rows.fill(Row::PLAIN);
     });
 }
@@ -269,53 +260,25 @@ pub fn blocks(
     let k = rhs.k();
     let per_row = matches!(rhs.element(), Element::Blocks { per_row: true, .. });
     each_part(threads, rhs, lhs, room, |rows, blocks, _| {
-        rhs.isa().run(EncodeBlocks {
-            k,
-            per_row,
-            rows,
-            blocks,
-        });
+        rhs.isa().run(encode_blocks(k, per_row, rows, blocks));
     });
 }
 
-/// Codes with a scale for each block of a row, or for the whole row.
-struct EncodeBlocks<'a> {
-    k: usize,
-    per_row: bool,
-    rows: &'a [f32],
-    blocks: &'a mut [RowBlock],
-}
-
-impl Op for EncodeBlocks<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        blocks::encode_rows::<N>(self.k, self.rows, self.per_row, self.blocks);
+ops! {
+    /// Codes with a scale for each block of a row, or for the whole row.
+    fn encode_blocks(k: usize, per_row: bool, rows: &'a [f32], blocks: &'a mut [RowBlock]) {
+        blocks::encode_rows::<N>(k, rows, per_row, blocks);
     }
-}
 
-struct Round<'a> {
-    k: usize,
-    width: usize,
-    alternate: bool,
-    lhs: &'a [f32],
-    groups: &'a mut [Pair],
-}
-
-impl Op for Round<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let k = self.k.max(1);
-        let groups = self.groups.chunks_exact_mut(self.width.max(1));
-        for (lhs, groups) in self.lhs.chunks_exact(k).zip(groups) {
+    /// Rounds rows of so many inputs and pairs.
+    fn round_rows(sizes: [usize; 2], alternate: bool, lhs: &'a [f32], groups: &'a mut [Pair]) {
+        let [k, width] = sizes.map(|size| size.max(1));
+        for (lhs, groups) in lhs.chunks_exact(k).zip(groups.chunks_exact_mut(width)) {
             let (to, rest) = groups.as_flattened_mut().split_at_mut(k);
             convert::round_bf16(lhs, to);
             // The last pairs are filled up: any number may have been there.
             rest.fill([0; 2]);
-            if self.alternate {
+            if alternate {
                 convert::alternate(groups);
             }
         }

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use half::{bf16, f16};
 
 use super::lookup::for_each_row;
-use crate::arch::op::Extents;
+use crate::arch::op::take_extents;
 use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::loops::encode::{self, Coding, Half};
@@ -27,7 +27,7 @@ use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
-use ops::{AsTheyAre, Codes, Codings, Distances, EncodeRow, Halved, Pack, Source};
+use ops::{AsTheyAre, Codes, Codings, Halved, Pack, Source, distances, encode_row};
 
 /// Values whose extent is taken together where rows do not matter.
 pub const PART: usize = 16_384;
@@ -52,8 +52,7 @@ impl Channels<'_> {
     pub fn extents(&self) -> Result<Vec<Extent>> {
         let (k, values) = (self.k, self.values);
         let mut out = vec![Extent::EMPTY; self.range.len()];
-        let extents = &mut out[..];
-        self.isa.run(Extents { k, values, extents });
+        self.isa.run(take_extents(k, values, &mut out));
         if out.iter().all(|extent| extent.finite) {
             Ok(out)
         } else {
@@ -297,11 +296,7 @@ pub fn encode_rows(
     let mut codes = vec![0; values.len()];
     for_each_row(&mut codes, k, |row, codes| {
         let (values, coding) = (&values[row * k..][..k], coding(row));
-        isa.run(EncodeRow {
-            values,
-            coding,
-            codes,
-        });
+        isa.run(encode_row(values, coding, codes));
     });
     codes
 }
@@ -338,7 +333,7 @@ pub fn extents(isa: Isa, k: usize, values: &[f32]) -> Vec<Extent> {
     let height = out.len().div_ceil(tasks).max(1);
     let parts = values.chunks(height * k).zip(out.chunks_mut(height));
     threads.for_each_item(parts, |(values, extents)| {
-        isa.run(Extents { k, values, extents });
+        isa.run(take_extents(k, values, extents));
     });
     out
 }
@@ -404,7 +399,7 @@ fn check_sums(channels: &Channels<'_>, codings: &[Coding]) -> Result<()> {
     }
     let rows = channels.values.chunks_exact(channels.k);
     for ((channel, values), &coding) in channels.range.clone().zip(rows).zip(codings) {
-        let got = MAX * channels.isa.run(Distances { values, coding });
+        let got = MAX * channels.isa.run(distances(values, coding));
         if got > i32::MAX.into() {
             return Err(Error::AccumulatorOverflow { channel, got });
         }
