@@ -18,13 +18,15 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(pub(crate) Kind);
 
-/// Passes the table of all instruction sets, the slowest first, to the macro `$rows`.
+/// Passes the table of all instruction sets, the slowest first, to the macro `$rows`, behind what
+/// else it is given.
 ///
 /// A row has the name in the code, the name in `DYNQUANT_ISA`, where it exists, its registers,
 /// whether this CPU has it, and its module in `arch`.
 macro_rules! instruction_sets {
-    ($rows:ident) => {
+    ($rows:ident $($before:tt)*) => {
         $rows! {
+            $($before)*
             Portable "portable" (all())
                 { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false }
                 true => portable;

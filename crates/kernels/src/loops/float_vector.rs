@@ -62,7 +62,7 @@ pub(super) use forward;
 
 /// A [`Register`] of closures, which have the features of the function they are written in.
 #[derive(Clone, Copy)]
-pub struct Closures<Load, Splat, Add, Fma, Store, Transpose> {
+pub struct RegisterClosures<Load, Splat, Add, Fma, Store, Transpose> {
     pub load: Load,
     pub splat: Splat,
     pub add: Add,
@@ -72,7 +72,7 @@ pub struct Closures<Load, Splat, Add, Fma, Store, Transpose> {
 }
 
 impl<const LANES: usize, V, Load, Splat, Add, Fma, Store, Transpose> Register<LANES>
-    for Closures<Load, Splat, Add, Fma, Store, Transpose>
+    for RegisterClosures<Load, Splat, Add, Fma, Store, Transpose>
 where
     V: Copy,
     Load: Fn(&[f32; LANES]) -> V + Copy,

@@ -9,7 +9,6 @@ use crate::loops::activation::Activation;
 use crate::loops::attention::{Attention, Block};
 use crate::loops::blocks::RowBlock;
 use crate::loops::product::{Pair, Part, Product, Sink};
-use crate::qparams::blocks::Blocks;
 
 pub use super::simd128::widen;
 
@@ -57,12 +56,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     // SAFETY: the contract is the same.
-    unsafe { multiply_blocks_by::<Relaxed>(product, format, out, part, activate) }
+    unsafe { multiply_blocks_by::<Relaxed>(product, out, part, activate) }
 }

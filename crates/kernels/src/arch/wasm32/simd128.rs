@@ -10,15 +10,14 @@ use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
-use crate::loops::blocks::{self, RowBlock};
+use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
-use crate::loops::float_vector;
+use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes};
 use crate::loops::wide;
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]
@@ -252,8 +251,8 @@ pub unsafe fn attend_by<F: Fma, const CAREFUL: bool>(
 }
 
 #[inline(always)]
-fn register<F: Fma>() -> impl float_vector::Register<4, V = v128> {
-    float_vector::Closures {
+fn register<F: Fma>() -> impl Register<4, V = v128> {
+    RegisterClosures {
         load: |from: &[f32; 4]| lanes::load(from),
         splat: |value| f32x4_splat(value),
         add: |left, right| f32x4_add(left, right),
@@ -265,14 +264,9 @@ fn register<F: Fma>() -> impl float_vector::Register<4, V = v128> {
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     // SAFETY: the contract is the same.
-    unsafe { multiply_blocks_by::<Exact>(product, format, out, part, activate) }
+    unsafe { multiply_blocks_by::<Exact>(product, out, part, activate) }
 }
 
 /// A tile of 2 x 8: 4 sums in i32 and 4 in f32, 4 of codes of the 16 registers.
@@ -282,7 +276,6 @@ pub unsafe fn multiply_blocks(
 #[inline(always)]
 pub unsafe fn multiply_blocks_by<F: Fma>(
     product: &Product<'_, RowBlock>,
-    format: Blocks,
     out: &Sink<'_>,
     part: Part,
     activate: impl Fn(Activation, &mut [f32]) + Copy,
@@ -291,16 +284,16 @@ pub unsafe fn multiply_blocks_by<F: Fma>(
     let load = |codes: &[u8; 16]| unsafe { v128_load(codes.as_ptr().cast()) };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if format.bits() == 4 {
+        if product.format().bits() == 4 {
             let halves = |codes: &[u8; 16]| {
                 let codes = load(codes);
                 [v128_and(codes, u8x16_splat(15)), u8x16_shr(codes, 4)]
             };
             let vector = of_blocks::<F, 2>(halves, activate);
-            blocks::multiply::<4, 16, 2, 2, _>(product, format, out, part, vector)
+            blocks::multiply::<4, 16, 2, 2, _>(product, out, part, vector)
         } else {
             let vector = of_blocks::<F, 1>(|codes| [load(codes)], activate);
-            blocks::multiply::<4, 16, 1, 2, _>(product, format, out, part, vector)
+            blocks::multiply::<4, 16, 1, 2, _>(product, out, part, vector)
         }
     }
 }
@@ -310,8 +303,8 @@ pub unsafe fn multiply_blocks_by<F: Fma>(
 fn of_blocks<F: Fma, const PER: usize>(
     load: impl Fn(&[u8; 16]) -> [v128; PER] + Copy,
     activate: impl Fn(Activation, &mut [f32]) + Copy,
-) -> impl blocks::Vector<4, 16, PER> {
-    blocks::Closures {
+) -> impl BlockVector<4, 16, PER> {
+    BlockClosures {
         start: |less| i32x4_shl(i32x4_splat(less), if const { PER == 2 } { 3 } else { 7 }),
         load,
         dot: |acc, codes, xs: [u8; 4]| {

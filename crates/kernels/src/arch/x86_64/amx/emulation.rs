@@ -27,7 +27,6 @@ use crate::loops::factors;
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {
@@ -132,19 +131,14 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     if cpu::avx512_vnni() {
         assert!(install(), "a handler of SIGILL");
         // SAFETY: as in `multiply`.
-        return unsafe { blocks::multiply_blocks(product, format, out, part) };
+        return unsafe { blocks::multiply_blocks(product, out, part) };
     }
     // SAFETY: the contract is the same.
-    unsafe { portable::multiply_blocks_by::<LINE, 64>(product, format, out, part) }
+    unsafe { portable::multiply_blocks_by::<LINE, 64>(product, out, part) }
 }
 
 /// # Safety
