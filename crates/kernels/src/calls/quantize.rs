@@ -4,11 +4,12 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
+use crate::arch;
 use crate::arch::op::{Op, ops, take_extents};
 use crate::isa::Isa;
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::number::Number;
-use crate::loops::product::{Group, Pair, Row};
+use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
 use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert};
 use crate::packed::{Element, Packed};
@@ -60,6 +61,16 @@ impl Codes {
             buffer::keep(&CODES, self);
         }
     }
+
+    /// Room for that many rows and groups of another kind.
+    pub fn room_of<A: Activations>(
+        &mut self,
+        rows: usize,
+        groups: usize,
+    ) -> (&mut [A], &mut [Row]) {
+        let (codes, rows) = self.room(rows, groups * size_of::<A>() / size_of::<[u8; 4]>());
+        (A::of_codes(codes), rows)
+    }
 }
 
 impl<G: Group> Codes<G> {
@@ -75,19 +86,24 @@ impl<G: Group> Codes<G> {
     }
 }
 
-/// Room of codes, for pairs.
-pub fn as_pairs(groups: &mut [[u8; 4]]) -> &mut [Pair] {
-    let (bytes, _) = groups.as_flattened_mut().as_chunks_mut();
-    bytes.as_chunks_mut().0
-}
+/// Groups that activations become for a product.
+pub trait Activations: Group {
+    /// Computes a part of a product of them.
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part);
 
-/// Room of codes, for blocks, each in the place of [`BLOCK_GROUPS`] groups.
-pub fn as_blocks(groups: &mut [[u8; 4]]) -> &mut [RowBlock] {
-    groups.as_chunks_mut().0
-}
+    /// Room of codes as room for these groups.
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self];
 
-/// Groups in whose place a block is.
-pub const BLOCK_GROUPS: usize = size_of::<RowBlock>() / size_of::<[u8; 4]>();
+    /// Writes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on several
+    /// threads if there are some and that is faster.
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        sums: bool,
+        lhs: &[f32],
+        room: (&mut [Self], &mut [Row]),
+    );
+}
 
 /// Calls `write` with rows of `lhs` and the room for what they become: all on this thread, or parts
 /// on several `threads` if that is faster.
@@ -108,43 +124,52 @@ fn each_part<G: Send>(
     threads.for_each_item(parts, |((lhs, rows), groups)| write(lhs, groups, rows));
 }
 
-/// Quantizes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on several
-/// threads if there are some and that is faster.
-pub fn quantize(
-    threads: Option<&Threads>,
-    rhs: &Packed,
-    config: DynamicConfig,
-    sums: bool,
-    lhs: &[f32],
-    (groups, rows): (&mut [[u8; 4]], &mut [Row]),
-) {
-    let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.groups());
-    let of = |extent: Extent| row(config.qparams(extent.min, extent.max));
-    if k == 0 {
-        return rows.fill(of(Extent::EMPTY));
+/// Codes.
+impl Activations for [u8; 4] {
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part) = arch::multiply;
+
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self] {
+        codes
     }
-    let mut common = None;
-    if !config.per_row {
-        let all = Mutex::new(Extent::EMPTY);
-        each_part(threads, rhs, lhs, (groups, rows), |lhs, _, rows| {
-            let own = extent_of_finite(isa, k, lhs, rows);
-            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-            *all = all.union(own);
+
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        sums: bool,
+        lhs: &[f32],
+        (groups, rows): (&mut [Self], &mut [Row]),
+    ) {
+        let Element::Int8(config) = rhs.element() else {
+            unreachable!("codes of activations are for weights of int8");
+        };
+        let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.groups());
+        let of = |extent: Extent| row(config.qparams(extent.min, extent.max));
+        if k == 0 {
+            return rows.fill(of(Extent::EMPTY));
+        }
+        let mut common = None;
+        if !config.per_row {
+            let all = Mutex::new(Extent::EMPTY);
+            each_part(threads, rhs, lhs, (groups, rows), |lhs, _, rows| {
+                let own = extent_of_finite(isa, k, lhs, rows);
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                *all = all.union(own);
+            });
+            common = Some(of(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
+        }
+        each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
+            isa.run(Encode {
+                config,
+                k,
+                width,
+                sums,
+                common,
+                lhs,
+                groups,
+                rows,
+            });
         });
-        common = Some(of(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
     }
-    each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
-        isa.run(Encode {
-            config,
-            k,
-            width,
-            sums,
-            common,
-            lhs,
-            groups,
-            rows,
-        });
-    });
 }
 
 /// The extent of the rows of `k` values that are finite; marks the others in `rows`.
@@ -233,35 +258,50 @@ fn row(qparams: QParams) -> Row {
     }
 }
 
-/// Rounds the rows of `lhs` for products with `rhs`, on several threads if there are some and that
-/// is faster.
-pub fn round(
-    threads: Option<&Threads>,
-    rhs: &Packed,
-    lhs: &[f32],
-    room: (&mut [Pair], &mut [Row]),
-) {
-    let (k, width, alternate) = (rhs.k(), rhs.groups(), rhs.alternates());
-    each_part(threads, rhs, lhs, room, |lhs, groups, rows| {
-        rhs.isa()
-            .run(round_rows([k, width], alternate, lhs, groups));
-        rows.fill(Row::PLAIN);
-    });
+/// Factors in bfloat16.
+impl Activations for Pair {
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part) = arch::multiply_bf16;
+
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self] {
+        let (bytes, _) = codes.as_flattened_mut().as_chunks_mut();
+        bytes.as_chunks_mut().0
+    }
+
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        _: bool,
+        lhs: &[f32],
+        room: (&mut [Self], &mut [Row]),
+    ) {
+        let (sizes, alternate) = ([rhs.k(), rhs.groups()], rhs.alternates());
+        each_part(threads, rhs, lhs, room, |lhs, groups, rows| {
+            rhs.isa().run(round_rows(sizes, alternate, lhs, groups));
+            rows.fill(Row::PLAIN);
+        });
+    }
 }
 
-/// Makes blocks of the rows of `lhs` for products with `rhs`, on several threads if there are some
-/// and that is faster.
-pub fn blocks(
-    threads: Option<&Threads>,
-    rhs: &Packed,
-    lhs: &[f32],
-    room: (&mut [RowBlock], &mut [Row]),
-) {
-    let k = rhs.k();
-    let per_row = matches!(rhs.element(), Element::Blocks { per_row: true, .. });
-    each_part(threads, rhs, lhs, room, |rows, blocks, _| {
-        rhs.isa().run(encode_blocks(k, per_row, rows, blocks));
-    });
+/// Blocks, with a scale each or with one a row.
+impl Activations for RowBlock {
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part) = arch::multiply_blocks;
+
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self] {
+        codes.as_chunks_mut().0
+    }
+
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        _: bool,
+        lhs: &[f32],
+        room: (&mut [Self], &mut [Row]),
+    ) {
+        let per_row = matches!(rhs.element(), Element::Blocks { per_row: true, .. });
+        each_part(threads, rhs, lhs, room, |rows, blocks, _| {
+            rhs.isa().run(encode_blocks(rhs.k(), per_row, rows, blocks));
+        });
+    }
 }
 
 ops! {
