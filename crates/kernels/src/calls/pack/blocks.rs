@@ -1,8 +1,6 @@
 //! Weights in blocks, from floats or from codes.
 
-use std::ops::Range;
-
-use super::{Channels, each_panel};
+use super::{PanelValues, each_panel};
 use crate::arch::op::Op;
 use crate::calls::inputs::InputFactor;
 use crate::error::{Error, Result};
@@ -48,13 +46,7 @@ pub fn pack_blocks(
         "group: expected a multiple of {INPUTS}, got {group}"
     );
     let mut packed = Packed::zeros(isa, per_block(format), k, gates, bias);
-    each_panel(&mut packed, values, |range, values, mut panel| {
-        let channels = Channels {
-            range,
-            isa,
-            k,
-            values,
-        };
+    each_panel(&mut packed, values, |channels, mut panel| {
         let extents = channels.extents()?;
         for (channel, extent) in extents.iter().enumerate() {
             panel.scales[channel] = block_factor(extent.min.abs().max(extent.max.abs()));
@@ -63,7 +55,7 @@ pub fn pack_blocks(
             format,
             k,
             group,
-            values,
+            values: channels.values,
             feedback,
             panel: &mut panel,
         });
@@ -178,8 +170,9 @@ pub fn pack_block_codes(
     sizes::check("scales, [n, blocks]", rhs.scales, &[n, blocks]);
     sizes::check("factors, [n]", rhs.factors, &[n]);
     let mut packed = Packed::zeros(isa, per_block(rhs.format), k, gates, bias);
-    let write = |range: Range<usize>, codes: &[u8], mut panel: PanelMut<'_>| {
-        let channels = codes.chunks_exact(k.max(1)).zip(range).enumerate();
+    let write = |channels: PanelValues<'_, u8>, mut panel: PanelMut<'_>| {
+        let rows = channels.values.chunks_exact(k.max(1));
+        let channels = rows.zip(channels.range).enumerate();
         for (lane, (codes, channel)) in channels {
             panel.scales[lane] = rhs.factors[channel];
             let scales = &rhs.scales[channel * blocks..];

@@ -36,15 +36,15 @@ pub const PART: usize = 16_384;
 const SERIAL_ELEMENTS: usize = 32_768;
 
 /// The channels of a panel, and their values.
-pub struct Channels<'a> {
-    /// The channels of the part.
+pub struct PanelValues<'a, T = f32> {
+    /// The channels.
     pub range: Range<usize>,
     isa: Isa,
     k: usize,
-    values: &'a [f32],
+    values: &'a [T],
 }
 
-impl Channels<'_> {
+impl PanelValues<'_> {
     /// The extent of each.
     ///
     /// # Errors
@@ -58,6 +58,18 @@ impl Channels<'_> {
         } else {
             Err(non_finite(k, values, self.range.start))
         }
+    }
+}
+
+impl<T> PanelValues<'_, T> {
+    /// Writes their elements, in groups of `GROUP` bytes; returns how many were beyond the range.
+    fn pack<const GROUP: usize>(&self, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+        self.isa.run(Pack::<GROUP, _, _> {
+            k: self.k,
+            values: self.values,
+            source,
+            panel,
+        })
     }
 }
 
@@ -77,18 +89,12 @@ pub fn pack_int8<E: From<Error> + Send>(
     values: &[f32],
     bias: &[f32],
     activations: DynamicConfig,
-    codings: impl Fn(&Channels<'_>) -> Result<Vec<Coding>, E> + Sync,
+    codings: impl Fn(&PanelValues<'_>) -> Result<Vec<Coding>, E> + Sync,
 ) -> Result<Packed, E> {
     sizes::check("values, [n, k]", values, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, Element::Int8(activations), k, gates, bias);
     let shift = i32::from(isa.registers().shift);
-    each_panel(&mut packed, values, |range, values, panel| {
-        let channels = Channels {
-            range,
-            isa,
-            k,
-            values,
-        };
+    each_panel(&mut packed, values, |channels, panel| {
         let codings = codings(&channels)?;
         sizes::check("codings, [channels]", &codings, &[channels.range.len()]);
         check_sums(&channels, &codings)?;
@@ -97,13 +103,7 @@ pub fn pack_int8<E: From<Error> + Send>(
             panel.scales[i] = coding.scale;
             panel.zero_points[i] = coding.zero_point;
         }
-        let source = Codings(codings);
-        isa.run(Pack::<4, _, _> {
-            k,
-            values,
-            source,
-            panel,
-        });
+        channels.pack::<4>(Codings(codings), panel);
         Ok::<_, E>(())
     })?;
     Ok(packed.written())
@@ -127,19 +127,13 @@ pub fn pack_codes(
     sizes::check("scales, [n]", int8.scales, &[n]);
     sizes::check("zero points, [n]", int8.zero_points, &[n]);
     let mut packed = Packed::zeros(isa, Element::Int8(activations), k, gates, bias);
-    let Ok(()) = each_panel(&mut packed, int8.codes, |range, values, panel| {
-        let zero_points = &int8.zero_points[range.clone()];
-        for (i, channel) in range.enumerate() {
+    let Ok(()) = each_panel(&mut packed, int8.codes, |channels, panel| {
+        let zero_points = &int8.zero_points[channels.range.clone()];
+        for (i, channel) in channels.range.clone().enumerate() {
             panel.scales[i] = int8.scales[channel];
             panel.zero_points[i] = int8.zero_points[channel] + i32::from(shift);
         }
-        let source = Codes { shift, zero_points };
-        isa.run(Pack::<4, _, _> {
-            k,
-            values,
-            source,
-            panel,
-        });
+        channels.pack::<4>(Codes { shift, zero_points }, panel);
         Ok::<_, Infallible>(())
     });
     packed.written()
@@ -180,17 +174,15 @@ pub fn pack_floats<H: Factor>(
     sizes::check("values, [n, k]", values, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, H::ELEMENT, k, gates, bias);
     let (saturated, below) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    each_panel(&mut packed, values, |range, values, panel| {
-        let channels = Channels {
-            range,
-            isa,
-            k,
-            values,
-        };
+    each_panel(&mut packed, values, |channels, panel| {
         channels.extents()?;
-        let of_panel = H::pack(isa, k, values, Halved::<H>(PhantomData), panel);
+        let of_panel = H::pack(&channels, Halved::<H>(PhantomData), panel);
         saturated.fetch_add(of_panel, Ordering::Relaxed);
-        let underflowed = values.chunks_exact(k.max(1)).map(underflowed::<H>).sum();
+        let underflowed = channels
+            .values
+            .chunks_exact(k.max(1))
+            .map(underflowed::<H>)
+            .sum();
         below.fetch_add(underflowed, Ordering::Relaxed);
         Ok::<_, Error>(())
     })?;
@@ -214,8 +206,8 @@ pub fn pack_halves<H: Factor>(
 ) -> Packed {
     sizes::check("halves, [n, k]", halves, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, H::ELEMENT, k, gates, bias);
-    let Ok(()) = each_panel(&mut packed, halves, |_, values, panel| {
-        H::pack(isa, k, values, AsTheyAre, panel);
+    let Ok(()) = each_panel(&mut packed, halves, |channels, panel| {
+        H::pack(&channels, AsTheyAre, panel);
         Ok::<_, Infallible>(())
     });
     packed.written()
@@ -227,58 +219,25 @@ pub trait Factor: Half {
     const ELEMENT: Element;
 
     /// Writes the elements of a panel; returns how many were beyond the range.
-    fn pack<T>(
-        isa: Isa,
-        k: usize,
-        values: &[T],
-        source: impl Source<T>,
-        panel: PanelMut<'_>,
-    ) -> usize;
+    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize;
 }
 
 impl Factor for f16 {
     const ELEMENT: Element = Element::Float16;
 
-    fn pack<T>(
-        isa: Isa,
-        k: usize,
-        values: &[T],
-        source: impl Source<T>,
-        panel: PanelMut<'_>,
-    ) -> usize {
-        isa.run(Pack::<2, _, _> {
-            k,
-            values,
-            source,
-            panel,
-        })
+    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+        values.pack::<2>(source, panel)
     }
 }
 
 impl Factor for bf16 {
     const ELEMENT: Element = Element::BFloat16;
 
-    fn pack<T>(
-        isa: Isa,
-        k: usize,
-        values: &[T],
-        source: impl Source<T>,
-        panel: PanelMut<'_>,
-    ) -> usize {
-        if isa.registers().alternate {
-            isa.run(Pack::<8, _, _> {
-                k,
-                values,
-                source,
-                panel,
-            })
+    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+        if values.isa.registers().alternate {
+            values.pack::<8>(source, panel)
         } else {
-            isa.run(Pack::<4, _, _> {
-                k,
-                values,
-                source,
-                panel,
-            })
+            values.pack::<4>(source, panel)
         }
     }
 }
@@ -361,20 +320,25 @@ fn non_finite(k: usize, values: &[f32], first_row: usize) -> Error {
     }
 }
 
-/// Calls `task` with the channels of each panel, their values and the panel, on several threads if
+/// Calls `task` with the channels of each panel, and the panel, on several threads if
 /// that is faster; returns the error of the first channels.
 fn each_panel<T: Sync, E: Send>(
     packed: &mut Packed,
     values: &[T],
-    task: impl Fn(Range<usize>, &[T], PanelMut<'_>) -> Result<(), E> + Sync,
+    task: impl Fn(PanelValues<'_, T>, PanelMut<'_>) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
-    let k = packed.k();
+    let (isa, k) = (packed.isa(), packed.k());
     let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
     let task = |panel: PanelMut<'_>| {
         let start = panel.start;
         let range = start..start + panel.channels;
-        let values = &values[range.start * k..range.end * k];
-        if let Err(error) = task(range, values, panel) {
+        let of_panel = PanelValues {
+            values: &values[range.start * k..range.end * k],
+            range,
+            isa,
+            k,
+        };
+        if let Err(error) = task(of_panel, panel) {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             if failed.as_ref().is_none_or(|(first, _)| start < *first) {
                 *failed = Some((start, error));
@@ -391,7 +355,7 @@ fn each_panel<T: Sync, E: Send>(
 }
 
 /// That no dot product of a channel's codes can leave i32.
-fn check_sums(channels: &Channels<'_>, codings: &[Coding]) -> Result<()> {
+fn check_sums(channels: &PanelValues<'_>, codings: &[Coding]) -> Result<()> {
     const MAX: i64 = 255;
     // No distance exceeds 255.
     if MAX * MAX * channels.k as i64 <= i32::MAX.into() {
