@@ -103,14 +103,9 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
         return vec![0.; len];
     }
 
-    let work = [heads, q.rows, k.rows, q.columns.saturating_add(v.columns)];
-    let work = work.into_iter().fold(batch, usize::saturating_mul);
+    let work = attention.queries().multiply_adds(k.rows, v.columns);
     let threads = Threads::of_caller();
-    let count = if work < SERIAL_MACS {
-        1
-    } else {
-        threads.count()
-    };
+    let count = threads.for_work(work, SERIAL_MACS);
     let registers = q.rows.div_ceil(COLUMNS);
     let wanted = TASKS_PER_THREAD * count;
     let blocks = registers.div_ceil(attention.precision.queries_of_task() / COLUMNS);
@@ -172,10 +167,7 @@ pub fn attention_to_bf16(
     assert!(k.rows == v.rows, "k and v: expected one number of keys");
     let (batch, kv_heads) = (queries.batch, queries.kv_heads);
     let [k, v] = [("k", k), ("v", v)].map(|(name, of)| of.checked(name, batch, kv_heads));
-    let (rows, len) = (
-        queries.q.rows,
-        [batch, queries.heads, queries.q.rows, v.columns],
-    );
+    let len = [batch, queries.heads, queries.q.rows, v.columns];
     let len = sizes::length("out", &len);
     if len == 0 || k.rows == 0 {
         return vec![0.; len];
@@ -188,19 +180,8 @@ pub fn attention_to_bf16(
         columns: of.columns,
     };
     let attention = Attention::new(queries, own(k), own(v), Precision::BFloat16).grouped();
-    let work = [
-        queries.heads,
-        rows,
-        k.rows,
-        k.columns.saturating_add(v.columns),
-    ];
-    let work = work.into_iter().fold(batch, usize::saturating_mul);
     let threads = Threads::of_caller();
-    let count = if work < SERIAL_MACS {
-        1
-    } else {
-        threads.count()
-    };
+    let count = threads.for_work(queries.multiply_adds(k.rows, v.columns), SERIAL_MACS);
     // SAFETY: the heads of all sequences are all columns of the output, each once: they fill it,
     // and do not overlap.
     unsafe {

@@ -238,9 +238,8 @@ impl KeyValues {
         };
         let elements = heads * all.len() * (k.columns + v.columns);
         let threads = Threads::of_caller();
-        match threads.count() {
+        match threads.for_work(elements, SERIAL_ELEMENTS) {
             1 => (0..heads * parts).for_each(task),
-            _ if elements < SERIAL_ELEMENTS => (0..heads * parts).for_each(task),
             _ => threads.for_each(heads * parts, false, task),
         }
         self.len = all.end;
@@ -366,14 +365,8 @@ pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
         return vec![0.; len];
     }
 
-    let work = [heads, q.rows, keys, q.columns.saturating_add(value_dim)];
-    let work = work.into_iter().fold(batch, usize::saturating_mul);
     let threads = Threads::of_caller();
-    let count = if work < SERIAL_MACS {
-        1
-    } else {
-        threads.count()
-    };
+    let count = threads.for_work(queries.multiply_adds(keys, value_dim), SERIAL_MACS);
     // Whole tiles of queries for each task, of as many heads as there are.
     let tile = kv.keys.isa().registers().tile_rows;
     let tiles = q.rows.div_ceil(tile);

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::convert;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
 /// Elements below which they are converted on the caller's thread.
 const SERIAL_ELEMENTS: usize = 65_536;
@@ -38,11 +38,7 @@ fn converted<T: Sync, U: Send + Clone + Default>(
 ) -> Vec<U> {
     let mut out = vec![U::default(); values.len()];
     let threads = Threads::of_caller();
-    let tasks = if values.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        TASKS_PER_THREAD * threads.count()
-    };
+    let tasks = threads.tasks(values.len(), SERIAL_ELEMENTS);
     let part = values.len().div_ceil(tasks).max(1);
     let parts = values.chunks(part).zip(out.chunks_mut(part));
     threads.for_each_item(parts, |(values, out)| write(values, out));

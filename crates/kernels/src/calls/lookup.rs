@@ -11,7 +11,7 @@ use crate::loops::dequantize;
 use crate::packed::{Element, Packed};
 use crate::reference::Affine;
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
 /// Elements of a chunk: it fits in L1 beside its codes.
 const CHUNK: usize = 256;
@@ -108,12 +108,7 @@ pub fn for_each_row<T: Send>(out: &mut [T], k: usize, write: impl Fn(usize, &mut
         return;
     }
     let threads = Threads::of_caller();
-    let tasks = if out.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        rows.min(TASKS_PER_THREAD * threads.count())
-    };
-    let height = rows.div_ceil(tasks.max(1)).max(1);
+    let height = rows.div_ceil(threads.tasks(out.len(), SERIAL_ELEMENTS));
     let parts = out.chunks_mut(height * k).enumerate();
     threads.for_each_item(parts, |(part, rows)| {
         for (row, out) in rows.chunks_mut(k).enumerate() {

@@ -7,7 +7,7 @@ use crate::isa::Isa;
 use crate::loops::buffer;
 use crate::loops::norm::{self, Norm};
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` of each row of `xs`, or of
 /// `xs + residual * residual_weight`; the mean counts as zero where the norm is not centered.
@@ -100,11 +100,7 @@ fn each_row<const N: usize>(
     if rows == 0 {
         return std::array::from_fn(|_| Vec::new());
     }
-    let tasks = if xs.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        TASKS_PER_THREAD * threads.count()
-    };
+    let tasks = threads.tasks(xs.len(), SERIAL_ELEMENTS);
     let height = rows.div_ceil(tasks).max(1);
     // SAFETY: all rows of all parts are written.
     unsafe {

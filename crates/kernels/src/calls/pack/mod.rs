@@ -26,7 +26,7 @@ use crate::packed::{Element, Packed, PanelMut};
 use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 use ops::{AsTheyAre, Codes, Codings, Halved, Pack, Source, distances, encode_row};
 
 /// Values whose extent is taken together where rows do not matter.
@@ -284,11 +284,7 @@ pub fn extents(isa: Isa, k: usize, values: &[f32]) -> Vec<Extent> {
     let k = k.max(1);
     let mut out = vec![Extent::EMPTY; values.len().div_ceil(k)];
     let threads = Threads::of_caller();
-    let tasks = if values.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        TASKS_PER_THREAD * threads.count()
-    };
+    let tasks = threads.tasks(values.len(), SERIAL_ELEMENTS);
     let height = out.len().div_ceil(tasks).max(1);
     let parts = values.chunks(height * k).zip(out.chunks_mut(height));
     threads.for_each_item(parts, |(values, extents)| {
