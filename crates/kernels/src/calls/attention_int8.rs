@@ -324,16 +324,16 @@ fn grow(codes: &mut Vec<[u8; 4]>, len: usize) {
 
 /// [`attention`](super::attention::attention) by codes of this call.
 pub(super) fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
-    let Attention { q, k, v, .. } = attention;
-    let heads = [attention.batch, attention.kv_heads];
+    let Attention { queries, k, v, .. } = attention;
+    let heads = [queries.batch, queries.kv_heads];
     let kept = buffer::take(&KEY_VALUES);
-    let columns = [q.columns, v.columns];
+    let columns = [k.columns, v.columns];
     let mut kv = match kept {
         Some(kept) => kept.cleared(isa, heads, columns, k.rows),
         None => KeyValues::new(isa, heads, columns, k.rows),
     };
     kv.append(k, v);
-    let out = attend(attention.queries(), &kv);
+    let out = attend(queries, &kv);
     if kv.bytes() <= KEPT_BYTES {
         buffer::keep(&KEY_VALUES, Some(kv));
     }

@@ -158,7 +158,7 @@ pub unsafe fn attend<
 ) -> bool {
     let register = factors.register();
     let (k, v) = (attention.k, attention.v);
-    let (head_dim, value_dim) = (attention.q.columns, v.columns);
+    let (head_dim, value_dim) = (attention.queries.q.columns, v.columns);
     let shared = task.of_keys(attention);
     let rows = [
         head_dim.next_multiple_of(F::TOGETHER),
@@ -265,10 +265,10 @@ fn add<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>, const 
     };
     product::<LANES, NV, F, CAREFUL>(factors, left, right);
     let scores = &mut room[..keys * width];
-    if let Some(of) = attention.mask {
+    if let Some(of) = attention.queries.mask {
         add_mask(of, block, start, (scores, width), mask, register);
     }
-    if attention.causal {
+    if attention.queries.causal {
         exclude_later(attention, block, start, (scores, width));
     }
     if CAREFUL {
@@ -375,17 +375,17 @@ fn scaled_queries<const LANES: usize>(
     (q_t, width): (&mut [f32], usize),
     register: impl Register<LANES>,
 ) {
-    let q = block.of(&attention.q, block.queries.start);
+    let q = block.of(&attention.queries.q, block.queries.start);
     q_t.fill(0.);
     transpose(
-        (q, attention.q.strides[2]),
+        (q, attention.queries.q.strides[2]),
         RowsMut::of(q_t, width),
         block.queries.len(),
-        attention.q.columns,
+        attention.queries.q.columns,
         register,
     );
     for x in q_t.iter_mut() {
-        *x *= attention.scale;
+        *x *= attention.queries.scale;
     }
 }
 
@@ -425,7 +425,7 @@ unsafe fn write<const LANES: usize>(
     let greatest = |xs: &[f32]| xs.iter().fold(0, |max, x| x.abs().to_bits().max(max));
     let mut rows = sums.chunks_exact(width);
     let finite = greatest(sums) < infinity || rows.all(|row| greatest(&row[..height]) < infinity);
-    let first = block.batch * attention.q.rows + block.queries.start;
+    let first = block.batch * attention.queries.q.rows + block.queries.start;
     let columns = block.head * value_dim..(block.head + 1) * value_dim;
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     let rows = unsafe { out.rows(first..first + height, columns) };

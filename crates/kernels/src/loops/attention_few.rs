@@ -50,8 +50,8 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
     register: R,
 ) -> bool {
     let (k, v) = (attention.k, attention.v);
-    let (head_dim, value_dim) = (attention.q.columns, v.columns);
-    let shared = task.head / (attention.heads / attention.kv_heads);
+    let (head_dim, value_dim) = (attention.queries.q.columns, v.columns);
+    let shared = task.head / (attention.queries.heads / attention.queries.kv_heads);
     let width = value_dim.next_multiple_of(COLUMNS);
     let count = task.queries.len();
     let in_place = v.strides[2] == width && value_dim == width;
@@ -101,7 +101,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
             };
             let left = row_of(&queries[index * head_dim..][..head_dim]);
             row_by::<LANES>(left, right, register);
-            if let Some(mask) = attention.mask {
+            if let Some(mask) = attention.queries.mask {
                 add_mask(
                     &mask.of(task.batch, task.head, query)[start..][..keys],
                     scores,
@@ -127,11 +127,11 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
 /// Copies the queries of a task, times the scale.
 #[inline(always)]
 fn scaled(attention: &Attention<'_>, task: &Block, queries: &mut [f32]) {
-    let rows = queries.chunks_exact_mut(attention.q.columns.max(1));
+    let rows = queries.chunks_exact_mut(attention.queries.q.columns.max(1));
     for (query, to) in task.queries.clone().zip(rows) {
-        let from = attention.q.of(task.batch, task.head, query);
+        let from = attention.queries.q.of(task.batch, task.head, query);
         for (to, x) in to.iter_mut().zip(from) {
-            *to = x * attention.scale;
+            *to = x * attention.queries.scale;
         }
     }
 }
@@ -163,7 +163,7 @@ unsafe fn write(
 ) -> bool {
     let (count, value_dim) = (task.queries.len(), attention.v.columns);
     let mut stands = true;
-    let first = task.batch * attention.q.rows + task.queries.start;
+    let first = task.batch * attention.queries.q.rows + task.queries.start;
     let columns = task.head * value_dim..(task.head + 1) * value_dim;
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     let mut rows = unsafe { out.rows(first..first + count, columns) };

@@ -7,24 +7,12 @@ use super::float_tile::COLUMNS;
 /// The operands of attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
-    /// `[batch, heads, queries, head_dim]`.
-    pub q: Heads<'a>,
+    /// The queries, of as many keys.
+    pub queries: Queries<'a>,
     /// `[batch, kv_heads, keys, head_dim]`.
     pub k: Heads<'a>,
     /// `[batch, kv_heads, keys, value_dim]`.
     pub v: Heads<'a>,
-    /// Added to the scores, `[batch, heads, queries, keys]`.
-    pub mask: Option<Heads<'a>>,
-    /// Whether a query sees no key behind its own, where the last query's own is the last key.
-    pub causal: bool,
-    /// Factor of the scores before the mask is added.
-    pub scale: f32,
-    /// Sequences.
-    pub batch: usize,
-    /// Heads of each.
-    pub heads: usize,
-    /// Heads of k and v; each serves the same number of neighbouring heads of q.
-    pub kv_heads: usize,
     /// Precision of the factors of both products.
     pub precision: Precision,
 }
@@ -58,9 +46,9 @@ impl Precision {
 pub struct Queries<'a> {
     /// `[batch, heads, queries, head_dim]`.
     pub q: Heads<'a>,
-    /// As in [`Attention`].
+    /// Added to the scores, `[batch, heads, queries, keys]`.
     pub mask: Option<Heads<'a>>,
-    /// As in [`Attention`].
+    /// Whether a query sees no key behind its own, where the last query's own is the last key.
     pub causal: bool,
     /// Factor of the scores before the mask is added.
     pub scale: f32,
@@ -73,24 +61,20 @@ pub struct Queries<'a> {
 }
 
 impl<'a> Attention<'a> {
-    /// Its queries.
-    #[inline(always)]
-    pub fn queries(&self) -> Queries<'a> {
-        Queries {
-            q: self.q,
-            mask: self.mask,
-            causal: self.causal,
-            scale: self.scale,
-            batch: self.batch,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
+    /// Attention of queries to these keys and values.
+    pub fn new(queries: Queries<'a>, k: Heads<'a>, v: Heads<'a>, precision: Precision) -> Self {
+        Self {
+            queries,
+            k,
+            v,
+            precision,
         }
     }
 
     /// How many keys a query sees, by its index.
     #[inline(always)]
     pub fn seen(&self, query: usize) -> usize {
-        self.queries().seen(query, self.k.rows)
+        self.queries.seen(query, self.k.rows)
     }
 }
 
@@ -162,7 +146,7 @@ impl Block {
     #[inline(always)]
     pub fn of_keys(&self, attention: &Attention<'_>) -> Self {
         Self {
-            head: self.head / (attention.heads / attention.kv_heads),
+            head: self.head / (attention.queries.heads / attention.queries.kv_heads),
             ..self.clone()
         }
     }

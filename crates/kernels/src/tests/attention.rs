@@ -2,7 +2,8 @@
 
 use super::{Pool, Random, same_bits, some};
 use crate::{
-    Attention, Heads, Isa, KeyValues, Precision, attend, attention, attention_to_bf16, reference,
+    Attention, Heads, Isa, KeyValues, Precision, Queries, attend, attention, attention_to_bf16,
+    reference,
 };
 
 /// The sizes of attention of one sequence, and its mask.
@@ -67,10 +68,8 @@ impl Case {
             rows: self.queries,
             columns: self.keys,
         };
-        Attention {
+        let queries = Queries {
             q: heads(&of.q, self.queries, self.heads, self.dim),
-            k: heads(&of.k, self.keys, self.kv_heads, self.dim),
-            v: heads(&of.v, self.keys, self.kv_heads, self.value_dim),
             mask: match self.mask {
                 Mask::None | Mask::Causal => None,
                 Mask::Keys => Some(of_mask(0)),
@@ -81,8 +80,10 @@ impl Case {
             batch: 1,
             heads: self.heads,
             kv_heads: self.kv_heads,
-            precision: self.precision,
-        }
+        };
+        let k = heads(&of.k, self.keys, self.kv_heads, self.dim);
+        let v = heads(&of.v, self.keys, self.kv_heads, self.value_dim);
+        Attention::new(queries, k, v, self.precision)
     }
 
     /// The numbers that are added to the scores of a query.
@@ -266,10 +267,8 @@ fn an_excluded_key_leaves_no_sign() {
             rows: 1,
             columns: KEYS,
         };
-        let operands = Attention {
-            mask: Some(mask),
-            ..Attention::one_head([&[1.], &k, v], 1)
-        };
+        let mut operands = Attention::one_head([&[1.], &k, v], 1);
+        operands.queries.mask = Some(mask);
         attention(isa, operands)[0].to_bits()
     };
     let expected = reference::attention(&[1.], &k, &v, &mask, 1.)[0].to_bits();
@@ -282,19 +281,16 @@ fn an_excluded_key_leaves_no_sign() {
 
 /// One head of queries, keys and values of `dim` columns in 8 bits.
 fn int8<'a>(qkv: [&'a [f32]; 3], dim: usize, mask: Option<&'a [f32]>) -> Attention<'a> {
-    let one = Attention::one_head(qkv, dim);
-    let mask = mask.map(|values| Heads {
+    let mut one = Attention::one_head(qkv, dim);
+    one.queries.mask = mask.map(|values| Heads {
         values,
         strides: [0; 3],
-        rows: one.q.rows,
+        rows: one.queries.q.rows,
         columns: one.k.rows,
     });
-    Attention {
-        mask,
-        precision: Precision::Int8,
-        scale: 0.3,
-        ..one
-    }
+    one.queries.scale = 0.3;
+    one.precision = Precision::Int8;
+    one
 }
 
 #[test]
@@ -325,7 +321,7 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
                         break;
                     }
                 }
-                let got = attend(operands.queries(), &kept);
+                let got = attend(operands.queries, &kept);
                 same_bits(&got, &expected, &format!("{isa}, room {room}: {case:?}"));
                 // Other rows behind the first ones, and others in more and in less room.
                 let first = case.keys / 3;
@@ -344,7 +340,7 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
                         rows_from(operands.k, first, rows),
                         rows_from(operands.v, first, rows),
                     );
-                    let got = attend(operands.queries(), &kept.clone());
+                    let got = attend(operands.queries, &kept.clone());
                     same_bits(&got, &expected, &format!("{isa}, {capacity}: {case:?}"));
                 }
             }
@@ -393,7 +389,7 @@ fn keys_and_values_in_bfloat16_give_what_their_floats_give() {
             });
         for isa in Isa::available() {
             let expected = attention(isa, operands);
-            let got = attention_to_bf16(isa, operands.queries(), k, v);
+            let got = attention_to_bf16(isa, operands.queries, k, v);
             same_bits(&got, &expected, &format!("{isa}: {case:?}"));
         }
     }

@@ -207,23 +207,28 @@ fn heads(values: &[f32], strides: [usize; 3], rows: usize, columns: usize) -> He
     }
 }
 
+fn queries(q: Heads<'_>, batch: usize, heads: usize, kv_heads: usize) -> Queries<'_> {
+    Queries {
+        q,
+        mask: None,
+        causal: false,
+        scale: 1.,
+        batch,
+        heads,
+        kv_heads,
+    }
+}
+
 #[test]
 fn attention_stays_within_its_slices() {
     let values = [1.; 8];
     let fine = heads(&values, [8, 4, 2], 2, 2);
     let attend = |q, k, v, mask, batch, heads| {
-        let attention = Attention {
-            q,
-            k,
-            v,
+        let queries = Queries {
             mask,
-            causal: false,
-            scale: 1.,
-            batch,
-            heads,
-            kv_heads: heads,
-            precision: Precision::Float32,
+            ..queries(q, batch, heads, heads)
         };
+        let attention = Attention::new(queries, k, v, Precision::Float32);
         attention::attention(isa(), attention)
     };
     assert_eq!(attend(fine, fine, fine, None, 1, 2), values);
@@ -252,21 +257,17 @@ fn attention_stays_within_its_slices() {
         attend(one, one, one, None, 1 << 62, 4)
     });
 
-    let shared = |kv_heads| Attention {
-        q: fine,
-        k: fine,
-        v: fine,
-        mask: None,
-        causal: true,
-        scale: 1.,
-        batch: 1,
-        heads: 2,
-        kv_heads,
-        precision: Precision::Float32,
+    let shared = |kv_heads| {
+        let queries = Queries {
+            causal: true,
+            ..queries(fine, 1, 2, kv_heads)
+        };
+        let attention = Attention::new(queries, fine, fine, Precision::Float32);
+        attention::attention(isa(), attention)
     };
-    assert_eq!(attention::attention(isa(), shared(1)), values);
+    assert_eq!(shared(1), values);
     for wrong in [0, 3, 4] {
-        refused(&["kv_heads"], || attention::attention(isa(), shared(wrong)));
+        refused(&["kv_heads"], || shared(wrong));
     }
 
     let other = heads(&values, [8, 4, 1], 2, 1);
@@ -310,15 +311,6 @@ fn kept_codes_stay_within_their_room() {
         new([1 << 40, 1 << 10], [1 << 8, 1 << 8], 1 << 8)
     });
 
-    let queries = |q, batch, heads, kv_heads| Queries {
-        q,
-        mask: None,
-        causal: false,
-        scale: 1.,
-        batch,
-        heads,
-        kv_heads,
-    };
     let kept = append(one, one);
     assert_eq!(attend(queries(one, 1, 2, 2), &kept), values);
     refused(&["keys and values", "1 heads", "2 of 1"], || {
@@ -330,19 +322,8 @@ fn kept_codes_stay_within_their_room() {
     // Keys in 8 bits of a call.
     let long = heads(&values, [0; 3], 65_537, 2);
     refused(&["keys", "65536"], || {
-        let attention = Attention {
-            q: one,
-            k: long,
-            v: long,
-            mask: None,
-            causal: false,
-            scale: 1.,
-            batch: 1,
-            heads: 2,
-            kv_heads: 1,
-            precision: Precision::Int8,
-        };
-        attention::attention(isa(), attention)
+        let queries = queries(one, 1, 2, 1);
+        attention::attention(isa(), Attention::new(queries, long, long, Precision::Int8))
     });
 }
 

@@ -10,7 +10,7 @@ use crate::calls::attention::attention;
 use crate::calls::linear::linear;
 use crate::calls::pack::blocks::pack_block_codes;
 use crate::isa::{Isa, Kind, cpu};
-use crate::loops::attention::{Attention, Heads, Precision};
+use crate::loops::attention::{Attention, Heads, Precision, Queries};
 use crate::loops::product::Product;
 use crate::packed::Packed;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
@@ -70,22 +70,19 @@ fn attend(precision: Precision, queries: usize) {
         rows: 1,
         columns: 3,
     };
-    let operands = Attention {
+    let of = Queries {
         q: Heads {
             rows: queries,
             ..one
         },
-        k: one,
-        v: one,
         mask: None,
         causal: false,
         scale: 1.,
         batch: 1,
         heads: 1,
         kv_heads: 1,
-        precision,
     };
-    let got = attention(Isa(Kind::AmxInt8), operands);
+    let got = attention(Isa(Kind::AmxInt8), Attention::new(of, one, one, precision));
     let mut pairs = got.iter().zip(one.values.iter().cycle());
     assert_eq!(got.len(), 3 * queries);
     assert!(
