@@ -13,8 +13,8 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use super::attention::{self as on_tiles, OnTiles};
 use super::blocks;
-use super::nest::{self, FEW, Finish, fills_a_tile, multiply_on_tiles};
-use super::tiles::{Configuration, Configured, HEIGHT, LINE, Line};
+use super::nest::{self, FEW, Finish, Lines, fills_a_tile, multiply_on_tiles};
+use super::tiles::{Configuration, Configured, HEIGHT, LINE};
 use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::arch::x86_64::{avx2, avx512_vnni};
@@ -22,7 +22,6 @@ use crate::isa::cpu;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block, Precision};
 use crate::loops::blocks::RowBlock;
-use crate::loops::buffer::RowsMut;
 use crate::loops::factors;
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
@@ -183,15 +182,8 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 struct Dequantize;
 
 impl Finish for Dequantize {
-    unsafe fn finish<const C: usize>(
-        self,
-        sums: [&[Line]; C],
-        rows: &[Row],
-        channels: [Channels<'_, LINE>; C],
-        out: RowsMut<'_>,
-    ) {
-        each_lane(sums, rows.len(), out, |sum: i32, r, [j, lane]| {
-            let (row, channels) = (&rows[r], &channels[j]);
+    unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
+        each_lane(lines, |sum, row, channels, lane| {
             let zero_point = channels.zero_points.map_or(0, |all| all[lane]);
             let lhs = row.zero_point.wrapping_mul(channels.sums[lane]);
             let rhs = row.sum.wrapping_mul(zero_point);
@@ -206,33 +198,25 @@ impl Finish for Dequantize {
 struct AddBias;
 
 impl Finish for AddBias {
-    unsafe fn finish<const C: usize>(
-        self,
-        sums: [&[Line]; C],
-        rows: &[Row],
-        channels: [Channels<'_, LINE>; C],
-        out: RowsMut<'_>,
-    ) {
-        each_lane(sums, rows.len(), out, |sum: i32, _, [j, lane]| {
-            f32::from_bits(sum.cast_unsigned()) + channels[j].bias[lane]
+    unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
+        each_lane(lines, |sum, _, channels, lane| {
+            f32::from_bits(sum.cast_unsigned()) + channels.bias[lane]
         });
     }
 }
 
-/// Writes the value of each sum by its row, its tile and its lane.
+/// Writes the value of each sum by the parameters of its row and of its tile's channels, and its lane.
 fn each_lane<const C: usize>(
-    sums: [&[Line]; C],
-    rows: usize,
-    mut out: RowsMut<'_>,
-    value: impl Fn(i32, usize, [usize; 2]) -> f32,
+    mut lines: Lines<'_, C>,
+    value: impl Fn(i32, &Row, &Channels<'_, LINE>, usize) -> f32,
 ) {
-    assert!(out.has([rows, C * LINE]));
-    for (j, sums) in sums.into_iter().enumerate() {
-        for (r, sums) in sums.iter().enumerate() {
-            // SAFETY: by the assertion there is that row.
-            let out = unsafe { out.row(r) };
-            for (lane, sum) in sums.iter().enumerate() {
-                out[j * LINE + lane].write(value(*sum, r, [j, lane]));
+    assert!(lines.out.has([lines.rows.len(), C * LINE]));
+    for (r, row) in lines.rows.iter().enumerate() {
+        // SAFETY: by the assertion there is that row.
+        let out = unsafe { lines.out.row(r) };
+        for (j, (sums, channels)) in lines.sums.iter().zip(&lines.channels).enumerate() {
+            for (lane, sum) in sums[r].iter().enumerate() {
+                out[j * LINE + lane].write(value(*sum, row, channels, lane));
             }
         }
     }
@@ -320,8 +304,7 @@ struct Memory {
 /// # Safety
 /// The context belongs to an instruction of this thread, whose memory operands are its own.
 unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
-    // SAFETY: the instruction pointer and the memory operands are those of an instruction of this
-    // thread.
+    // SAFETY: instruction pointer and memory operands belong to an instruction of this thread.
     unsafe {
         let at = registers[libc::REG_RIP as usize] as *const u8;
         let byte = |i: usize| *at.add(i);
@@ -332,59 +315,51 @@ unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
         let (prefix, opcode, operand) = (byte(2) & 3, byte(3), byte(4));
         let register = usize::from(operand >> 3 & 7);
         let direct = operand >> 6 == 3;
-        let mut length = 5;
+        let (mut start, mut stride, mut length) = (0, 0, 5);
+        if !direct {
+            Memory {
+                start,
+                stride,
+                length,
+            } = memory(at, registers)?;
+        }
+        // The other two operands of a product.
+        let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
         match (opcode, prefix, direct) {
             (0x49, 0, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
-                let shapes = *(memory.start as *const Configuration);
+                let shapes = *(start as *const Configuration);
                 if !shapes.is_valid() {
                     return None;
                 }
                 tiles.shapes = shapes;
                 tiles.bytes.fill([[0; ROW]; ROWS]);
             }
-            (0x49, 1, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
-                *(memory.start as *mut Configuration) = tiles.shapes;
-            }
+            (0x49, 1, false) => *(start as *mut Configuration) = tiles.shapes,
             (0x49, 0, true) => tiles.shapes = Configuration::NONE,
             (0x49, 3, true) => {
                 tiles.shape(register)?;
                 tiles.bytes[register] = [[0; ROW]; ROWS];
             }
             (0x4B, 1 | 3, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
                 let (rows, row) = tiles.shape(register)?;
                 tiles.bytes[register] = [[0; ROW]; ROWS];
                 for (i, to) in tiles.bytes[register].iter_mut().enumerate().take(rows) {
-                    let from = (memory.start + i * memory.stride) as *const u8;
+                    let from = (start + i * stride) as *const u8;
                     to[..row].copy_from_slice(std::slice::from_raw_parts(from, row));
                 }
             }
             (0x4B, 2, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
                 let (rows, row) = tiles.shape(register)?;
                 for (i, from) in tiles.bytes[register].iter().enumerate().take(rows) {
-                    let to = (memory.start + i * memory.stride) as *mut u8;
+                    let to = (start + i * stride) as *mut u8;
                     to.copy_from_nonoverlapping(from.as_ptr(), row);
                 }
             }
-            (0x5E, 1, true) => {
-                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
-                tiles.multiply(register, lhs, rhs, i32::from)?;
-            }
+            (0x5E, 1, true) => tiles.multiply(register, lhs, rhs, i32::from)?,
             (0x5E, 3, true) => {
-                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
                 tiles.multiply(register, lhs, rhs, |byte| byte.cast_signed().into())?;
             }
-            (0x5C, 2, true) => {
-                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
-                tiles.multiply_bf16(register, lhs, rhs)?;
-            }
+            (0x5C, 2, true) => tiles.multiply_bf16(register, lhs, rhs)?,
             _ => return None,
         }
         registers[libc::REG_RIP as usize] += length as i64;
