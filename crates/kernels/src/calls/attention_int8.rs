@@ -12,6 +12,7 @@ use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
 use crate::loops::buffer::{self, Aligned};
 use crate::loops::number::Number;
 use crate::loops::product::{Part, Product, Row, Sink};
+use crate::loops::queries::add_mask;
 use crate::loops::rows;
 use crate::packed::Packed;
 use crate::packed::heads::{HEADS, HeadsMut};
@@ -558,7 +559,7 @@ impl Op for Weigh<'_> {
                     scores[seen..].fill(f32::NEG_INFINITY);
                 }
                 if let Some((mask, stride)) = mask {
-                    loops::add_mask(&mut scores[..seen], &mask[row * stride..][..seen]);
+                    add_mask(&mut scores[..seen], &mask[row * stride..][..seen]);
                 }
                 origins[i] = loops::origin(scores);
             }

@@ -30,8 +30,8 @@ use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
+use super::queries::{self, KEYS, QUERIES};
 pub use super::queries::{Attention, Block, Heads, Precision, Queries};
-use super::queries::{KEYS, QUERIES};
 
 thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();
@@ -470,10 +470,7 @@ fn add_mask<const LANES: usize>(
         keys,
         register,
     );
-    for (score, add) in scores.iter_mut().zip(room) {
-        let excluded = *add == f32::NEG_INFINITY;
-        *score = if excluded { *add } else { *score + *add };
-    }
+    queries::add_mask(scores, room);
 }
 
 /// Excludes each query's later keys from the scores of the keys from `start` on, `[keys, width]`.

@@ -21,7 +21,7 @@ use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
-use super::queries::{Attention, Block, KEYS};
+use super::queries::{Attention, Block, KEYS, add_mask};
 
 /// The most queries: with more, transposing keys costs less than empty lanes.
 pub const QUERIES: usize = 4;
@@ -99,13 +99,11 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
                 width: KEYS,
                 keep: None,
             };
-            let left = row_of(&queries[index * head_dim..][..head_dim]);
+            let left = Left::of_rows(&queries[index * head_dim..][..head_dim], 1, head_dim);
             row_by::<LANES>(left, right, register);
             if let Some(mask) = attention.queries.mask {
-                add_mask(
-                    &mask.of(task.batch, task.head, query)[start..][..keys],
-                    scores,
-                );
+                let mask = mask.of(task.batch, task.head, query);
+                add_mask(scores, &mask[start..][..keys]);
             }
             keep.fill(weights::<N>(scores, keys, &mut softmax[index]));
             let right = Right {
@@ -114,7 +112,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
                 width,
                 keep: Some(keep),
             };
-            row_by::<LANES>(row_of(&scores[..keys]), right, register);
+            row_by::<LANES>(Left::of_rows(&scores[..keys], 1, keys), right, register);
         }
     }
 
@@ -181,27 +179,6 @@ unsafe fn write(
         }
     }
     stands
-}
-
-/// Adds the mask of a query to its scores. Minus infinity excludes, whatever the score is.
-#[inline(always)]
-fn add_mask(mask: &[f32], scores: &mut [f32]) {
-    for (score, add) in scores.iter_mut().zip(mask) {
-        let excluded = *add == f32::NEG_INFINITY;
-        *score = if excluded { *add } else { *score + *add };
-    }
-}
-
-/// A left side of one row.
-#[inline(always)]
-fn row_of(values: &[f32]) -> Left<'_> {
-    Left {
-        values,
-        row: 0,
-        step: 1,
-        rows: 1,
-        depth: values.len(),
-    }
 }
 
 /// Takes the scores of one more chunk of keys into a query's softmax: they become

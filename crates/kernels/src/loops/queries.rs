@@ -113,6 +113,15 @@ impl<'a, T> Heads<'a, T> {
     }
 }
 
+/// Adds a mask to scores; minus infinity excludes, whatever the score is.
+#[inline(always)]
+pub fn add_mask(scores: &mut [f32], mask: &[f32]) {
+    for (score, add) in scores.iter_mut().zip(mask) {
+        let excluded = *add == f32::NEG_INFINITY;
+        *score = if excluded { *add } else { *score + *add };
+    }
+}
+
 /// Queries of a block: four of the widest registers.
 pub const QUERIES: usize = 4 * COLUMNS;
 
