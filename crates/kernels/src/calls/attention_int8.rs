@@ -5,12 +5,11 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use crate::arch;
-use crate::arch::op::{Op, ops};
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Heads, Queries};
 use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
 use crate::loops::buffer::{self, Aligned};
-use crate::loops::number::Number;
 use crate::loops::product::{Part, Product, Row, Sink};
 use crate::loops::queries::add_mask;
 use crate::loops::rows;
@@ -472,18 +471,16 @@ impl Task<'_> {
             arch::multiply(&product, &sink, part(kv.keys.panels_of(kv_head, keys)));
         }
         let of_scales = kv.capacity.next_multiple_of(BLOCK);
-        isa.run(Weigh {
+        let scales = &kv.scales[kv_head * of_scales..][..of_scales];
+        isa.run(weigh(
             queries,
-            of: [sequence, head, rows.start],
-            keys: kv.len,
-            scores: &mut *scores,
-            stride,
-            scales: &kv.scales[kv_head * of_scales..][..of_scales],
-            of_sum: kv.values.has_zero_points(),
-            groups: of_weights,
-            codes: weights,
+            [sequence, head, rows.start],
+            (scores, stride),
+            (kv.len, scales),
+            (weights, of_weights),
             of_rows,
-        });
+            kv.values.has_zero_points(),
+        ));
         // SAFETY: the contract is the same.
         unsafe {
             let first = sequence * queries.q.rows + rows.start;
@@ -514,47 +511,37 @@ fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<
     }
 }
 
-/// Makes weights of the scores of queries, `[queries, stride]`.
-struct Weigh<'a> {
-    queries: &'a Queries<'a>,
-    /// The sequence, the head and the first query.
-    of: [usize; 3],
-    keys: usize,
-    scores: &'a mut [f32],
-    stride: usize,
-    scales: &'a [f32],
-    of_sum: bool,
-    groups: usize,
-    codes: &'a mut [[u8; 4]],
-    of_rows: &'a mut [Row],
-}
-
-impl Op for Weigh<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let [sequence, head, first] = self.of;
-        let mask = self
-            .queries
-            .mask
-            .map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
+ops! {
+    /// Makes weights, so many groups of codes for each, of the scores of queries, `[queries, stride]`,
+    /// and of the scales of `keys` values; given the sequence, the head and the first query, and
+    /// whether sums of codes are asked for.
+    fn weigh(
+        queries: &'a Queries<'a>,
+        of: [usize; 3],
+        scores: (&'a mut [f32], usize),
+        keys: (usize, &'a [f32]),
+        codes: (&'a mut [[u8; 4]], usize),
+        of_rows: &'a mut [Row],
+        of_sum: bool,
+    ) {
+        let ((all_scores, stride), (keys, scales), (codes, groups)) = (scores, keys, codes);
+        let [sequence, head, first] = of;
+        let mask = queries.mask.map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
         // One mask for all queries, mostly without padding.
         let is_zero = |(mask, stride): &(&[f32], usize)| {
-            let bits = mask[..self.keys]
+            let bits = mask[..keys]
                 .iter()
                 .fold(0, |bits, x| bits | x.to_bits() << 1);
             *stride == 0 && bits == 0
         };
         let mask = mask.filter(|mask| !is_zero(mask));
-        let (queries, stride) = (self.queries, self.stride);
-        let (first, all) = (self.of[2], self.of_rows.len());
+        let all = of_rows.len();
         for rows in (0..all).step_by(ROWS).map(|row| row..all.min(row + ROWS)) {
             let (mut lens, mut origins) = ([0; ROWS], [0.; ROWS]);
             for (i, row) in rows.clone().enumerate() {
-                let seen = queries.seen(first + row, self.keys);
+                let seen = queries.seen(first + row, keys);
                 lens[i] = seen.next_multiple_of(BLOCK);
-                let scores = &mut self.scores[row * stride..][..lens[i]];
+                let scores = &mut all_scores[row * stride..][..lens[i]];
                 if seen < scores.len() {
                     scores[seen..].fill(f32::NEG_INFINITY);
                 }
@@ -565,21 +552,21 @@ impl Op for Weigh<'_> {
             }
             let mut sums = [(0., 0.); ROWS];
             for (i, row) in rows.clone().enumerate() {
-                let scores = &mut self.scores[row * stride..][..lens[i]];
-                sums[i] = loops::weigh::<N>(scores, origins[i], self.scales);
+                let scores = &mut all_scores[row * stride..][..lens[i]];
+                sums[i] = loops::weigh::<N>(scores, origins[i], scales);
             }
             let factors = sums.map(|(z, greatest)| match greatest {
                 0. => (0., 0.),
                 greatest => (greatest / 255. / z, 255. / greatest),
             });
             for ((row, len), (scale, to_code)) in rows.zip(lens).zip(factors) {
-                let weights = &self.scores[row * stride..][..len];
-                let codes = self.codes[row * self.groups..][..self.groups].as_flattened_mut();
+                let weights = &all_scores[row * stride..][..len];
+                let codes = codes[row * groups..][..groups].as_flattened_mut();
                 loops::encode_weights::<N>(weights, to_code, codes);
-                self.of_rows[row] = Row {
+                of_rows[row] = Row {
                     scale,
                     zero_point: 0,
-                    sum: if self.of_sum { rows::sum(codes) } else { 0 },
+                    sum: if of_sum { rows::sum(codes) } else { 0 },
                 };
             }
         }

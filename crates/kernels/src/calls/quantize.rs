@@ -5,10 +5,9 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use crate::arch;
-use crate::arch::op::{Op, ops, take_extents};
+use crate::arch::op::{ops, take_extents};
 use crate::isa::Isa;
 use crate::loops::blocks::{self, RowBlock};
-use crate::loops::number::Number;
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
 use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert};
@@ -158,16 +157,15 @@ impl Activations for [u8; 4] {
             common = Some(of(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
         }
         each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
-            isa.run(Encode {
+            isa.run(encode_rows(
                 config,
-                k,
-                width,
+                [k, width],
                 sums,
                 common,
                 lhs,
                 groups,
                 rows,
-            });
+            ));
         });
     }
 }
@@ -189,33 +187,26 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
     all
 }
 
-/// Writes the parameters and the codes of each row.
-struct Encode<'a> {
-    config: DynamicConfig,
-    /// Activations and groups of a row.
-    k: usize,
-    width: usize,
-    sums: bool,
-    /// The parameters that all rows share, if they do; those that are not finite are marked.
-    common: Option<Row>,
-    lhs: &'a [f32],
-    groups: &'a mut [[u8; 4]],
-    rows: &'a mut [Row],
-}
-
-impl Op for Encode<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let (config, k, width) = (self.config, self.k, self.width);
+ops! {
+    /// Writes the parameters and the codes of each row, of so many activations and groups; `common` are
+    /// the parameters that all rows share, if they do: those that are not finite are marked.
+    fn encode_rows(
+        config: DynamicConfig,
+        sizes: [usize; 2],
+        sums: bool,
+        common: Option<Row>,
+        lhs: &'a [f32],
+        groups: &'a mut [[u8; 4]],
+        rows: &'a mut [Row],
+    ) {
+        let [k, width] = sizes;
         let mut extents = [Extent::EMPTY; ROWS];
         // Extents of several rows, then their codes: a row's divisions, one after the other, would
         // take as long as its codes if they had to wait for them.
         let block = (BLOCK / k).clamp(1, ROWS);
-        let blocks = self.lhs.chunks(block * k).zip(self.rows.chunks_mut(block));
-        for ((lhs, rows), groups) in blocks.zip(self.groups.chunks_mut(block * width)) {
-            if let Some(common) = self.common {
+        let blocks = lhs.chunks(block * k).zip(rows.chunks_mut(block));
+        for ((lhs, rows), groups) in blocks.zip(groups.chunks_mut(block * width)) {
+            if let Some(common) = common {
                 let finite = rows.iter_mut().filter(|row| !row.scale.is_nan());
                 finite.for_each(|row| *row = common);
             } else {
@@ -241,7 +232,7 @@ impl Op for Encode<'_> {
                     zero_point: row.zero_point,
                 };
                 rows::quantize::<N>(lhs, qparams, config.arithmetic, codes);
-                if self.sums {
+                if sums {
                     row.sum = rows::sum(codes);
                 }
             }
