@@ -48,11 +48,8 @@ fn isa() -> Isa {
 }
 
 fn int8(n: usize, k: usize, gates: usize) -> Packed {
-    let int8 = Int8 {
-        codes: &vec![1; n * k],
-        scales: &vec![1.; n],
-        zero_points: &vec![0; n],
-    };
+    let (codes, scales, zeros) = (vec![1; n * k], vec![1.; n], vec![0; n]);
+    let int8 = Int8::new(&codes, &scales, &zeros);
     Packed::int8(isa(), k, gates, int8, &vec![0.; n])
 }
 
@@ -77,11 +74,9 @@ fn weights_have_whole_gates() {
 #[test]
 fn weights_have_the_lengths_of_their_shape() {
     let pack = |codes: usize, scales: usize, zero_points: usize, k: usize| {
-        let int8 = Int8 {
-            codes: &vec![1; codes],
-            scales: &vec![1.; scales],
-            zero_points: &vec![0; zero_points],
-        };
+        let (codes, scales) = (vec![1; codes], vec![1.; scales]);
+        let zero_points = vec![0; zero_points];
+        let int8 = Int8::new(&codes, &scales, &zero_points);
         Packed::int8(isa(), k, 1, int8, &[0.; 2])
     };
     assert_eq!(pack(6, 2, 2, 3).k(), 3);
@@ -150,28 +145,17 @@ fn products_have_the_lengths_of_their_shapes() {
     let huge = (usize::MAX / 3) + 1;
     for (len, m) in [(5, 2), (7, 2), (0, 1), (3, 0), (2, huge), (0, usize::MAX)] {
         let lhs = vec![1.; len];
-        let with = || Product {
-            activation: Some(Activation::Relu),
-            ..of(&lhs, m, &int8)
-        };
-        refusal(|| linear(with()));
+        refusal(|| linear(Product::of(&lhs, m, &int8, Some(Activation::Relu))));
         refusal(|| linear(of(&lhs, m, &float16)));
         refusal(|| linear(of(&lhs, m, &bfloat16)));
     }
     for len in [0, 7, 9] {
         let mut out = vec![0.; len];
-        refused(&["out", "8", &len.to_string()], || {
-            let operands = of(&[1.; 6], 2, &int8);
-            linear_into(operands, &mut codes, &mut out);
-        });
-        refused(&["out", "8", &len.to_string()], || {
-            let operands = of(&[1.; 6], 2, &float16);
-            linear_into(operands, &mut codes, &mut out);
-        });
-        refused(&["out", "8", &len.to_string()], || {
-            let operands = of(&[1.; 6], 2, &bfloat16);
-            linear_into(operands, &mut codes, &mut out);
-        });
+        for weight in [&int8, &float16, &bfloat16] {
+            refused(&["out", "8", &len.to_string()], || {
+                linear_into(of(&[1.; 6], 2, weight), &mut codes, &mut out);
+            });
+        }
     }
     // Without inputs any number of rows has an lhs of no elements.
     let empty = self::int8(4, 0, 1);

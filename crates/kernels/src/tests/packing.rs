@@ -97,11 +97,7 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
         let codes: Vec<i8> = codes.map(|code| code as i8).collect();
         let scales: Vec<_> = codings.iter().map(|coding| coding.scale).collect();
         let zero_points: Vec<_> = codings.iter().map(|coding| coding.zero_point).collect();
-        let int8 = Int8 {
-            codes: &codes,
-            scales: &scales,
-            zero_points: &zero_points,
-        };
+        let int8 = Int8::new(&codes, &scales, &zero_points);
         let max = f16::MAX.to_f32();
         let halves: Vec<_> = values
             .iter()
@@ -195,10 +191,9 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
             let mut values = values.clone();
             values[77 * k + 3] = f32::NAN;
             values[129 * k] = f32::INFINITY;
-            for error in [
-                pack_floats::<f16>(isa, k, 1, &values, &bias).err(),
-                pack_floats::<bf16>(isa, k, 1, &values, &bias).err(),
-            ] {
+            let of_f16 = pack_floats::<f16>(isa, k, 1, &values, &bias).err();
+            let of_bf16 = pack_floats::<bf16>(isa, k, 1, &values, &bias).err();
+            for error in [of_f16, of_bf16] {
                 match error {
                     Some(Error::NonFiniteWeight { index, .. }) => assert_eq!(index, [77, 3]),
                     other => panic!("{threads}: {other:?}"),

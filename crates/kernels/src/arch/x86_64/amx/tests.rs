@@ -29,11 +29,7 @@ pub fn count_part() {
 fn multiply(rows: usize) {
     let (n, k) = (40, 70);
     let (codes, scales, zero_points) = (vec![1; n * k], vec![1.; n], vec![0; n]);
-    let rhs = Int8 {
-        codes: &codes,
-        scales: &scales,
-        zero_points: &zero_points,
-    };
+    let rhs = Int8::new(&codes, &scales, &zero_points);
     let packed = Packed::int8(Isa(Kind::AmxInt8), k, 1, rhs, &vec![0.; n]);
     // One scale a row: 1.
     let lhs = vec![255.; rows * k];
