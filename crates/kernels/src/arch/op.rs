@@ -65,20 +65,25 @@ impl Op for Activate<'_> {
 /// Elements that are multiplied while they are in L1.
 const IN_L1: usize = 2_048;
 
-ops! {
-    /// Writes the activation function of each element, multiplied by its factor if there are factors.
-    pub fn activate_to(
-        activation: Activation,
-        xs: &'a [f32],
-        factors: Option<&'a [f32]>,
-        out: &'a mut [MaybeUninit<f32>],
-    ) {
-        let Some(factors) = factors else {
-            return activation::apply_to::<N>(activation, xs, out);
+/// Writes the activation function of each element, multiplied by its factor if there are factors.
+pub struct ActivateTo<'a> {
+    pub activation: Activation,
+    pub xs: &'a [f32],
+    pub factors: Option<&'a [f32]>,
+    pub out: &'a mut [MaybeUninit<f32>],
+}
+
+impl Op for ActivateTo<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<N: Number>(self) {
+        let Some(factors) = self.factors else {
+            return activation::apply_to::<N>(self.activation, self.xs, self.out);
         };
-        let xs = xs.chunks(IN_L1).zip(factors.chunks(IN_L1));
-        for ((xs, factors), out) in xs.zip(out.chunks_mut(IN_L1)) {
-            activation::apply_to::<N>(activation, xs, out);
+        let xs = self.xs.chunks(IN_L1).zip(factors.chunks(IN_L1));
+        for ((xs, factors), out) in xs.zip(self.out.chunks_mut(IN_L1)) {
+            activation::apply_to::<N>(self.activation, xs, out);
             // SAFETY: `apply_to` wrote every element.
             let written = unsafe { out.assume_init_mut() };
             for (y, factor) in written.iter_mut().zip(factors) {
@@ -86,7 +91,9 @@ ops! {
             }
         }
     }
+}
 
+ops! {
     /// Takes the extent of each `k` values, and of the rest.
     pub fn take_extents(k: usize, values: &'a [f32], extents: &'a mut [Extent]) {
         for (values, extent) in values.chunks(k.max(1)).zip(extents) {

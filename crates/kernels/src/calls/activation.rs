@@ -1,6 +1,6 @@
 //! An activation function of all elements of a slice.
 
-use crate::arch::op::activate_to;
+use crate::arch::op::ActivateTo;
 use crate::isa::Isa;
 use crate::loops::activation::{Activation, BLOCK};
 use crate::loops::buffer;
@@ -34,7 +34,12 @@ fn apply(isa: Isa, activation: Activation, xs: &[f32], factors: Option<&[f32]>) 
             threads.for_each_item(out.chunks_mut(share).enumerate(), |(index, out)| {
                 let part = index * share..index * share + out.len();
                 let factors = factors.map(|factors| &factors[part.clone()]);
-                isa.run(activate_to(activation, &xs[part], factors, out));
+                isa.run(ActivateTo {
+                    activation,
+                    xs: &xs[part],
+                    factors,
+                    out,
+                });
             });
         })
     }
