@@ -66,6 +66,8 @@ impl Op for Activate<'_> {
 const IN_L1: usize = 2_048;
 
 /// Writes the activation function of each element, multiplied by its factor if there are factors.
+///
+/// Not by `ops`: taken apart first, its loops load both pointers again for each block.
 pub struct ActivateTo<'a> {
     pub activation: Activation,
     pub xs: &'a [f32],

@@ -16,12 +16,7 @@ use crate::threads::Threads;
 /// If `residual` and `xs`, or `bias` or `residual_weight` and `weight`, differ in length, or if
 /// `xs` has no whole rows.
 pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
-    check(xs, residual, norm);
-    let hidden = norm.weight.len();
-    let [ys] = each_row(&Threads::of_caller(), xs, hidden, |start, xs, [out]| {
-        let residual = residual.map(|residual| &residual[start..start + hidden]);
-        isa.run(normalize(xs, residual, norm, None, out));
-    });
+    let [ys] = normalized(isa, xs, residual, norm);
     ys
 }
 
@@ -30,12 +25,23 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
 /// # Panics
 /// As [`layer_norm`].
 pub fn layer_norm_and_sum(isa: Isa, xs: &[f32], residual: &[f32], norm: Norm<'_>) -> [Vec<f32>; 2] {
-    check(xs, Some(residual), norm);
+    normalized(isa, xs, Some(residual), norm)
+}
+
+/// The norm of each row and, if there is room for a second result, the sum that it is of.
+fn normalized<const N: usize>(
+    isa: Isa,
+    xs: &[f32],
+    residual: Option<&[f32]>,
+    norm: Norm<'_>,
+) -> [Vec<f32>; N] {
+    check(xs, residual, norm);
     let hidden = norm.weight.len();
-    let threads = Threads::of_caller();
-    each_row(&threads, xs, hidden, |start, xs, [out, sum]| {
-        let residual = Some(&residual[start..start + hidden]);
-        isa.run(normalize(xs, residual, norm, Some(sum), out));
+    each_row(&Threads::of_caller(), xs, hidden, |start, xs, outs| {
+        let mut outs = outs.into_iter();
+        let (out, sum) = (outs.next().unwrap_or_default(), outs.next());
+        let residual = residual.map(|residual| &residual[start..start + hidden]);
+        isa.run(normalize(xs, residual, norm, sum, out));
     })
 }
 

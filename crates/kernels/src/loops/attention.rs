@@ -62,28 +62,7 @@ struct State<'a> {
     sum: &'a mut [f32],
 }
 
-impl<'a> States<'a> {
-    /// The state before the first chunk.
-    #[inline(always)]
-    fn new(
-        start: usize,
-        [rows_of_q, rows_of_sums]: [usize; 2],
-        [q_t, sums, max, sum]: [&'a mut [f32]; 4],
-    ) -> Self {
-        sums.fill(0.);
-        max.fill(f32::NEG_INFINITY);
-        sum.fill(0.);
-        Self {
-            start,
-            rows_of_q,
-            rows_of_sums,
-            q_t,
-            sums,
-            max,
-            sum,
-        }
-    }
-
+impl States<'_> {
     #[inline(always)]
     fn of(&mut self, block: &Block) -> State<'_> {
         let first = block.queries.start - self.start;
@@ -178,7 +157,18 @@ pub unsafe fn attend<
         F::room(KEYS, value_dim),
         if CAREFUL { KEYS * value_dim } else { 0 },
     ]);
-    let mut states = States::new(task.queries.start, rows, [q_t, sums, max, sum]);
+    sums.fill(0.);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.);
+    let mut states = States {
+        start: task.queries.start,
+        rows_of_q: rows[0],
+        rows_of_sums: rows[1],
+        q_t,
+        sums,
+        max,
+        sum,
+    };
     for block in task.blocks() {
         let State { q_t, width, .. } = states.of(&block);
         let of_q = &mut q_t[..head_dim * width];

@@ -104,13 +104,23 @@ pub fn start(row: Row, channels: Channels<'_, 4>) -> uint32x4_t {
 #[target_feature(enable = "neon")]
 #[inline]
 pub fn finish(acc: uint32x4_t, row: Row, channels: Channels<'_, 4>, out: &mut Lanes<4>) {
-    // SAFETY: each array is 16 bytes to read.
-    let load = |xs: &[f32; 4]| unsafe { vld1q_f32(xs.as_ptr()) };
-    let scale = vmulq_n_f32(load(channels.scales), row.scale);
+    let scale = vmulq_n_f32(floats(channels.scales), row.scale);
     let acc = vcvtq_f32_s32(vreinterpretq_s32_u32(acc));
-    let values = vfmaq_f32(load(channels.bias), acc, scale);
-    // SAFETY: the array is 16 bytes to write.
-    unsafe { vst1q_f32(out.as_mut_ptr().cast(), values) };
+    put(vfmaq_f32(floats(channels.bias), acc, scale), out);
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn floats(xs: &[f32; 4]) -> float32x4_t {
+    // SAFETY: the array is 16 bytes to read; no alignment is asked.
+    unsafe { vld1q_f32(xs.as_ptr()) }
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn put(values: float32x4_t, out: &mut Lanes<4>) {
+    // SAFETY: the array is 16 bytes to write; no alignment is asked.
+    unsafe { vst1q_f32(out.as_mut_ptr().cast(), values) }
 }
 
 /// A tile of 6 x 16 of floats: 24 sums, 4 weights and a value of the 32 registers.
@@ -128,11 +138,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         add: |left, right| vaddq_f32(left, right),
         fold: |acc, _| acc,
         finish: |acc, _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            // SAFETY: each array is 16 bytes to read or to write.
-            unsafe {
-                let bias = vld1q_f32(channels.bias.as_ptr());
-                vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(acc, bias));
-            }
+            put(vaddq_f32(acc, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -179,11 +185,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             [sum, rest]
         },
         finish: |[sum, _]: [float32x4_t; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            // SAFETY: each array is 16 bytes to read or to write.
-            unsafe {
-                let bias = vld1q_f32(channels.bias.as_ptr());
-                vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(sum, bias));
-            }
+            put(vaddq_f32(sum, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -317,9 +319,7 @@ fn of_blocks<const PER: usize>(
         dot,
         float: |acc, _| vcvtq_f32_s32(acc),
         widen: |halves: &[[u8; 2]; 4]| {
-            let values = halves.map(|half| f16::from_le_bytes(half).to_f32());
-            // SAFETY: the array is 16 bytes to read.
-            unsafe { vld1q_f32(values.as_ptr()) }
+            floats(&halves.map(|half| f16::from_le_bytes(half).to_f32()))
         },
         floats: register(),
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),

@@ -202,12 +202,25 @@ fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn finish(acc: __m256i, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>) {
-    // SAFETY: each array is 32 bytes to read.
-    let load = |xs: &[f32; 8]| unsafe { _mm256_loadu_ps(xs.as_ptr()) };
-    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), load(channels.scales));
-    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, load(channels.bias));
-    // SAFETY: the array is 32 bytes to write.
-    unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) };
+    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), floats(channels.scales));
+    put(
+        _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, floats(channels.bias)),
+        out,
+    );
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn floats(xs: &[f32; 8]) -> __m256 {
+    // SAFETY: the array is 32 bytes to read; no alignment is asked.
+    unsafe { _mm256_loadu_ps(xs.as_ptr()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn put(values: __m256, out: &mut Lanes<8>) {
+    // SAFETY: the array is 32 bytes to write; no alignment is asked.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) }
 }
 
 /// A tile of 4 x 16 of floats: 8 sums, 2 weights and a broadcast of the 16 registers.
@@ -227,11 +240,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         add: |left, right| _mm256_add_ps(left, right),
         fold: |acc, _| acc,
         finish: |acc, _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            // SAFETY: each array is 32 bytes to read or to write.
-            unsafe {
-                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
-                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(acc, bias));
-            }
+            put(_mm256_add_ps(acc, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -272,11 +281,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             [sum, rest]
         },
         finish: |[sum, _]: [__m256; 2], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            // SAFETY: each array is 32 bytes to read or to write.
-            unsafe {
-                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
-                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(sum, bias));
-            }
+            put(_mm256_add_ps(sum, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,

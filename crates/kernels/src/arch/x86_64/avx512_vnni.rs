@@ -82,9 +82,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         fold: |acc, _| acc,
         finish: |acc, row: Row, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
             let (scales, bias) = (floats(channels.scales), floats(channels.bias));
-            let values = finish(acc, row, scales, bias);
-            // SAFETY: the array is 64 bytes to write.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
+            put(finish(acc, row, scales, bias), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -128,6 +126,13 @@ pub fn floats(xs: &[f32; 16]) -> __m512 {
     unsafe { _mm512_loadu_ps(xs.as_ptr()) }
 }
 
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn put(values: __m512, out: &mut Lanes<16>) {
+    // SAFETY: the array is 64 bytes to write; no alignment is asked.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) }
+}
+
 /// A tile of 6 x 64 of floats: 24 sums, 4 weights and a broadcast of the 32 registers.
 ///
 /// # Safety
@@ -145,11 +150,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         add: |left, right| _mm512_add_ps(left, right),
         fold: |acc, _| acc,
         finish: |acc, _, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
-            // SAFETY: each array is 64 bytes to read or to write.
-            unsafe {
-                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
-                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(acc, bias));
-            }
+            put(_mm512_add_ps(acc, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -193,11 +194,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             [sum, rest]
         },
         finish: |[sum, _]: [__m512; 2], _, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
-            // SAFETY: each array is 64 bytes to read or to write.
-            unsafe {
-                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
-                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(sum, bias));
-            }
+            put(_mm512_add_ps(sum, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,

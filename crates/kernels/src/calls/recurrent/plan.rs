@@ -117,18 +117,13 @@ impl Plan<'_> {
         Grid::new(rhs.isa(), [rows, sets], row_bytes, self.threads, 1, wanted)
     }
 
-    /// The number of blocks of active rows, each quantized by one task.
-    fn blocks(&self, rows: usize) -> usize {
+    /// The number of blocks of active rows, each quantized by one task; threads share several.
+    pub fn blocks(&self, rows: usize) -> usize {
         if self.apart {
             let blocks = (rows * self.hh.k()).div_ceil(CODES_PER_TASK);
             blocks.min(TASKS_PER_THREAD * self.threads).min(rows)
         } else {
             1
         }
-    }
-
-    /// Whether threads share the codes of `rows` active rows.
-    pub fn shares_codes(&self, rows: usize) -> bool {
-        self.blocks(rows) > 1
     }
 }

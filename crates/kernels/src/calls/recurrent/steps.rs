@@ -41,7 +41,7 @@ pub fn run<G: Group>(
     });
     let max_rows = |shared: bool| {
         let rows = steps.iter().map(|rows| rows.len());
-        let rows = rows.filter(|rows| plan.shares_codes(*rows) == shared);
+        let rows = rows.filter(|rows| (plan.blocks(*rows) > 1) == shared);
         rows.max().unwrap_or(0)
     };
     let (shared, own) = (max_rows(true), max_rows(false));

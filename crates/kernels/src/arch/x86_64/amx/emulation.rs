@@ -115,6 +115,16 @@ unsafe fn attend_by_avx2<const CAREFUL: bool>(
     }
 }
 
+/// Whether the CPU has all but tiles, which the handler has in any case.
+fn has_avx512() -> bool {
+    assert!(install(), "a handler of SIGILL");
+    cpu::avx512_vnni()
+}
+
+fn activate(activation: Activation, xs: &mut [f32]) {
+    run(Activate { activation, xs });
+}
+
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
@@ -131,8 +141,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
-    if cpu::avx512_vnni() {
-        assert!(install(), "a handler of SIGILL");
+    if has_avx512() {
         // SAFETY: as in `multiply`.
         return unsafe { blocks::multiply_blocks(product, out, part) };
     }
@@ -143,8 +152,7 @@ pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, p
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    if cpu::avx512_vnni() {
-        assert!(install(), "a handler of SIGILL");
+    if has_avx512() {
         // SAFETY: the CPU has these features, and tiles or the handler; the contract is the same.
         return unsafe { nest::multiply(product, out, part) };
     }
@@ -152,8 +160,6 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         // SAFETY: the contract is the same. Others have no registers for the panels of AMX.
         return unsafe { portable::multiply_by::<LINE, 64, 4>(product, out, part) };
     }
-    let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
-    assert!(install(), "a handler of SIGILL");
     // SAFETY: the handler carries out tile instructions; parts of a `Grid` are disjoint, and one
     // thread computes each.
     unsafe { multiply_on_tiles(product, out, part, Dequantize, activate) }
@@ -162,8 +168,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
-    if cpu::avx512_vnni() {
-        assert!(install(), "a handler of SIGILL");
+    if has_avx512() {
         // SAFETY: as in `multiply`.
         return unsafe { nest::multiply_bf16(product, out, part) };
     }
@@ -171,8 +176,6 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         // SAFETY: as in `multiply`.
         return unsafe { portable::multiply_bf16_by::<LINE, 64, 4>(product, out, part) };
     }
-    let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
-    assert!(install(), "a handler of SIGILL");
     // SAFETY: as in `multiply`.
     unsafe { multiply_on_tiles(product, out, part, AddBias, activate) }
 }
