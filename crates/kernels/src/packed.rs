@@ -12,9 +12,9 @@
 //! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a
 //! group of each of a register's channels, which is what an instruction multiplies by a group of
 //! activations. Two groups of bfloat16 are stored together where pairs are of alternate inputs
-//! ([`Registers::alternate`]). Missing inputs and channels are zeros. Stored beside the weights, per
-//! channel: the sum of its codes less their zero point (for the activations' zero point), its zero
-//! point, its scale and its bias. Nothing outside this room indexes weights.
+//! ([`Registers::alternate`]). Missing inputs and channels are zeros. Stored beside the weights,
+//! per channel: the sum of its codes less their zero point (for the activations' zero point), its
+//! zero point, its scale and its bias. Nothing outside this room indexes weights.
 //!
 //! Weights in blocks of inputs with a scale each have a layout of their own, see [`blocks`], and so
 //! have keys and values of attention: see [`heads`].

@@ -30,8 +30,8 @@ macro_rules! call {
         call!(@ $isa, [$($call)*] $($kind ($where) $($module)::+;)*)
     };
     (@ $isa:expr, $call:tt $($kind:ident ($where:meta) $($module:ident)::+;)*) => {
-        // SAFETY: an `Isa` exists only where the CPU has the features of its module; beyond that the
-        // contract is the caller's.
+        // SAFETY: an `Isa` exists only where the CPU has the features of its module; beyond that
+        // the contract is the caller's.
         unsafe {
             match $isa.0 {
                 $(#[cfg($where)] Kind::$kind => call!(@@ $call $($module)::+),)*

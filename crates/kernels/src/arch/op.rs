@@ -16,8 +16,8 @@ pub trait Op {
     fn run<N: Number>(self) -> Self::Out;
 }
 
-/// Functions that make ops of their operands, whose lifetime is `'a`; in their bodies, which are the
-/// loops, `N` is the instruction set's number.
+/// Functions that make ops of their operands, whose lifetime is `'a`; in their bodies, which are
+/// the loops, `N` is the instruction set's number.
 macro_rules! ops {
     (@out) => { () };
     (@out $out:ty) => { $out };

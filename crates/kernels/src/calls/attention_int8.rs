@@ -238,10 +238,8 @@ impl KeyValues {
         };
         let elements = heads * all.len() * (k.columns + v.columns);
         let threads = Threads::of_caller();
-        match threads.for_work(elements, SERIAL_ELEMENTS) {
-            1 => (0..heads * parts).for_each(task),
-            _ => threads.for_each(heads * parts, false, task),
-        }
+        let count = threads.for_work(elements, SERIAL_ELEMENTS);
+        threads.spread(count, heads * parts, task);
         self.len = all.end;
     }
 }
@@ -256,8 +254,8 @@ fn rows_of<'a>(heads: &Heads<'a>, [sequence, head, row]: [usize; 3]) -> Rows<'a>
 }
 
 ops! {
-    /// Writes the codes of successive keys and values of a head, from a row `to` on, and scales of the
-    /// values, one a key.
+    /// Writes the codes of successive keys and values of a head, from a row `to` on, and scales of
+    /// the values, one a key.
     fn encode(
         to: [usize; 2],
         scales: &'a mut [f32],
@@ -272,8 +270,8 @@ ops! {
         }
     }
 
-    /// Writes the codes of queries, so many groups for each; `scale` is that of the scores, and whether
-    /// sums of codes are asked for.
+    /// Writes the codes of queries, so many groups for each; `scale` is that of the scores, and
+    /// whether sums of codes are asked for.
     fn encode_queries(
         from: Rows<'a>,
         scale: (f32, bool),
@@ -306,19 +304,9 @@ impl Room {
 
     /// Groups of four keys, and codes of four rows of values.
     fn codes(&mut self, groups: usize, width: usize) -> (&mut [[u8; 4]], &mut [u8]) {
-        let (queries, weights) = (&mut self.queries, &mut self.weights);
-        grow(queries, 4 * groups);
-        grow(weights, width);
-        (
-            &mut queries[..4 * groups],
-            weights[..width].as_flattened_mut(),
-        )
-    }
-}
-
-fn grow(codes: &mut Vec<[u8; 4]>, len: usize) {
-    if codes.len() < len {
-        codes.resize(len, [0; 4]);
+        let weights = buffer::grown(&mut self.weights, width, [0; 4]);
+        let queries = buffer::grown(&mut self.queries, 4 * groups, [0; 4]);
+        (queries, weights.as_flattened_mut())
     }
 }
 
@@ -441,16 +429,9 @@ impl Task<'_> {
         let stride = kv.stride();
         let (of_key, of_weights) = (kv.keys.groups(), keys.div_ceil(4));
         let kv_head = sequence * queries.kv_heads + head / (queries.heads / queries.kv_heads);
-        let Room {
-            queries: codes,
-            weights,
-            rows: of_rows,
-        } = room;
-        grow(codes, height * of_key);
-        grow(weights, height * of_weights);
-        of_rows.resize(height.max(of_rows.len()), Row::PLAIN);
-        let (codes, of_rows) = (&mut codes[..height * of_key], &mut of_rows[..height]);
-        let weights = &mut weights[..height * of_weights];
+        let codes = buffer::grown(&mut room.queries, height * of_key, [0; 4]);
+        let weights = buffer::grown(&mut room.weights, height * of_weights, [0; 4]);
+        let of_rows = buffer::grown(&mut room.rows, height, Row::PLAIN);
         let mut all_scores = Aligned::take(&ALL_SCORES);
         let [scores] = all_scores.split([height * stride]);
 
@@ -512,9 +493,9 @@ fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<
 }
 
 ops! {
-    /// Makes weights, so many groups of codes for each, of the scores of queries, `[queries, stride]`,
-    /// and of the scales of `keys` values; given the sequence, the head and the first query, and
-    /// whether sums of codes are asked for.
+    /// Makes weights, so many groups of codes for each, of the scores of queries, `[queries,
+    /// stride]`, and of the scales of `keys` values; given the sequence, the head and the first
+    /// query, and whether sums of codes are asked for.
     fn weigh(
         queries: &'a Queries<'a>,
         of: [usize; 3],

@@ -93,8 +93,8 @@ ops! {
 /// Elements below which the caller's thread computes alone.
 const SERIAL_ELEMENTS: usize = 32_768;
 
-/// Has `write` write all elements of a row of each result for each row of `xs`, and tells it where in
-/// `xs` the row begins.
+/// Has `write` write all elements of a row of each result for each row of `xs`, and tells it where
+/// in `xs` the row begins.
 fn each_row<const N: usize>(
     threads: &Threads,
     xs: &[f32],

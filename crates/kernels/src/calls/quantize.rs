@@ -75,13 +75,8 @@ impl Codes {
 impl<G: Group> Codes<G> {
     /// Room for that many rows and groups.
     pub fn room(&mut self, rows: usize, groups: usize) -> (&mut [G], &mut [Row]) {
-        if self.groups.len() < groups {
-            self.groups.resize(groups, G::default());
-        }
-        if self.rows.len() < rows {
-            self.rows.resize(rows, Row::PLAIN);
-        }
-        (&mut self.groups[..groups], &mut self.rows[..rows])
+        let groups = buffer::grown(&mut self.groups, groups, G::default());
+        (groups, buffer::grown(&mut self.rows, rows, Row::PLAIN))
     }
 }
 
@@ -93,8 +88,8 @@ pub trait Activations: Group {
     /// Room of codes as room for these groups.
     fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self];
 
-    /// Writes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on several
-    /// threads if there are some and that is faster.
+    /// Writes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on
+    /// several threads if there are some and that is faster.
     fn write(
         threads: Option<&Threads>,
         rhs: &Packed,
@@ -188,8 +183,8 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
 }
 
 ops! {
-    /// Writes the parameters and the codes of each row, of so many activations and groups; `common` are
-    /// the parameters that all rows share, if they do: those that are not finite are marked.
+    /// Writes the parameters and the codes of each row, of so many activations and groups; `common`
+    /// are the parameters that all rows share, if they do: those that are not finite are marked.
     fn encode_rows(
         config: DynamicConfig,
         sizes: [usize; 2],

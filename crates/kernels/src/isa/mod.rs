@@ -146,24 +146,19 @@ impl Isa {
             // `portable` is always there.
             return Ok(available.last().copied().unwrap_or(Self(Kind::Portable)));
         };
-        let named = available.iter().find(|isa| isa.name() == name);
-        named.copied().ok_or_else(|| {
-            if NAMES.contains(&name) {
-                Error::UnavailableIsa {
-                    got: name.to_owned(),
-                    expected: available
-                        .iter()
-                        .map(|isa| isa.name())
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                }
-            } else {
-                Error::UnknownIsa {
-                    got: name.to_owned(),
-                    expected: NAMES,
-                }
-            }
-        })
+        let got = name.to_owned();
+        let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+        match names.iter().position(|own| *own == name) {
+            Some(index) => Ok(available[index]),
+            None if NAMES.contains(&name) => Err(Error::UnavailableIsa {
+                got,
+                expected: names.join(", "),
+            }),
+            None => Err(Error::UnknownIsa {
+                got,
+                expected: NAMES,
+            }),
+        }
     }
 
     /// The name that `DYNQUANT_ISA` knows it by.

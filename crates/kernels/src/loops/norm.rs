@@ -59,8 +59,8 @@ pub fn normalize<N: Number>(
     }
 }
 
-/// Writes a row, or its sum with `residual` times `weight`, to `out` and `copy`; returns it, and the
-/// sum of its elements to a power.
+/// Writes a row, or its sum with `residual` times `weight`, to `out` and `copy`; returns it, and
+/// the sum of its elements to a power.
 ///
 /// To both in one loop: copying one to the other afterwards takes many times as long where their
 /// addresses have the same last 12 bits, as two results of whole pages have.

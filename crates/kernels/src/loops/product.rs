@@ -207,8 +207,8 @@ impl<'a> Sink<'a> {
         };
         // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
         // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,
-        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it, and
-        // a written `MaybeUninit<f32>` is an f32.
+        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it,
+        // and a written `MaybeUninit<f32>` is an f32.
         unsafe {
             let start = self.start.add(start).cast();
             std::slice::from_raw_parts_mut(start, rows.len() * columns.len())

@@ -208,7 +208,8 @@ impl Finish for AddBias {
     }
 }
 
-/// Writes the value of each sum by the parameters of its row and of its tile's channels, and its lane.
+/// Writes the value of each sum by the parameters of its row and of its tile's channels, and its
+/// lane.
 fn each_lane<const C: usize>(
     mut lines: Lines<'_, C>,
     value: impl Fn(i32, &Row, &Channels<'_, LINE>, usize) -> f32,

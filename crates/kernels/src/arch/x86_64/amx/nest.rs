@@ -348,9 +348,9 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
                 } else {
                     of_panel(panel.weights)
                 };
-                // SAFETY: tiles are configured; the blocks cover this panel and these rows, which are
-                // a part of ours. Rows are about equally many in all blocks of them, and so at least
-                // as many as a tile has.
+                // SAFETY: tiles are configured; the blocks cover this panel and these rows, which
+                // are a part of ours. Rows are about equally many in all blocks of them, and so at
+                // least as many as a tile has.
                 unsafe {
                     activations.multiply([weights, of_panel(end)], tiles, ahead);
                     sums.store(tiles.shape);
