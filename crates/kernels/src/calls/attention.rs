@@ -150,12 +150,7 @@ pub fn attention_to_bf16(
         return vec![0.; len];
     }
     // Of each head its own matrix, wherever a task has it.
-    let own = |of: Heads<'_, bf16>| Heads {
-        values: &[][..],
-        strides: [0, 0, of.columns],
-        rows: of.rows,
-        columns: of.columns,
-    };
+    let own = |of: Heads<'_, bf16>| Heads::new(&[], [0, 0, of.columns], [of.rows, of.columns]);
     let attention = Attention::new(queries, own(k), own(v), Precision::BFloat16).grouped();
     let threads = Threads::of_caller();
     let count = threads.for_work(queries.multiply_adds(k.rows, v.columns), SERIAL_MACS);
@@ -170,17 +165,8 @@ pub fn attention_to_bf16(
                 for (of, wide) in [(k, &mut *wide_k), (v, &mut *wide_v)] {
                     widen(isa, of, [index / kv_heads, index % kv_heads], wide);
                 }
-                let own = Attention {
-                    k: Heads {
-                        values: wide_k,
-                        ..attention.k
-                    },
-                    v: Heads {
-                        values: wide_v,
-                        ..attention.v
-                    },
-                    ..attention
-                };
+                let mut own = attention;
+                (own.k.values, own.v.values) = (wide_k, wide_v);
                 let Queries {
                     q, heads, kv_heads, ..
                 } = own.queries;
@@ -234,12 +220,11 @@ mod tests {
     /// Rows of `heads * columns` that the heads share, as a projection leaves them.
     fn heads(values: &[f32], batch_rows: usize, heads: usize, columns: usize) -> Heads<'_> {
         let row = heads * columns;
-        Heads {
+        Heads::new(
             values,
-            strides: [batch_rows * row, columns, row],
-            rows: batch_rows,
-            columns,
-        }
+            [batch_rows * row, columns, row],
+            [batch_rows, columns],
+        )
     }
 
     /// Each element in f64, and the bound that is stated for it.
@@ -364,12 +349,7 @@ mod tests {
             own.iter_mut()
                 .take(keys)
                 .for_each(|x| *x = f32::NEG_INFINITY);
-            let mask = |values, strides| Heads {
-                values,
-                strides,
-                rows: queries,
-                columns: keys,
-            };
+            let mask = |values, strides| Heads::new(values, strides, [queries, keys]);
             let masks = [
                 None,
                 Some(mask(&of_keys[..], [keys, 0, 0])),

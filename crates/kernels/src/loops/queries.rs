@@ -105,6 +105,16 @@ pub struct Heads<'a, T = f32> {
 }
 
 impl<'a, T> Heads<'a, T> {
+    /// Matrices of so many rows and columns.
+    pub fn new(values: &'a [T], strides: [usize; 3], [rows, columns]: [usize; 2]) -> Self {
+        Self {
+            values,
+            strides,
+            rows,
+            columns,
+        }
+    }
+
     /// The matrix of a head of a sequence, from a row on.
     #[inline(always)]
     pub fn of(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {

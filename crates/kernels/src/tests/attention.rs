@@ -56,18 +56,12 @@ impl Case {
     }
 
     fn operands<'a>(&self, of: &'a Operands) -> Attention<'a> {
-        let heads = |values: &'a [f32], rows, heads, columns| Heads {
-            values,
-            strides: [values.len(), columns, heads * columns],
-            rows,
-            columns,
+        let heads = |values: &'a [f32], rows, heads, columns| {
+            let strides = [values.len(), columns, heads * columns];
+            Heads::new(values, strides, [rows, columns])
         };
-        let of_mask = |stride| Heads {
-            values: &of.mask[..],
-            strides: [0, 0, stride],
-            rows: self.queries,
-            columns: self.keys,
-        };
+        let scores = [self.queries, self.keys];
+        let of_mask = |stride| Heads::new(&of.mask, [0, 0, stride], scores);
         let queries = Queries {
             q: heads(&of.q, self.queries, self.heads, self.dim),
             mask: match self.mask {
@@ -261,12 +255,7 @@ fn an_excluded_key_leaves_no_sign() {
         (k[key], v[key], mask[key]) = (score, value, 0.);
     }
     let bits = |isa, v: &[f32]| {
-        let mask = Heads {
-            values: &mask,
-            strides: [0; 3],
-            rows: 1,
-            columns: KEYS,
-        };
+        let mask = Heads::new(&mask, [0; 3], [1, KEYS]);
         let mut operands = Attention::one_head([&[1.], &k, v], 1);
         operands.queries.mask = Some(mask);
         attention(isa, operands)[0].to_bits()
@@ -282,12 +271,8 @@ fn an_excluded_key_leaves_no_sign() {
 /// One head of queries, keys and values of `dim` columns in 8 bits.
 fn int8<'a>(qkv: [&'a [f32]; 3], dim: usize, mask: Option<&'a [f32]>) -> Attention<'a> {
     let mut one = Attention::one_head(qkv, dim);
-    one.queries.mask = mask.map(|values| Heads {
-        values,
-        strides: [0; 3],
-        rows: one.queries.q.rows,
-        columns: one.k.rows,
-    });
+    let scores = [one.queries.q.rows, one.k.rows];
+    one.queries.mask = mask.map(|values| Heads::new(values, [0; 3], scores));
     one.queries.scale = 0.3;
     one.precision = Precision::Int8;
     one
@@ -380,13 +365,8 @@ fn keys_and_values_in_bfloat16_give_what_their_floats_give() {
             let values = values.iter().map(|x| half::bf16::from_f32(*x));
             values.collect::<Vec<_>>()
         });
-        let [k, v] =
-            [(&halves[0], operands.k), (&halves[1], operands.v)].map(|(values, of)| Heads {
-                values: &values[..],
-                strides: of.strides,
-                rows: of.rows,
-                columns: of.columns,
-            });
+        let [k, v] = [(&halves[0], operands.k), (&halves[1], operands.v)]
+            .map(|(values, of)| Heads::new(values, of.strides, [of.rows, of.columns]));
         for isa in Isa::available() {
             let expected = attention(isa, operands);
             let got = attention_to_bf16(isa, operands.queries, k, v);

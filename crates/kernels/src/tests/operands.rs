@@ -183,12 +183,7 @@ fn float_products_of_wrapped_sizes_are_refused() {
 }
 
 fn heads(values: &[f32], strides: [usize; 3], rows: usize, columns: usize) -> Heads<'_> {
-    Heads {
-        values,
-        strides,
-        rows,
-        columns,
-    }
+    Heads::new(values, strides, [rows, columns])
 }
 
 fn queries(q: Heads<'_>, batch: usize, heads: usize, kv_heads: usize) -> Queries<'_> {
