@@ -205,10 +205,11 @@ pub unsafe fn multiply<
     Part { rows, panels, .. }: Part,
     vector: X,
 ) {
+    // By value: behind references, what is in registers would be loaded again after each store.
     let nest = Nest {
-        product,
+        product: *product,
         format: product.format(),
-        out,
+        out: *out,
         vector,
     };
     let offsets = nest.format.has_offsets();
@@ -255,9 +256,9 @@ pub unsafe fn multiply<
 /// What all tiles have in common.
 #[derive(Clone, Copy)]
 struct Nest<'a, const LANES: usize, const BYTES: usize, const PER: usize, X> {
-    product: &'a Product<'a, RowBlock>,
+    product: Product<'a, RowBlock>,
     format: Blocks,
-    out: &'a Sink<'a>,
+    out: Sink<'a>,
     vector: X,
 }
 
@@ -288,7 +289,7 @@ where
             // thread alone computes.
             unsafe {
                 if far && register == 0 {
-                    claim(self.out, panel, row..row + height);
+                    claim(&self.out, panel, row..row + height);
                 }
                 match height {
                     6 if const { MR >= 6 } => self.tile::<NV, 6, OFFSETS>(of, row),
@@ -375,7 +376,7 @@ where
         }
         *ahead = own;
         // SAFETY: the tile is in the part that this thread alone computes.
-        unsafe { store(out, (panel, register), first_row, acc, float) };
+        unsafe { store(&out, (panel, register), first_row, acc, float) };
     }
 
     /// A row of codes of `NV` registers times its groups of activations: `NV` loads, `PER * MR`

@@ -76,9 +76,10 @@ pub unsafe fn multiply<
     part: Part,
     vector: V,
 ) {
+    // By value: behind references, what is in registers would be loaded again after each store.
     let nest = Nest {
-        product,
-        out,
+        product: *product,
+        out: *out,
         vector,
     };
     let Part {
@@ -134,8 +135,8 @@ pub unsafe fn multiply<
 /// What all loops of the nest have in common.
 #[derive(Clone, Copy)]
 struct Nest<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>> {
-    product: &'a Product<'a, V::Group>,
-    out: &'a Sink<'a>,
+    product: Product<'a, V::Group>,
+    out: Sink<'a>,
     vector: V,
 }
 
@@ -229,7 +230,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             // thread alone computes.
             unsafe {
                 if far {
-                    claim(self.out, panel, row..row + height);
+                    claim(&self.out, panel, row..row + height);
                 }
                 match height {
                     6 if const { MR >= 6 } => self.tile::<NV, 6, true>(panel, ahead, row),
@@ -261,7 +262,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     unsafe fn activate(self, panel: Panel<'_>, rows: Range<usize>) {
         let apply = |activation: Activation, xs: &mut [f32]| self.vector.activate(activation, xs);
         // SAFETY: as this function.
-        unsafe { self.product.activate(self.out, panel, &rows, apply) };
+        unsafe { self.product.activate(&self.out, panel, &rows, apply) };
     }
 
     /// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
@@ -373,7 +374,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             let ahead = next.get(chunk * groups * LINE..).unwrap_or(panel.weights);
             if rows.len() > 1 && self.out.exceeds_l2() {
                 // SAFETY: the rows of the panel are in the part that this thread alone computes.
-                unsafe { claim(self.out, panel, first..first + count) };
+                unsafe { claim(&self.out, panel, first..first + count) };
             }
             let mut totals = [zeros; ROWS];
             for start in (0..groups).step_by(V::Group::BLOCK) {
