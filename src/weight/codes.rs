@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 
 use crate::error::{Error, Result};
-use crate::kernels::{self, Channels, Coding, Extent, Isa};
+use crate::kernels::{self, Coding, Extent, Isa, PanelValues};
 use crate::observer::{ObserverConfig, ObserverKind, RangeFormula, WeightQParams, ZeroPoints};
 use crate::qparams::{QDType, QScheme};
 use crate::tensor::Elements;
@@ -91,7 +91,7 @@ impl Parameters {
     ///
     /// # Errors
     /// When an element is NaN or infinite, or f32 cannot hold a scale.
-    pub fn codings(&self, channels: &Channels<'_>) -> Result<Vec<Coding>> {
+    pub fn codings(&self, channels: &PanelValues<'_>) -> Result<Vec<Coding>> {
         let stored = |coding: Coding| coding.moved(-offset(self.dtype));
         let range = channels.range.clone();
         match &self.source {

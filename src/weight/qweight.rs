@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
-use crate::kernels::{self, Channels, Element, InputFactor, Isa, OutOfRange, Packed};
+use crate::kernels::{self, Element, InputFactor, Isa, OutOfRange, Packed, PanelValues};
 use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
@@ -96,7 +96,7 @@ impl QWeight {
                 activation,
             } => {
                 let parameters = Parameters::of(isa, &weight, observer)?;
-                let codings = |channels: &Channels<'_>| parameters.codings(channels);
+                let codings = |channels: &PanelValues<'_>| parameters.codings(channels);
                 let products = (*activation).into();
                 let packed = kernels::pack_int8(isa, k, gates, values, bias, products, codings)?;
                 let format = Format::Int8 {

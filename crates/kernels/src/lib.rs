@@ -36,8 +36,8 @@ pub use calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
 pub use calls::norm::{layer_norm, layer_norm_and_sum, softmax};
 pub use calls::pack::blocks::{block_factor, pack_block_codes, pack_blocks};
 pub use calls::pack::{
-    Channels, Factor, OutOfRange, PART, check_finite, encode_rows, extents, halve_rows, pack_codes,
-    pack_floats, pack_halves, pack_int8,
+    Factor, OutOfRange, PART, PanelValues, check_finite, encode_rows, extents, halve_rows,
+    pack_codes, pack_floats, pack_halves, pack_int8,
 };
 pub use calls::quantize::Codes;
 pub use calls::recurrent::{Recurrence, Step, recur, update_state};

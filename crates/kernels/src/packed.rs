@@ -12,9 +12,9 @@
 //! with groups of four int8 inputs, of two bfloat16 or of one float16, so that one load gives a
 //! group of each of a register's channels, which is what an instruction multiplies by a group of
 //! activations. Two groups of bfloat16 are stored together where pairs are of alternate inputs
-//! ([`Registers::alternate`]). Missing inputs and channels are zeros. Stored beside the weights, per
-//! channel: the sum of its codes less their zero point (for the activations' zero point), its zero
-//! point, its scale and its bias. Nothing outside this room indexes weights.
+//! ([`Registers::alternate`]). Missing inputs and channels are zeros. Stored beside the weights,
+//! per channel: the sum of its codes less their zero point (for the activations' zero point), its
+//! zero point, its scale and its bias. Nothing outside this room indexes weights.
 //!
 //! Weights in blocks of inputs with a scale each have a layout of their own, see [`blocks`], and so
 //! have keys and values of attention: see [`heads`].
@@ -405,28 +405,20 @@ impl Packed {
 
     /// The int8 codes in row order again, `[n, k]`; none of other weights.
     pub fn codes(&self) -> Vec<i8> {
-        match self.element {
-            Element::Int8(_) => {
-                self.unpack(|[byte]| byte.wrapping_sub(self.isa.registers().shift).cast_signed())
-            }
-            Element::Float16 | Element::BFloat16 | Element::Blocks { .. } => Vec::new(),
-        }
+        let (shift, element) = (self.isa.registers().shift, self.element);
+        self.unpack(matches!(element, Element::Int8(_)), |[byte]| {
+            byte.wrapping_sub(shift).cast_signed()
+        })
     }
 
     /// The float16 weights in row order again, `[n, k]`; none of other weights.
     pub fn halves(&self) -> Vec<f16> {
-        match self.element {
-            Element::Float16 => self.unpack(f16::from_le_bytes),
-            Element::Int8(_) | Element::BFloat16 | Element::Blocks { .. } => Vec::new(),
-        }
+        self.unpack(self.element == Element::Float16, f16::from_le_bytes)
     }
 
     /// The bfloat16 weights in row order again, `[n, k]`; none of other weights.
     pub fn bfloats(&self) -> Vec<bf16> {
-        match self.element {
-            Element::BFloat16 => self.unpack(bf16::from_le_bytes),
-            Element::Int8(_) | Element::Float16 | Element::Blocks { .. } => Vec::new(),
-        }
+        self.unpack(self.element == Element::BFloat16, bf16::from_le_bytes)
     }
 
     /// The type of the weights.
@@ -434,7 +426,15 @@ impl Packed {
         self.element
     }
 
-    fn unpack<T, const BYTES: usize>(&self, of_bytes: impl Fn([u8; BYTES]) -> T) -> Vec<T> {
+    /// All weights in row order, if they are `of_type`.
+    fn unpack<T, const BYTES: usize>(
+        &self,
+        of_type: bool,
+        of_bytes: impl Fn([u8; BYTES]) -> T,
+    ) -> Vec<T> {
+        if !of_type {
+            return Vec::new();
+        }
         let mut values = Vec::with_capacity(self.n * self.k);
         let of_gate = |gate: usize| (gate..self.panels()).step_by(self.gates);
         for panel in (0..self.gates).flat_map(of_gate).map(|p| self.panel(p)) {

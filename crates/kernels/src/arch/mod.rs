@@ -20,122 +20,77 @@ use super::isa::{Isa, Kind, instruction_sets};
 use super::loops::attention::{Attention, Block};
 use super::loops::blocks::RowBlock;
 use super::loops::product::{Pair, Part, Product, Sink};
-use super::packed::Element;
 
-/// A door for each function that the modules of all instruction sets have: products are on the one
-/// that their weights are packed for.
-macro_rules! doors {
-    ($($kind:ident $name:literal ($where:meta) $registers:tt $has:expr => $($module:ident)::+;)*) => {
-        // Where the target has the features anyway, as it has NEON's, no call is unsafe.
-        #[allow(unused_unsafe)]
-        impl Isa {
-            /// Runs an op, compiled for this instruction set, out of line.
-            pub(crate) fn run<O: Op>(self, op: O) -> O::Out {
-                // SAFETY: an `Isa` exists only where the CPU has the features of its module.
-                unsafe {
-                    match self.0 {
-                        $(#[cfg($where)] Kind::$kind => $($module)::+::run(op),)*
-                    }
-                }
-            }
-
-            /// Widens halves to f32; both slices have the same length.
-            pub(crate) fn widen(self, halves: &[f16], out: &mut [f32]) {
-                // SAFETY: an `Isa` exists only where the CPU has the features of its module.
-                unsafe {
-                    match self.0 {
-                        $(#[cfg($where)] Kind::$kind => $($module)::+::widen(halves, out),)*
-                    }
-                }
-            }
-
-            /// Computes a block of attention; whether that stands, or is to be computed with care.
-            ///
-            /// # Safety
-            /// No other thread computes a block that overlaps.
-            pub(crate) unsafe fn attend<const CAREFUL: bool>(
-                self,
-                attention: &Attention<'_>,
-                block: Block,
-                out: &Sink<'_>,
-            ) -> bool {
-                // SAFETY: an `Isa` exists only where the CPU has the features of its module; blocks
-                // of attention are disjoint, and one thread computes each.
-                unsafe {
-                    match self.0 {
-                        $(#[cfg($where)]
-                        Kind::$kind => $($module)::+::attend::<CAREFUL>(attention, block, out),)*
-                    }
-                }
-            }
-        }
-
-        /// Computes a part of a product on the instruction set that the weights are packed for.
-        ///
-        /// # Safety
-        /// No other thread computes a part that overlaps.
-        #[allow(unused_unsafe)]
-        pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
-            // the contract is the same.
-            unsafe {
-                match product.rhs.isa().0 {
-                    $(#[cfg($where)]
-                    Kind::$kind => $($module)::+::multiply(product, out, part),)*
-                }
-            }
-        }
-
-        /// [`multiply`] by bfloat16.
-        ///
-        /// # Safety
-        /// No other thread computes a part that overlaps.
-        #[allow(unused_unsafe)]
-        pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
-            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
-            // the contract is the same.
-            unsafe {
-                match product.rhs.isa().0 {
-                    $(#[cfg($where)]
-                    Kind::$kind => $($module)::+::multiply_bf16(product, out, part),)*
-                }
-            }
-        }
-
-        /// [`multiply`] by float16.
-        ///
-        /// # Safety
-        /// No other thread computes a part that overlaps.
-        #[allow(unused_unsafe)]
-        pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
-            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
-            // the contract is the same.
-            unsafe {
-                match product.rhs.isa().0 {
-                    $(#[cfg($where)]
-                    Kind::$kind => $($module)::+::multiply_f16(product, out, part),)*
-                }
-            }
-        }
-
-        /// [`multiply`] by weights in blocks.
-        ///
-        /// # Safety
-        /// No other thread computes a part that overlaps.
-        #[allow(unused_unsafe)]
-        pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
-            let Element::Blocks { format, .. } = product.rhs.element() else {
-                unreachable!("blocks of activations are for weights in blocks");
-            };
-            // SAFETY: an `Isa` exists only where the CPU has the features of its module; of the part
-            // the contract is the same.
-            unsafe {
-                match product.rhs.isa().0 {
-                    $(#[cfg($where)]
-                    Kind::$kind => $($module)::+::multiply_blocks(product, format, out, part),)*
-                }
+/// Calls the function of that name in the module of an instruction set.
+macro_rules! call {
+    (
+        [$isa:expr => $($call:tt)*]
+        $($kind:ident $name:literal ($where:meta) $registers:tt $has:expr => $($module:ident)::+;)*
+    ) => {
+        call!(@ $isa, [$($call)*] $($kind ($where) $($module)::+;)*)
+    };
+    (@ $isa:expr, $call:tt $($kind:ident ($where:meta) $($module:ident)::+;)*) => {
+        // SAFETY: an `Isa` exists only where the CPU has the features of its module; beyond that
+        // the contract is the caller's.
+        unsafe {
+            match $isa.0 {
+                $(#[cfg($where)] Kind::$kind => call!(@@ $call $($module)::+),)*
             }
         }
     };
+    (@@ [$($call:tt)*] $($module:ident)::+) => {
+        $($module)::+::$($call)*
+    };
 }
-instruction_sets!(doors);
+
+// Where the target has the features anyway, as it has NEON's, no call is unsafe.
+#[allow(unused_unsafe)]
+impl Isa {
+    /// Runs an op, compiled for this instruction set, out of line.
+    pub(crate) fn run<O: Op>(self, op: O) -> O::Out {
+        instruction_sets!(call [self => run(op)])
+    }
+
+    /// Widens halves to f32; both slices have the same length.
+    pub(crate) fn widen(self, halves: &[f16], out: &mut [f32]) {
+        instruction_sets!(call [self => widen(halves, out)])
+    }
+
+    /// Computes a block of attention; whether that stands, or is to be computed with care.
+    ///
+    /// # Safety
+    /// No other thread computes a block that overlaps.
+    pub(crate) unsafe fn attend<const CAREFUL: bool>(
+        self,
+        attention: &Attention<'_>,
+        block: Block,
+        out: &Sink<'_>,
+    ) -> bool {
+        instruction_sets!(call [self => attend::<CAREFUL>(attention, block, out)])
+    }
+}
+
+/// Products, each on the instruction set that its weights are packed for.
+macro_rules! products {
+    ($($(#[$doc:meta])* $name:ident: $group:ty;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// No other thread computes a part that overlaps.
+        #[allow(unused_unsafe)]
+        pub unsafe fn $name(product: &Product<'_, $group>, out: &Sink<'_>, part: Part) {
+            instruction_sets!(call [product.rhs.isa() => $name(product, out, part)])
+        }
+    )*};
+}
+
+products! {
+    /// Computes a part of a product.
+    multiply: [u8; 4];
+    /// [`multiply`] by bfloat16.
+    multiply_bf16: Pair;
+    /// [`multiply`] by float16.
+    multiply_f16: f32;
+    /// [`multiply`] by weights in blocks.
+    multiply_blocks: RowBlock;
+}

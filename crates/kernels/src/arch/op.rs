@@ -16,6 +16,37 @@ pub trait Op {
     fn run<N: Number>(self) -> Self::Out;
 }
 
+/// Functions that make ops of their operands, whose lifetime is `'a`; in their bodies, which are
+/// the loops, `N` is the instruction set's number.
+macro_rules! ops {
+    (@out) => { () };
+    (@out $out:ty) => { $out };
+    ($(
+        $(#[$doc:meta])*
+        $visible:vis fn $name:ident($($operand:ident: $type:ty),* $(,)?) $(-> $out:ty)? $body:block
+    )*) => {$(
+        $(#[$doc])*
+        $visible fn $name<'a>($($operand: $type),*) -> impl $crate::arch::op::Op<Out = ops!(@out $($out)?)> {
+            struct Operands<'a> {
+                $($operand: $type),*
+            }
+
+            impl $crate::arch::op::Op for Operands<'_> {
+                type Out = ops!(@out $($out)?);
+
+                #[inline(always)]
+                fn run<N: $crate::loops::number::Number>(self) -> Self::Out {
+                    let Self { $($operand),* } = self;
+                    $body
+                }
+            }
+
+            Operands { $($operand),* }
+        }
+    )*};
+}
+pub(crate) use ops;
+
 /// Applies an activation function to each element.
 pub struct Activate<'a> {
     pub activation: Activation,
@@ -31,16 +62,18 @@ impl Op for Activate<'_> {
     }
 }
 
+/// Elements that are multiplied while they are in L1.
+const IN_L1: usize = 2_048;
+
 /// Writes the activation function of each element, multiplied by its factor if there are factors.
+///
+/// Not by `ops`: taken apart first, its loops load both pointers again for each block.
 pub struct ActivateTo<'a> {
     pub activation: Activation,
     pub xs: &'a [f32],
     pub factors: Option<&'a [f32]>,
     pub out: &'a mut [MaybeUninit<f32>],
 }
-
-/// Elements that are multiplied while they are in L1.
-const IN_L1: usize = 2_048;
 
 impl Op for ActivateTo<'_> {
     type Out = ();
@@ -62,19 +95,10 @@ impl Op for ActivateTo<'_> {
     }
 }
 
-/// Takes the extent of each `k` values, and of the rest.
-pub struct Extents<'a> {
-    pub k: usize,
-    pub values: &'a [f32],
-    pub extents: &'a mut [Extent],
-}
-
-impl Op for Extents<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        for (values, extent) in self.values.chunks(self.k.max(1)).zip(self.extents) {
+ops! {
+    /// Takes the extent of each `k` values, and of the rest.
+    pub fn take_extents(k: usize, values: &'a [f32], extents: &'a mut [Extent]) {
+        for (values, extent) in values.chunks(k.max(1)).zip(extents) {
             *extent = rows::extent(values);
         }
     }

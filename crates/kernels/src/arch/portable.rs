@@ -7,15 +7,14 @@ use half::{bf16, f16};
 use super::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
-use crate::loops::blocks::{self, RowBlock};
+use crate::loops::blocks::{self, BlockClosures, RowBlock};
 use crate::loops::convert;
-use crate::loops::float_vector;
+use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::number::fma_by_f64;
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[inline(never)]
@@ -187,10 +186,10 @@ pub unsafe fn attend<const CAREFUL: bool>(
 
 /// A register of `LANES` f32.
 #[inline(always)]
-fn register<const LANES: usize>() -> impl float_vector::Register<LANES, V = [f32; LANES]> {
+fn register<const LANES: usize>() -> impl Register<LANES, V = [f32; LANES]> {
     // By an instruction where the CPU surely has it: the C library's is a call for each element.
     let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
-    float_vector::Closures {
+    RegisterClosures {
         load: |from: &[f32; LANES]| *from,
         splat: |value| [value; LANES],
         add: |left: [f32; LANES], right: [f32; LANES]| std::array::from_fn(|i| left[i] + right[i]),
@@ -210,14 +209,9 @@ fn register<const LANES: usize>() -> impl float_vector::Register<LANES, V = [f32
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     // SAFETY: the contract is the same.
-    unsafe { multiply_blocks_by::<8, 32>(product, format, out, part) }
+    unsafe { multiply_blocks_by::<8, 32>(product, out, part) }
 }
 
 /// [`multiply_blocks`] by registers of `LANES` lanes and `BYTES` bytes.
@@ -226,14 +220,13 @@ pub unsafe fn multiply_blocks(
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_blocks_by<const LANES: usize, const BYTES: usize>(
     product: &Product<'_, RowBlock>,
-    format: Blocks,
     out: &Sink<'_>,
     part: Part,
 ) {
-    let middle = format.middle();
+    let middle = product.format().middle();
     macro_rules! vector {
         ($load:expr) => {
-            blocks::Closures {
+            BlockClosures {
                 start: |less: i32| [less.wrapping_mul(middle); LANES],
                 load: $load,
                 dot: |mut acc: [i32; LANES], codes: [u8; BYTES], xs: [u8; 4]| {
@@ -256,14 +249,14 @@ pub unsafe fn multiply_blocks_by<const LANES: usize, const BYTES: usize>(
     }
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if format.bits() == 4 {
+        if product.format().bits() == 4 {
             let halves =
                 |codes: &[u8; BYTES]| [codes.map(|code| code & 15), codes.map(|code| code >> 4)];
             let vector = vector!(halves);
-            blocks::multiply::<LANES, BYTES, 2, 2, _>(product, format, out, part, vector)
+            blocks::multiply::<LANES, BYTES, 2, 2, _>(product, out, part, vector)
         } else {
             let vector = vector!(|codes: &[u8; BYTES]| [*codes]);
-            blocks::multiply::<LANES, BYTES, 1, 2, _>(product, format, out, part, vector)
+            blocks::multiply::<LANES, BYTES, 1, 2, _>(product, out, part, vector)
         }
     }
 }

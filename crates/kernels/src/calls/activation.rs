@@ -5,7 +5,7 @@ use crate::isa::Isa;
 use crate::loops::activation::{Activation, BLOCK};
 use crate::loops::buffer;
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
 /// The function of each element, on several threads if that is faster.
 ///
@@ -25,23 +25,19 @@ pub fn activate_mul(isa: Isa, activation: Activation, xs: &[f32], factors: &[f32
 
 fn apply(isa: Isa, activation: Activation, xs: &[f32], factors: Option<&[f32]>) -> Vec<f32> {
     let threads = Threads::of_caller();
-    let tasks = if xs.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        xs.len()
-            .div_ceil(CHUNK)
-            .min(TASKS_PER_THREAD * threads.count())
-    };
+    let tasks = threads.tasks(xs.len(), SERIAL_ELEMENTS);
+    let tasks = tasks.min(xs.len().div_ceil(CHUNK)).max(1);
     let share = xs.len().div_ceil(tasks).next_multiple_of(BLOCK).max(1);
     // SAFETY: all of each chunk is written.
     unsafe {
         buffer::filled(xs.len(), |out| {
             threads.for_each_item(out.chunks_mut(share).enumerate(), |(index, out)| {
                 let part = index * share..index * share + out.len();
+                let factors = factors.map(|factors| &factors[part.clone()]);
                 isa.run(ActivateTo {
                     activation,
-                    xs: &xs[part.clone()],
-                    factors: factors.map(|factors| &factors[part]),
+                    xs: &xs[part],
+                    factors,
                     out,
                 });
             });

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use half::bf16;
 
 use super::attention_int8;
-use super::convert::WidenBf16;
+use super::convert::widened;
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Block, Heads, Precision, Queries};
 use crate::loops::buffer::{self, Aligned};
@@ -21,43 +21,18 @@ impl<'a> Attention<'a> {
     /// If the sizes of the operands do not agree, or one exceeds its slice.
     fn checked(self) -> Self {
         let Self { k, v, .. } = self;
-        let queries = self.queries().checked(k.rows, k.columns);
+        let queries = self.queries.checked(k.rows, k.columns);
         assert!(k.rows == v.rows, "k and v: expected one number of keys");
-        let k = k.checked("k", self.batch, self.kv_heads);
-        let v = v.checked("v", self.batch, self.kv_heads);
+        let k = k.checked("k", self.queries.batch, self.queries.kv_heads);
+        let v = v.checked("v", self.queries.batch, self.queries.kv_heads);
         Self::new(queries, k, v, self.precision)
-    }
-
-    /// Attention of queries to these keys and values.
-    pub fn new(queries: Queries<'a>, k: Heads<'a>, v: Heads<'a>, precision: Precision) -> Self {
-        let Queries {
-            q,
-            mask,
-            causal,
-            scale,
-            batch,
-            heads,
-            kv_heads,
-        } = queries;
-        Self {
-            q,
-            k,
-            v,
-            mask,
-            causal,
-            scale,
-            batch,
-            heads,
-            kv_heads,
-            precision,
-        }
     }
 
     /// [`Queries::grouped`], if keys and values follow each other, too.
     fn grouped(self) -> Self {
-        let queries = self.queries().grouped();
-        let follow = |of: Heads<'_>| of.follow(self.batch, self.kv_heads);
-        if queries.q.rows == self.q.rows || !(follow(self.k) && follow(self.v)) {
+        let queries = self.queries.grouped();
+        let follow = |of: Heads<'_>| of.follow(self.queries.batch, self.queries.kv_heads);
+        if queries.q.rows == self.queries.q.rows || !(follow(self.k) && follow(self.v)) {
             return self;
         }
         let keys = |of: Heads<'a>| Heads {
@@ -96,21 +71,18 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
         return attention_int8::attention(isa, attention.checked());
     }
     let attention = attention.checked().grouped();
-    let Attention { q, k, v, .. } = attention;
-    let (batch, heads) = (attention.batch, attention.heads);
+    let Attention { queries, k, v, .. } = attention;
+    let Queries {
+        q, batch, heads, ..
+    } = queries;
     let len = sizes::length("out", &[batch, heads, q.rows, v.columns]);
     if len == 0 || k.rows == 0 {
         return vec![0.; len];
     }
 
-    let work = [heads, q.rows, k.rows, q.columns.saturating_add(v.columns)];
-    let work = work.into_iter().fold(batch, usize::saturating_mul);
+    let work = queries.multiply_adds(k.rows, v.columns);
     let threads = Threads::of_caller();
-    let count = if work < SERIAL_MACS {
-        1
-    } else {
-        threads.count()
-    };
+    let count = threads.for_work(work, SERIAL_MACS);
     let registers = q.rows.div_ceil(COLUMNS);
     let wanted = TASKS_PER_THREAD * count;
     let blocks = registers.div_ceil(attention.precision.queries_of_task() / COLUMNS);
@@ -172,66 +144,41 @@ pub fn attention_to_bf16(
     assert!(k.rows == v.rows, "k and v: expected one number of keys");
     let (batch, kv_heads) = (queries.batch, queries.kv_heads);
     let [k, v] = [("k", k), ("v", v)].map(|(name, of)| of.checked(name, batch, kv_heads));
-    let (rows, len) = (
-        queries.q.rows,
-        [batch, queries.heads, queries.q.rows, v.columns],
-    );
+    let len = [batch, queries.heads, queries.q.rows, v.columns];
     let len = sizes::length("out", &len);
     if len == 0 || k.rows == 0 {
         return vec![0.; len];
     }
     // Of each head its own matrix, wherever a task has it.
-    let own = |of: Heads<'_, bf16>| Heads {
-        values: &[][..],
-        strides: [0, 0, of.columns],
-        rows: of.rows,
-        columns: of.columns,
-    };
+    let own = |of: Heads<'_, bf16>| Heads::new(&[], [0, 0, of.columns], [of.rows, of.columns]);
     let attention = Attention::new(queries, own(k), own(v), Precision::BFloat16).grouped();
-    let work = [
-        queries.heads,
-        rows,
-        k.rows,
-        k.columns.saturating_add(v.columns),
-    ];
-    let work = work.into_iter().fold(batch, usize::saturating_mul);
     let threads = Threads::of_caller();
-    let count = if work < SERIAL_MACS {
-        1
-    } else {
-        threads.count()
-    };
+    let count = threads.for_work(queries.multiply_adds(k.rows, v.columns), SERIAL_MACS);
     // SAFETY: the heads of all sequences are all columns of the output, each once: they fill it,
     // and do not overlap.
     unsafe {
         buffer::filled(len, |out| {
-            let out = Sink::channels(out, attention.heads * v.columns);
+            let out = Sink::channels(out, attention.queries.heads * v.columns);
             let task = |index: usize| {
                 let mut room = Aligned::take(&WIDENED);
                 let [wide_k, wide_v] = room.split([k, v].map(|of| of.rows * of.columns));
                 for (of, wide) in [(k, &mut *wide_k), (v, &mut *wide_v)] {
                     widen(isa, of, [index / kv_heads, index % kv_heads], wide);
                 }
-                let own = Attention {
-                    k: Heads {
-                        values: wide_k,
-                        ..attention.k
-                    },
-                    v: Heads {
-                        values: wide_v,
-                        ..attention.v
-                    },
-                    ..attention
-                };
-                let group = own.heads / own.kv_heads;
-                let first = index % own.kv_heads * group;
+                let mut own = attention;
+                (own.k.values, own.v.values) = (wide_k, wide_v);
+                let Queries {
+                    q, heads, kv_heads, ..
+                } = own.queries;
+                let group = heads / kv_heads;
+                let first = index % kv_heads * group;
                 let step = Precision::BFloat16.queries_of_task();
                 for head in first..first + group {
-                    for start in (0..own.q.rows).step_by(step) {
+                    for start in (0..q.rows).step_by(step) {
                         let block = Block {
-                            batch: index / own.kv_heads,
+                            batch: index / kv_heads,
                             head,
-                            queries: start..own.q.rows.min(start + step),
+                            queries: start..q.rows.min(start + step),
                         };
                         compute(isa, &own, block, &out);
                     }
@@ -252,7 +199,7 @@ fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut
     };
     for (row, out) in to.chunks_mut(columns.max(1)).enumerate() {
         let values = &from.of(sequence, head, row)[..out.len()];
-        isa.run(WidenBf16 { values, out });
+        isa.run(widened(values, out));
     }
 }
 
@@ -273,39 +220,40 @@ mod tests {
     /// Rows of `heads * columns` that the heads share, as a projection leaves them.
     fn heads(values: &[f32], batch_rows: usize, heads: usize, columns: usize) -> Heads<'_> {
         let row = heads * columns;
-        Heads {
+        Heads::new(
             values,
-            strides: [batch_rows * row, columns, row],
-            rows: batch_rows,
-            columns,
-        }
+            [batch_rows * row, columns, row],
+            [batch_rows, columns],
+        )
     }
 
     /// Each element in f64, and the bound that is stated for it.
     fn exact(a: &Attention<'_>) -> Vec<(f64, f64)> {
+        let queries = &a.queries;
         let at = |heads: &Heads<'_>, b, h, row, column| {
             let [of_b, of_h, of_row] = heads.strides;
             f64::from(heads.values[b * of_b + h * of_h + row * of_row + column])
         };
         let mut out = Vec::new();
-        let kv = |h| h * a.kv_heads / a.heads;
-        for b in 0..a.batch {
-            for (i, h) in (0..a.q.rows).flat_map(|i| (0..a.heads).map(move |h| (i, h))) {
+        let kv = |h| h * queries.kv_heads / queries.heads;
+        for b in 0..queries.batch {
+            for (i, h) in (0..queries.q.rows).flat_map(|i| (0..queries.heads).map(move |h| (i, h)))
+            {
                 let score = |j| {
-                    if a.causal && j + a.q.rows > i + a.k.rows {
+                    if queries.causal && j + queries.q.rows > i + a.k.rows {
                         return f64::NEG_INFINITY;
                     }
-                    let dot = |d| at(&a.q, b, h, i, d) * at(&a.k, b, kv(h), j, d);
-                    let dot = (0..a.q.columns).map(dot).sum::<f64>();
-                    let mask = a.mask.map_or(0., |mask| at(&mask, b, h, i, j));
-                    dot * f64::from(a.scale) + mask
+                    let dot = |d| at(&queries.q, b, h, i, d) * at(&a.k, b, kv(h), j, d);
+                    let dot = (0..queries.q.columns).map(dot).sum::<f64>();
+                    let mask = queries.mask.map_or(0., |mask| at(&mask, b, h, i, j));
+                    dot * f64::from(queries.scale) + mask
                 };
                 let scores: Vec<f64> = (0..a.k.rows).map(score).collect();
                 let of_products = |j| {
-                    let term = |d| (at(&a.q, b, h, i, d) * at(&a.k, b, kv(h), j, d)).abs();
-                    f64::from(a.scale) * (0..a.q.columns).map(term).sum::<f64>()
+                    let term = |d| (at(&queries.q, b, h, i, d) * at(&a.k, b, kv(h), j, d)).abs();
+                    f64::from(queries.scale) * (0..queries.q.columns).map(term).sum::<f64>()
                 };
-                let of_mask = |j| a.mask.map_or(0., |mask| at(&mask, b, h, i, j)).abs();
+                let of_mask = |j| queries.mask.map_or(0., |mask| at(&mask, b, h, i, j)).abs();
                 let seen = || (0..a.k.rows).filter(|j| of_mask(*j).is_finite());
                 let size = seen()
                     .map(|j| of_products(j) + of_mask(j))
@@ -324,11 +272,11 @@ mod tests {
                             let xs = (0..of.columns).map(|d| at(of, b, h, row, d).abs());
                             xs.fold([0.; 2], |[sum, max], x| [sum + x, x.max(max)])
                         };
-                        let [sum_q, max_q] = sums(&a.q, h, i);
+                        let [sum_q, max_q] = sums(&queries.q, h, i);
                         let of_key = |j| {
                             let [sum_k, max_k] = sums(&a.k, kv(h), j);
-                            let both = a.q.columns as f64 * max_q * max_k / 254.;
-                            (max_q * sum_k + max_k * sum_q + both) * f64::from(a.scale) / 254.
+                            let both = queries.q.columns as f64 * max_q * max_k / 254.;
+                            (max_q * sum_k + max_k * sum_q + both) * f64::from(queries.scale) / 254.
                         };
                         let t = seen().map(of_key).fold(0., f64::max);
                         let of_codes = a.k.rows as f64 / (500. * sum);
@@ -401,12 +349,7 @@ mod tests {
             own.iter_mut()
                 .take(keys)
                 .for_each(|x| *x = f32::NEG_INFINITY);
-            let mask = |values, strides| Heads {
-                values,
-                strides,
-                rows: queries,
-                columns: keys,
-            };
+            let mask = |values, strides| Heads::new(values, strides, [queries, keys]);
             let masks = [
                 None,
                 Some(mask(&of_keys[..], [keys, 0, 0])),
@@ -418,15 +361,17 @@ mod tests {
             let precisions = [Precision::Float32, Precision::BFloat16, Precision::Int8];
             for ((mask, causal), precision) in precisions.into_iter().flat_map(of) {
                 let attention = Attention {
-                    q: heads(&q, queries, heads_count, head_dim),
+                    queries: Queries {
+                        q: heads(&q, queries, heads_count, head_dim),
+                        mask,
+                        causal,
+                        scale: 0.3,
+                        batch,
+                        heads: heads_count,
+                        kv_heads,
+                    },
                     k: heads(&k, keys, kv_heads, head_dim),
                     v: heads(&v, keys, kv_heads, value_dim),
-                    mask,
-                    causal,
-                    scale: 0.3,
-                    batch,
-                    heads: heads_count,
-                    kv_heads,
                     precision,
                 };
                 let expected = exact(&attention);
@@ -449,18 +394,16 @@ mod tests {
         /// Attention of one head without mask or scale.
         pub fn one_head(qkv: [&'a [f32]; 3], dim: usize) -> Self {
             let [q, k, v] = qkv.map(|values| heads(values, values.len() / dim, 1, dim));
-            Self {
+            let queries = Queries {
                 q,
-                k,
-                v,
                 mask: None,
                 causal: false,
                 scale: 1.,
                 batch: 1,
                 heads: 1,
                 kv_heads: 1,
-                precision: Precision::Float32,
-            }
+            };
+            Self::new(queries, k, v, Precision::Float32)
         }
     }
 

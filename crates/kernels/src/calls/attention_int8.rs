@@ -5,13 +5,13 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use crate::arch;
-use crate::arch::op::Op;
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::attention::{Attention, Heads, Queries};
 use crate::loops::attention_int8::{self as loops, BLOCK, MAX_TERMS, ROWS, Rows};
 use crate::loops::buffer::{self, Aligned};
-use crate::loops::number::Number;
 use crate::loops::product::{Part, Product, Row, Sink};
+use crate::loops::queries::add_mask;
 use crate::loops::rows;
 use crate::packed::Packed;
 use crate::packed::heads::{HEADS, HeadsMut};
@@ -229,26 +229,17 @@ impl KeyValues {
             let row = rows.start - all.start;
             let at = head * stride;
             let mut room = Room::take();
-            isa.run(Encode {
-                head,
-                // SAFETY: these rows of the head are this task's.
-                scales: unsafe { scales.part(at + rows.start..at + rows.end) },
-                first: rows.start,
-                k: rows_of(&k, [sequence, kv_head, row]),
-                v: rows_of(&v, [sequence, kv_head, row]),
-                keys,
-                values,
-                room: room.codes(groups, v.columns),
-            });
+            let [k, v] = [&k, &v].map(|of| rows_of(of, [sequence, kv_head, row]));
+            // SAFETY: these rows of the head are this task's.
+            let scales = unsafe { scales.part(at + rows.start..at + rows.end) };
+            let (to, room_of_codes) = ([head, rows.start], room.codes(groups, v.columns));
+            isa.run(encode(to, scales, (k, keys), (v, values), room_of_codes));
             room.keep();
         };
         let elements = heads * all.len() * (k.columns + v.columns);
         let threads = Threads::of_caller();
-        match threads.count() {
-            1 => (0..heads * parts).for_each(task),
-            _ if elements < SERIAL_ELEMENTS => (0..heads * parts).for_each(task),
-            _ => threads.for_each(heads * parts, false, task),
-        }
+        let count = threads.for_work(elements, SERIAL_ELEMENTS);
+        threads.spread(count, heads * parts, task);
         self.len = all.end;
     }
 }
@@ -262,31 +253,32 @@ fn rows_of<'a>(heads: &Heads<'a>, [sequence, head, row]: [usize; 3]) -> Rows<'a>
     }
 }
 
-/// Writes the codes of successive keys and values of a head, from `first` on.
-struct Encode<'a> {
-    head: usize,
-    first: usize,
-    /// Of the values, one a key.
-    scales: &'a mut [f32],
-    k: Rows<'a>,
-    v: Rows<'a>,
-    keys: HeadsMut<'a>,
-    values: HeadsMut<'a>,
-    room: (&'a mut [[u8; 4]], &'a mut [u8]),
-}
-
-impl Op for Encode<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let (of_key, of_values) = self.room;
-        let (rows, to) = (self.scales.len(), [self.head, self.first]);
+ops! {
+    /// Writes the codes of successive keys and values of a head, from a row `to` on, and scales of
+    /// the values, one a key.
+    fn encode(
+        to: [usize; 2],
+        scales: &'a mut [f32],
+        keys: (Rows<'a>, HeadsMut<'a>),
+        values: (Rows<'a>, HeadsMut<'a>),
+        room: (&'a mut [[u8; 4]], &'a mut [u8]),
+    ) {
         // SAFETY: these keys and values are the task's.
         unsafe {
-            loops::keys::<N>(self.k, rows, to, of_key, self.keys);
-            loops::values::<N>(self.v, to, of_values, self.scales, self.values);
+            loops::keys::<N>(keys.0, scales.len(), to, room.0, keys.1);
+            loops::values::<N>(values.0, to, room.1, scales, values.1);
         }
+    }
+
+    /// Writes the codes of queries, so many groups for each; `scale` is that of the scores, and
+    /// whether sums of codes are asked for.
+    fn encode_queries(
+        from: Rows<'a>,
+        scale: (f32, bool),
+        codes: (&'a mut [[u8; 4]], usize),
+        of_rows: &'a mut [Row],
+    ) {
+        loops::queries::<N>(from, scale, codes, of_rows);
     }
 }
 
@@ -312,34 +304,24 @@ impl Room {
 
     /// Groups of four keys, and codes of four rows of values.
     fn codes(&mut self, groups: usize, width: usize) -> (&mut [[u8; 4]], &mut [u8]) {
-        let (queries, weights) = (&mut self.queries, &mut self.weights);
-        grow(queries, 4 * groups);
-        grow(weights, width);
-        (
-            &mut queries[..4 * groups],
-            weights[..width].as_flattened_mut(),
-        )
-    }
-}
-
-fn grow(codes: &mut Vec<[u8; 4]>, len: usize) {
-    if codes.len() < len {
-        codes.resize(len, [0; 4]);
+        let weights = buffer::grown(&mut self.weights, width, [0; 4]);
+        let queries = buffer::grown(&mut self.queries, 4 * groups, [0; 4]);
+        (queries, weights.as_flattened_mut())
     }
 }
 
 /// [`attention`](super::attention::attention) by codes of this call.
 pub(super) fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
-    let Attention { q, k, v, .. } = attention;
-    let heads = [attention.batch, attention.kv_heads];
+    let Attention { queries, k, v, .. } = attention;
+    let heads = [queries.batch, queries.kv_heads];
     let kept = buffer::take(&KEY_VALUES);
-    let columns = [q.columns, v.columns];
+    let columns = [k.columns, v.columns];
     let mut kv = match kept {
         Some(kept) => kept.cleared(isa, heads, columns, k.rows),
         None => KeyValues::new(isa, heads, columns, k.rows),
     };
     kv.append(k, v);
-    let out = attend(attention.queries(), &kv);
+    let out = attend(queries, &kv);
     if kv.bytes() <= KEPT_BYTES {
         buffer::keep(&KEY_VALUES, Some(kv));
     }
@@ -371,14 +353,8 @@ pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
         return vec![0.; len];
     }
 
-    let work = [heads, q.rows, keys, q.columns.saturating_add(value_dim)];
-    let work = work.into_iter().fold(batch, usize::saturating_mul);
     let threads = Threads::of_caller();
-    let count = if work < SERIAL_MACS {
-        1
-    } else {
-        threads.count()
-    };
+    let count = threads.for_work(queries.multiply_adds(keys, value_dim), SERIAL_MACS);
     // Whole tiles of queries for each task, of as many heads as there are.
     let tile = kv.keys.isa().registers().tile_rows;
     let tiles = q.rows.div_ceil(tile);
@@ -453,25 +429,15 @@ impl Task<'_> {
         let stride = kv.stride();
         let (of_key, of_weights) = (kv.keys.groups(), keys.div_ceil(4));
         let kv_head = sequence * queries.kv_heads + head / (queries.heads / queries.kv_heads);
-        let Room {
-            queries: codes,
-            weights,
-            rows: of_rows,
-        } = room;
-        grow(codes, height * of_key);
-        grow(weights, height * of_weights);
-        of_rows.resize(height.max(of_rows.len()), Row::PLAIN);
-        let (codes, of_rows) = (&mut codes[..height * of_key], &mut of_rows[..height]);
-        let weights = &mut weights[..height * of_weights];
+        let codes = buffer::grown(&mut room.queries, height * of_key, [0; 4]);
+        let weights = buffer::grown(&mut room.weights, height * of_weights, [0; 4]);
+        let of_rows = buffer::grown(&mut room.rows, height, Row::PLAIN);
         let mut all_scores = Aligned::take(&ALL_SCORES);
         let [scores] = all_scores.split([height * stride]);
 
-        isa.run(EncodeQueries {
-            from: rows_of(&queries.q, [sequence, head, rows.start]),
-            scale: (queries.scale, kv.keys.has_zero_points()),
-            codes: (&mut *codes, of_key),
-            of_rows: &mut *of_rows,
-        });
+        let from = rows_of(&queries.q, [sequence, head, rows.start]);
+        let scale = (queries.scale, kv.keys.has_zero_points());
+        isa.run(encode_queries(from, scale, (codes, of_key), of_rows));
         let part = |panels| Part {
             rows: 0..height,
             panels,
@@ -486,18 +452,16 @@ impl Task<'_> {
             arch::multiply(&product, &sink, part(kv.keys.panels_of(kv_head, keys)));
         }
         let of_scales = kv.capacity.next_multiple_of(BLOCK);
-        isa.run(Weigh {
+        let scales = &kv.scales[kv_head * of_scales..][..of_scales];
+        isa.run(weigh(
             queries,
-            of: [sequence, head, rows.start],
-            keys: kv.len,
-            scores: &mut *scores,
-            stride,
-            scales: &kv.scales[kv_head * of_scales..][..of_scales],
-            of_sum: kv.values.has_zero_points(),
-            groups: of_weights,
-            codes: weights,
+            [sequence, head, rows.start],
+            (scores, stride),
+            (kv.len, scales),
+            (weights, of_weights),
             of_rows,
-        });
+            kv.values.has_zero_points(),
+        ));
         // SAFETY: the contract is the same.
         unsafe {
             let first = sequence * queries.q.rows + rows.start;
@@ -528,91 +492,62 @@ fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<
     }
 }
 
-/// Writes the codes of queries.
-struct EncodeQueries<'a> {
-    from: Rows<'a>,
-    /// Of the scores; and whether sums of codes are asked for.
-    scale: (f32, bool),
-    /// So many groups for each.
-    codes: (&'a mut [[u8; 4]], usize),
-    of_rows: &'a mut [Row],
-}
-
-impl Op for EncodeQueries<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        loops::queries::<N>(self.from, self.scale, self.codes, self.of_rows);
-    }
-}
-
-/// Makes weights of the scores of queries, `[queries, stride]`.
-struct Weigh<'a> {
-    queries: &'a Queries<'a>,
-    /// The sequence, the head and the first query.
-    of: [usize; 3],
-    keys: usize,
-    scores: &'a mut [f32],
-    stride: usize,
-    scales: &'a [f32],
-    of_sum: bool,
-    groups: usize,
-    codes: &'a mut [[u8; 4]],
-    of_rows: &'a mut [Row],
-}
-
-impl Op for Weigh<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let [sequence, head, first] = self.of;
-        let mask = self
-            .queries
-            .mask
-            .map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
+ops! {
+    /// Makes weights, so many groups of codes for each, of the scores of queries, `[queries,
+    /// stride]`, and of the scales of `keys` values; given the sequence, the head and the first
+    /// query, and whether sums of codes are asked for.
+    fn weigh(
+        queries: &'a Queries<'a>,
+        of: [usize; 3],
+        scores: (&'a mut [f32], usize),
+        keys: (usize, &'a [f32]),
+        codes: (&'a mut [[u8; 4]], usize),
+        of_rows: &'a mut [Row],
+        of_sum: bool,
+    ) {
+        let ((all_scores, stride), (keys, scales), (codes, groups)) = (scores, keys, codes);
+        let [sequence, head, first] = of;
+        let mask = queries.mask.map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
         // One mask for all queries, mostly without padding.
         let is_zero = |(mask, stride): &(&[f32], usize)| {
-            let bits = mask[..self.keys]
+            let bits = mask[..keys]
                 .iter()
                 .fold(0, |bits, x| bits | x.to_bits() << 1);
             *stride == 0 && bits == 0
         };
         let mask = mask.filter(|mask| !is_zero(mask));
-        let (queries, stride) = (self.queries, self.stride);
-        let (first, all) = (self.of[2], self.of_rows.len());
+        let all = of_rows.len();
         for rows in (0..all).step_by(ROWS).map(|row| row..all.min(row + ROWS)) {
             let (mut lens, mut origins) = ([0; ROWS], [0.; ROWS]);
             for (i, row) in rows.clone().enumerate() {
-                let seen = queries.seen(first + row, self.keys);
+                let seen = queries.seen(first + row, keys);
                 lens[i] = seen.next_multiple_of(BLOCK);
-                let scores = &mut self.scores[row * stride..][..lens[i]];
+                let scores = &mut all_scores[row * stride..][..lens[i]];
                 if seen < scores.len() {
                     scores[seen..].fill(f32::NEG_INFINITY);
                 }
                 if let Some((mask, stride)) = mask {
-                    loops::add_mask(&mut scores[..seen], &mask[row * stride..][..seen]);
+                    add_mask(&mut scores[..seen], &mask[row * stride..][..seen]);
                 }
                 origins[i] = loops::origin(scores);
             }
             let mut sums = [(0., 0.); ROWS];
             for (i, row) in rows.clone().enumerate() {
-                let scores = &mut self.scores[row * stride..][..lens[i]];
-                sums[i] = loops::weigh::<N>(scores, origins[i], self.scales);
+                let scores = &mut all_scores[row * stride..][..lens[i]];
+                sums[i] = loops::weigh::<N>(scores, origins[i], scales);
             }
             let factors = sums.map(|(z, greatest)| match greatest {
                 0. => (0., 0.),
                 greatest => (greatest / 255. / z, 255. / greatest),
             });
             for ((row, len), (scale, to_code)) in rows.zip(lens).zip(factors) {
-                let weights = &self.scores[row * stride..][..len];
-                let codes = self.codes[row * self.groups..][..self.groups].as_flattened_mut();
+                let weights = &all_scores[row * stride..][..len];
+                let codes = codes[row * groups..][..groups].as_flattened_mut();
                 loops::encode_weights::<N>(weights, to_code, codes);
-                self.of_rows[row] = Row {
+                of_rows[row] = Row {
                     scale,
                     zero_point: 0,
-                    sum: if self.of_sum { rows::sum(codes) } else { 0 },
+                    sum: if of_sum { rows::sum(codes) } else { 0 },
                 };
             }
         }

@@ -3,18 +3,17 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::arch::op::Op;
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::convert;
-use crate::loops::number::Number;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
 /// Elements below which they are converted on the caller's thread.
 const SERIAL_ELEMENTS: usize = 65_536;
 
 /// bf16 as f32, which is exact.
 pub fn widen_bf16(isa: Isa, values: &[bf16]) -> Vec<f32> {
-    converted(values, |values, out| isa.run(WidenBf16 { values, out }))
+    converted(values, |values, out| isa.run(widened(values, out)))
 }
 
 /// f16 as f32, which is exact.
@@ -24,7 +23,7 @@ pub fn widen_f16(isa: Isa, values: &[f16]) -> Vec<f32> {
 
 /// f32 as bf16, rounded half to even, as `half` does it.
 pub fn narrow_bf16(isa: Isa, values: &[f32]) -> Vec<bf16> {
-    converted(values, |values, out| isa.run(NarrowBf16 { values, out }))
+    converted(values, |values, out| isa.run(narrowed(values, out)))
 }
 
 /// f32 as f16, rounded half to even.
@@ -39,41 +38,19 @@ fn converted<T: Sync, U: Send + Clone + Default>(
 ) -> Vec<U> {
     let mut out = vec![U::default(); values.len()];
     let threads = Threads::of_caller();
-    let tasks = if values.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        TASKS_PER_THREAD * threads.count()
-    };
+    let tasks = threads.tasks(values.len(), SERIAL_ELEMENTS);
     let part = values.len().div_ceil(tasks).max(1);
     let parts = values.chunks(part).zip(out.chunks_mut(part));
     threads.for_each_item(parts, |(values, out)| write(values, out));
     out
 }
 
-pub(super) struct WidenBf16<'a> {
-    pub values: &'a [bf16],
-    pub out: &'a mut [f32],
-}
-
-impl Op for WidenBf16<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        convert::widen_bf16(self.values, self.out);
+ops! {
+    pub(super) fn widened(values: &'a [bf16], out: &'a mut [f32]) {
+        convert::widen_bf16(values, out);
     }
-}
 
-struct NarrowBf16<'a> {
-    values: &'a [f32],
-    out: &'a mut [bf16],
-}
-
-impl Op for NarrowBf16<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        convert::narrow_bf16(self.values, self.out);
+    fn narrowed(values: &'a [f32], out: &'a mut [bf16]) {
+        convert::narrow_bf16(values, out);
     }
 }

@@ -65,6 +65,13 @@ impl<'a> Queries<'a> {
         }
     }
 
+    /// Multiply-adds of both products.
+    pub(super) fn multiply_adds(&self, keys: usize, value_dim: usize) -> usize {
+        let columns = self.q.columns.saturating_add(value_dim);
+        let sizes = [self.heads, self.q.rows, keys, columns];
+        sizes.into_iter().fold(self.batch, usize::saturating_mul)
+    }
+
     /// Single queries of heads that share k and v, as the queries of one head: keys are read once.
     ///
     /// `[batch * kv_heads, group, 1, value_dim]` has the layout of `[batch, 1, heads, value_dim]`.

@@ -1,11 +1,10 @@
 //! The inputs of a weight, as the sums of their products: by which of its errors cost most, and
 //! which make up for which.
 
-use crate::arch::op::Op;
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::dots::{self, COLUMNS, ROWS};
 use crate::loops::feedback::Feedback;
-use crate::loops::number::Number;
 use crate::sizes;
 use crate::threads::Threads;
 
@@ -90,11 +89,7 @@ impl InputProducts {
         self.pending.clear();
         let blocks = blocks(&mut self.sums, 0, k);
         spread(k * k * DEPTH / 2, blocks, |(first, sums)| {
-            isa.run(AddProducts {
-                first,
-                sums,
-                columns: &columns,
-            });
+            isa.run(add_products(first, sums, &columns));
         });
     }
 
@@ -167,33 +162,6 @@ fn spread<T: Send>(macs: usize, blocks: Vec<T>, task: impl Fn(T) + Sync) {
     }
 }
 
-struct AddProducts<'a> {
-    first: usize,
-    sums: &'a mut [f64],
-    columns: &'a [f64],
-}
-
-impl Op for AddProducts<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let Self {
-            first,
-            sums,
-            columns,
-        } = self;
-        let column = |i: usize| &columns[i * DEPTH..][..DEPTH];
-        let end = rows_end(first, sums);
-        each_tile(first, end, [0, end], |rows, of| {
-            let tile = dots::tile(rows.map(column), of.map(column));
-            for ([i, j], sum) in within(rows, of, tile) {
-                sums[start(i) - start(first) + j] += sum;
-            }
-        });
-    }
-}
-
 /// The number after the last row of a block.
 #[inline(always)]
 fn rows_end(first: usize, sums: &[f64]) -> usize {
@@ -249,20 +217,12 @@ fn decompose(isa: Isa, k: usize, sums: &mut [f64]) -> Option<()> {
             left.copy_from_slice(&sums[start(row)..][..from]);
         }
         for (first, sums) in blocks(sums, from, to) {
-            isa.run(Subtract {
-                first,
-                sums,
-                left: &left,
-                columns: [from, to],
-            });
+            isa.run(subtract(first, sums, &left, [from, to]));
         }
         let mut triangle = Vec::with_capacity(start(to - from));
         for row in from..to {
             let own = &mut sums[start(row)..][from..=row];
-            isa.run(Solve {
-                row: own,
-                triangle: &triangle,
-            });
+            isa.run(solve(own, &triangle));
             let last = own.len() - 1;
             let square = own[last];
             if !(square > 0. && square.is_finite()) {
@@ -273,20 +233,11 @@ fn decompose(isa: Isa, k: usize, sums: &mut [f64]) -> Option<()> {
         }
         let macs = (k - to) * (to - from) * (from + (to - from) / 2);
         spread(macs, blocks(sums, to, k), |(first, sums)| {
-            let columns = [from, to];
-            isa.run(Subtract {
-                first,
-                sums,
-                left: &left,
-                columns,
-            });
+            isa.run(subtract(first, sums, &left, [from, to]));
             let mut at = 0;
             for row in first..rows_end(first, sums) {
                 let own = &mut sums[at..][from..to];
-                isa.run(Solve {
-                    row: own,
-                    triangle: &triangle,
-                });
+                isa.run(solve(own, &triangle));
                 at += row + 1;
             }
         });
@@ -294,30 +245,27 @@ fn decompose(isa: Isa, k: usize, sums: &mut [f64]) -> Option<()> {
     Some(())
 }
 
-/// Subtracts from columns of a block of rows the products with what is left of those columns.
-struct Subtract<'a> {
-    first: usize,
-    sums: &'a mut [f64],
-    left: &'a [f64],
-    columns: [usize; 2],
-}
+ops! {
+    /// Adds the products of columns of [`DEPTH`] inputs to a block of rows.
+    fn add_products(first: usize, sums: &'a mut [f64], columns: &'a [f64]) {
+        let column = |i: usize| &columns[i * DEPTH..][..DEPTH];
+        let end = rows_end(first, sums);
+        each_tile(first, end, [0, end], |rows, of| {
+            let tile = dots::tile(rows.map(column), of.map(column));
+            for ([i, j], sum) in within(rows, of, tile) {
+                sums[start(i) - start(first) + j] += sum;
+            }
+        });
+    }
 
-impl Op for Subtract<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let Self {
-            first,
-            sums,
-            left,
-            columns: [from, to],
-        } = self;
+    /// Subtracts from columns of a block of rows the products with what is left of those columns.
+    fn subtract(first: usize, sums: &'a mut [f64], left: &'a [f64], columns: [usize; 2]) {
+        let from = columns[0];
         if from == 0 {
             return;
         }
         let end = rows_end(first, sums);
-        each_tile(first, end, [from, to], |rows, of| {
+        each_tile(first, end, columns, |rows, of| {
             let row = |i: usize| &sums[start(i) - start(first)..][..from];
             let left = |i: usize| &left[(i - from) * from..][..from];
             let tile = dots::tile(rows.map(row), of.map(left));
@@ -326,21 +274,10 @@ impl Op for Subtract<'_> {
             }
         });
     }
-}
 
-/// Solves for a row of the factor, with the rows of it that there are; a last element that has none
-/// keeps its square.
-struct Solve<'a> {
-    row: &'a mut [f64],
-    triangle: &'a [f64],
-}
-
-impl Op for Solve<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let Self { row, triangle } = self;
+    /// Solves for a row of the factor, with the rows of it that there are; a last element that has
+    /// none keeps its square.
+    fn solve(row: &'a mut [f64], triangle: &'a [f64]) {
         for i in 0..row.len() {
             let (before, own) = row.split_at_mut(i);
             match triangle.get(start(i)..start(i + 1)) {

@@ -3,11 +3,12 @@
 
 use std::mem::MaybeUninit;
 
-use super::quantize::{self, BLOCK_GROUPS, Codes};
+use super::quantize::{Activations, Codes};
 use crate::arch;
 use crate::isa::Isa;
+use crate::loops::blocks::RowBlock;
 use crate::loops::buffer;
-use crate::loops::product::{Group, Part, Product, Row, Sink};
+use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
 use crate::packed::Element;
 use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
@@ -87,46 +88,10 @@ fn linear_uninit<const N: usize>(
     }
     match element {
         Element::Float16 => multiply(&threads, &products, &outs, arch::multiply_f16),
-        Element::Int8(config) => {
-            // Row sums are needed if any weight has zero points.
-            let sums = products.iter().any(|p| p.rhs.has_zero_points());
-            let products = each_lhs(products, room(&products, codes), |p, room| {
-                quantize::quantize(Some(&threads), p.rhs, config, sums, p.lhs, room)
-            });
-            multiply(&threads, &products, &outs, arch::multiply);
-        }
-        Element::BFloat16 => {
-            let (groups, rows) = room(&products, codes);
-            let room = (quantize::as_pairs(groups), rows);
-            let products = each_lhs(products, room, |p, room| {
-                quantize::round(Some(&threads), p.rhs, p.lhs, room)
-            });
-            multiply(&threads, &products, &outs, arch::multiply_bf16);
-        }
-        Element::Blocks { .. } => {
-            let (groups, rows) = room(&products, codes);
-            let room = (quantize::as_blocks(groups), rows);
-            let products = each_lhs(products, room, |p, room| {
-                quantize::blocks(Some(&threads), p.rhs, p.lhs, room)
-            });
-            multiply(&threads, &products, &outs, arch::multiply_blocks);
-        }
+        Element::Int8(_) => encoded::<[u8; 4], N>(&threads, products, codes, &outs),
+        Element::BFloat16 => encoded::<Pair, N>(&threads, products, codes, &outs),
+        Element::Blocks { .. } => encoded::<RowBlock, N>(&threads, products, codes, &outs),
     }
-}
-
-/// Room for the rows of all products.
-fn room<'a>(
-    products: &[Product<'_, f32>],
-    codes: &'a mut Codes,
-) -> (&'a mut [[u8; 4]], &'a mut [Row]) {
-    let groups = |p: &Product<'_, f32>| match p.rhs.element() {
-        Element::Blocks { .. } => BLOCK_GROUPS * p.rhs.groups(),
-        _ => p.rhs.groups(),
-    };
-    codes.room(
-        products.iter().map(|p| p.m).sum(),
-        products.iter().map(|p| p.m * groups(p)).sum(),
-    )
 }
 
 /// The sinks of the products, whose operands are checked: all weights are of that type.
@@ -145,13 +110,20 @@ fn sinks<'a, const N: usize>(
     })
 }
 
-/// Replaces the rows of the products by what `make` writes for them, once for rows that they share.
-fn each_lhs<'a, G: Group, const N: usize>(
-    products: [Product<'a, f32>; N],
-    (mut groups, mut rows): (&'a mut [G], &'a mut [Row]),
-    make: impl Fn(&Product<'a, f32>, (&mut [G], &mut [Row])),
-) -> [Product<'a, G>; N] {
-    let mut made: [(&[G], &[Row]); N] = [(&[], &[]); N];
+/// The products of the groups that activations become, once for rows that products share.
+fn encoded<A: Activations, const N: usize>(
+    threads: &Threads,
+    products: [Product<'_, f32>; N],
+    codes: &mut Codes,
+    outs: &[Sink<'_>; N],
+) {
+    let (mut groups, mut rows) = codes.room_of::<A>(
+        products.iter().map(|p| p.m).sum(),
+        products.iter().map(|p| p.m * p.rhs.groups()).sum(),
+    );
+    // Row sums are needed if any weight has zero points.
+    let sums = products.iter().any(|p| p.rhs.has_zero_points());
+    let mut made: [(&[A], &[Row]); N] = [(&[], &[]); N];
     for (i, p) in products.iter().enumerate() {
         let same = |other: &Product<'_, f32>| std::ptr::eq(other.lhs, p.lhs) && other.m == p.m;
         if let Some(shared) = products[..i].iter().position(same) {
@@ -161,10 +133,17 @@ fn each_lhs<'a, G: Group, const N: usize>(
         let (own, others) = groups.split_at_mut(p.m * p.rhs.groups());
         let (own_rows, other_rows) = rows.split_at_mut(p.m);
         (groups, rows) = (others, other_rows);
-        make(p, (&mut *own, &mut *own_rows));
+        A::write(
+            Some(threads),
+            p.rhs,
+            sums,
+            p.lhs,
+            (&mut *own, &mut *own_rows),
+        );
         made[i] = (own, own_rows);
     }
-    std::array::from_fn(|i| products[i].with(products[i].m, made[i].0, made[i].1))
+    let encoded = std::array::from_fn(|i| products[i].with(products[i].m, made[i].0, made[i].1));
+    multiply(threads, &encoded, outs, A::KERNEL);
 }
 
 /// Computes all parts of all products, each by the `kernel`.

@@ -4,15 +4,14 @@
 
 use half::{bf16, f16};
 
-use super::convert::WidenBf16;
-use crate::arch::op::Op;
+use super::convert::widened;
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::dequantize;
-use crate::loops::number::Number;
 use crate::packed::{Element, Packed};
 use crate::reference::Affine;
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
 /// Elements of a chunk: it fits in L1 beside its codes.
 const CHUNK: usize = 256;
@@ -23,7 +22,7 @@ pub fn dequantize_row(isa: Isa, codes: &[u8], affine: Affine, mut sink: impl FnM
     let mut values = [0.; CHUNK];
     for codes in codes.chunks(CHUNK) {
         let out = &mut values[..codes.len()];
-        isa.run(Dequantize { codes, affine, out });
+        isa.run(dequantized(codes, affine, out));
         sink(&values[..codes.len()]);
     }
 }
@@ -51,7 +50,7 @@ impl Widen for f16 {
 
 impl Widen for bf16 {
     fn widen(isa: Isa, values: &[Self], out: &mut [f32]) {
-        isa.run(WidenBf16 { values, out });
+        isa.run(widened(values, out));
     }
 }
 
@@ -91,18 +90,9 @@ pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32]))
     }
 }
 
-struct Dequantize<'a> {
-    codes: &'a [u8],
-    affine: Affine,
-    out: &'a mut [f32],
-}
-
-impl Op for Dequantize<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        dequantize::dequantize(self.codes, self.affine, self.out);
+ops! {
+    fn dequantized(codes: &'a [u8], affine: Affine, out: &'a mut [f32]) {
+        dequantize::dequantize(codes, affine, out);
     }
 }
 
@@ -118,12 +108,7 @@ pub fn for_each_row<T: Send>(out: &mut [T], k: usize, write: impl Fn(usize, &mut
         return;
     }
     let threads = Threads::of_caller();
-    let tasks = if out.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        rows.min(TASKS_PER_THREAD * threads.count())
-    };
-    let height = rows.div_ceil(tasks.max(1)).max(1);
+    let height = rows.div_ceil(threads.tasks(out.len(), SERIAL_ELEMENTS));
     let parts = out.chunks_mut(height * k).enumerate();
     threads.for_each_item(parts, |(part, rows)| {
         for (row, out) in rows.chunks_mut(k).enumerate() {

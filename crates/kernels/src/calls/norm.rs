@@ -2,13 +2,12 @@
 
 use std::mem::MaybeUninit;
 
-use crate::arch::op::Op;
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::buffer;
 use crate::loops::norm::{self, Norm};
-use crate::loops::number::Number;
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias` of each row of `xs`, or of
 /// `xs + residual * residual_weight`; the mean counts as zero where the norm is not centered.
@@ -17,17 +16,7 @@ use crate::threads::{TASKS_PER_THREAD, Threads};
 /// If `residual` and `xs`, or `bias` or `residual_weight` and `weight`, differ in length, or if
 /// `xs` has no whole rows.
 pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) -> Vec<f32> {
-    check(xs, residual, norm);
-    let hidden = norm.weight.len();
-    let [ys] = each_row(&Threads::of_caller(), xs, hidden, |start, xs, [out]| {
-        isa.run(Normalize {
-            xs,
-            residual: residual.map(|residual| &residual[start..start + hidden]),
-            norm,
-            sum: None,
-            out,
-        });
-    });
+    let [ys] = normalized(isa, xs, residual, norm);
     ys
 }
 
@@ -36,17 +25,23 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
 /// # Panics
 /// As [`layer_norm`].
 pub fn layer_norm_and_sum(isa: Isa, xs: &[f32], residual: &[f32], norm: Norm<'_>) -> [Vec<f32>; 2] {
-    check(xs, Some(residual), norm);
+    normalized(isa, xs, Some(residual), norm)
+}
+
+/// The norm of each row and, if there is room for a second result, the sum that it is of.
+fn normalized<const N: usize>(
+    isa: Isa,
+    xs: &[f32],
+    residual: Option<&[f32]>,
+    norm: Norm<'_>,
+) -> [Vec<f32>; N] {
+    check(xs, residual, norm);
     let hidden = norm.weight.len();
-    let threads = Threads::of_caller();
-    each_row(&threads, xs, hidden, |start, xs, [out, sum]| {
-        isa.run(Normalize {
-            xs,
-            residual: Some(&residual[start..start + hidden]),
-            norm,
-            sum: Some(sum),
-            out,
-        });
+    each_row(&Threads::of_caller(), xs, hidden, |start, xs, outs| {
+        let mut outs = outs.into_iter();
+        let (out, sum) = (outs.next().unwrap_or_default(), outs.next());
+        let residual = residual.map(|residual| &residual[start..start + hidden]);
+        isa.run(normalize(xs, residual, norm, sum, out));
     })
 }
 
@@ -74,47 +69,32 @@ fn check(xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) {
 /// If `xs` has no whole rows.
 pub fn softmax(isa: Isa, xs: &[f32], columns: usize) -> Vec<f32> {
     let [ys] = each_row(&Threads::of_caller(), xs, columns, |_, xs, [out]| {
-        isa.run(Softmax { xs, out });
+        isa.run(softmax_row(xs, out));
     });
     ys
 }
 
-struct Normalize<'a> {
-    xs: &'a [f32],
-    residual: Option<&'a [f32]>,
-    norm: Norm<'a>,
-    sum: Option<&'a mut [MaybeUninit<f32>]>,
-    out: &'a mut [MaybeUninit<f32>],
-}
-
-impl Op for Normalize<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        norm::normalize::<N>(self.xs, self.residual, self.norm, self.sum, self.out);
+ops! {
+    fn normalize(
+        xs: &'a [f32],
+        residual: Option<&'a [f32]>,
+        norm: Norm<'a>,
+        sum: Option<&'a mut [MaybeUninit<f32>]>,
+        out: &'a mut [MaybeUninit<f32>],
+    ) {
+        norm::normalize::<N>(xs, residual, norm, sum, out);
     }
-}
 
-struct Softmax<'a> {
-    xs: &'a [f32],
-    out: &'a mut [MaybeUninit<f32>],
-}
-
-impl Op for Softmax<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        norm::softmax_row::<N>(self.xs, self.out);
+    fn softmax_row(xs: &'a [f32], out: &'a mut [MaybeUninit<f32>]) {
+        norm::softmax_row::<N>(xs, out);
     }
 }
 
 /// Elements below which the caller's thread computes alone.
 const SERIAL_ELEMENTS: usize = 32_768;
 
-/// Has `write` write all elements of a row of each result for each row of `xs`, and tells it where in
-/// `xs` the row begins.
+/// Has `write` write all elements of a row of each result for each row of `xs`, and tells it where
+/// in `xs` the row begins.
 fn each_row<const N: usize>(
     threads: &Threads,
     xs: &[f32],
@@ -126,11 +106,7 @@ fn each_row<const N: usize>(
     if rows == 0 {
         return std::array::from_fn(|_| Vec::new());
     }
-    let tasks = if xs.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        TASKS_PER_THREAD * threads.count()
-    };
+    let tasks = threads.tasks(xs.len(), SERIAL_ELEMENTS);
     let height = rows.div_ceil(tasks).max(1);
     // SAFETY: all rows of all parts are written.
     unsafe {

@@ -4,11 +4,11 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use crate::arch::op::{Extents, Op};
+use crate::arch;
+use crate::arch::op::{ops, take_extents};
 use crate::isa::Isa;
 use crate::loops::blocks::{self, RowBlock};
-use crate::loops::number::Number;
-use crate::loops::product::{Group, Pair, Row};
+use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
 use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert};
 use crate::packed::{Element, Packed};
@@ -60,34 +60,44 @@ impl Codes {
             buffer::keep(&CODES, self);
         }
     }
+
+    /// Room for that many rows and groups of another kind.
+    pub fn room_of<A: Activations>(
+        &mut self,
+        rows: usize,
+        groups: usize,
+    ) -> (&mut [A], &mut [Row]) {
+        let (codes, rows) = self.room(rows, groups * size_of::<A>() / size_of::<[u8; 4]>());
+        (A::of_codes(codes), rows)
+    }
 }
 
 impl<G: Group> Codes<G> {
     /// Room for that many rows and groups.
     pub fn room(&mut self, rows: usize, groups: usize) -> (&mut [G], &mut [Row]) {
-        if self.groups.len() < groups {
-            self.groups.resize(groups, G::default());
-        }
-        if self.rows.len() < rows {
-            self.rows.resize(rows, Row::PLAIN);
-        }
-        (&mut self.groups[..groups], &mut self.rows[..rows])
+        let groups = buffer::grown(&mut self.groups, groups, G::default());
+        (groups, buffer::grown(&mut self.rows, rows, Row::PLAIN))
     }
 }
 
-/// Room of codes, for pairs.
-pub fn as_pairs(groups: &mut [[u8; 4]]) -> &mut [Pair] {
-    let (bytes, _) = groups.as_flattened_mut().as_chunks_mut();
-    bytes.as_chunks_mut().0
-}
+/// Groups that activations become for a product.
+pub trait Activations: Group {
+    /// Computes a part of a product of them.
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part);
 
-/// Room of codes, for blocks, each in the place of [`BLOCK_GROUPS`] groups.
-pub fn as_blocks(groups: &mut [[u8; 4]]) -> &mut [RowBlock] {
-    groups.as_chunks_mut().0
-}
+    /// Room of codes as room for these groups.
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self];
 
-/// Groups in whose place a block is.
-pub const BLOCK_GROUPS: usize = size_of::<RowBlock>() / size_of::<[u8; 4]>();
+    /// Writes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on
+    /// several threads if there are some and that is faster.
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        sums: bool,
+        lhs: &[f32],
+        room: (&mut [Self], &mut [Row]),
+    );
+}
 
 /// Calls `write` with rows of `lhs` and the room for what they become: all on this thread, or parts
 /// on several `threads` if that is faster.
@@ -108,43 +118,51 @@ fn each_part<G: Send>(
     threads.for_each_item(parts, |((lhs, rows), groups)| write(lhs, groups, rows));
 }
 
-/// Quantizes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on several
-/// threads if there are some and that is faster.
-pub fn quantize(
-    threads: Option<&Threads>,
-    rhs: &Packed,
-    config: DynamicConfig,
-    sums: bool,
-    lhs: &[f32],
-    (groups, rows): (&mut [[u8; 4]], &mut [Row]),
-) {
-    let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.groups());
-    let of = |extent: Extent| row(config.qparams(extent.min, extent.max));
-    if k == 0 {
-        return rows.fill(of(Extent::EMPTY));
+/// Codes.
+impl Activations for [u8; 4] {
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part) = arch::multiply;
+
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self] {
+        codes
     }
-    let mut common = None;
-    if !config.per_row {
-        let all = Mutex::new(Extent::EMPTY);
-        each_part(threads, rhs, lhs, (groups, rows), |lhs, _, rows| {
-            let own = extent_of_finite(isa, k, lhs, rows);
-            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-            *all = all.union(own);
+
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        sums: bool,
+        lhs: &[f32],
+        (groups, rows): (&mut [Self], &mut [Row]),
+    ) {
+        let Element::Int8(config) = rhs.element() else {
+            unreachable!("codes of activations are for weights of int8");
+        };
+        let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.groups());
+        let of = |extent: Extent| row(config.qparams(extent.min, extent.max));
+        if k == 0 {
+            return rows.fill(of(Extent::EMPTY));
+        }
+        let mut common = None;
+        if !config.per_row {
+            let all = Mutex::new(Extent::EMPTY);
+            each_part(threads, rhs, lhs, (groups, rows), |lhs, _, rows| {
+                let own = extent_of_finite(isa, k, lhs, rows);
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                *all = all.union(own);
+            });
+            common = Some(of(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
+        }
+        each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
+            isa.run(encode_rows(
+                config,
+                [k, width],
+                sums,
+                common,
+                lhs,
+                groups,
+                rows,
+            ));
         });
-        common = Some(of(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
     }
-    each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
-        isa.run(Encode {
-            config,
-            k,
-            width,
-            sums,
-            common,
-            lhs,
-            groups,
-            rows,
-        });
-    });
 }
 
 /// The extent of the rows of `k` values that are finite; marks the others in `rows`.
@@ -152,11 +170,7 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
     let (mut all, mut extents) = (Extent::EMPTY, [Extent::EMPTY; ROWS]);
     for (values, rows) in values.chunks(ROWS * k).zip(rows.chunks_mut(ROWS)) {
         let extents = &mut extents[..rows.len()];
-        isa.run(Extents {
-            k,
-            values,
-            extents: &mut *extents,
-        });
+        isa.run(take_extents(k, values, extents));
         for (extent, row) in extents.iter().zip(rows) {
             *row = NOT_FINITE;
             if extent.finite {
@@ -168,33 +182,26 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
     all
 }
 
-/// Writes the parameters and the codes of each row.
-struct Encode<'a> {
-    config: DynamicConfig,
-    /// Activations and groups of a row.
-    k: usize,
-    width: usize,
-    sums: bool,
-    /// The parameters that all rows share, if they do; those that are not finite are marked.
-    common: Option<Row>,
-    lhs: &'a [f32],
-    groups: &'a mut [[u8; 4]],
-    rows: &'a mut [Row],
-}
-
-impl Op for Encode<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let (config, k, width) = (self.config, self.k, self.width);
+ops! {
+    /// Writes the parameters and the codes of each row, of so many activations and groups; `common`
+    /// are the parameters that all rows share, if they do: those that are not finite are marked.
+    fn encode_rows(
+        config: DynamicConfig,
+        sizes: [usize; 2],
+        sums: bool,
+        common: Option<Row>,
+        lhs: &'a [f32],
+        groups: &'a mut [[u8; 4]],
+        rows: &'a mut [Row],
+    ) {
+        let [k, width] = sizes;
         let mut extents = [Extent::EMPTY; ROWS];
         // Extents of several rows, then their codes: a row's divisions, one after the other, would
         // take as long as its codes if they had to wait for them.
         let block = (BLOCK / k).clamp(1, ROWS);
-        let blocks = self.lhs.chunks(block * k).zip(self.rows.chunks_mut(block));
-        for ((lhs, rows), groups) in blocks.zip(self.groups.chunks_mut(block * width)) {
-            if let Some(common) = self.common {
+        let blocks = lhs.chunks(block * k).zip(rows.chunks_mut(block));
+        for ((lhs, rows), groups) in blocks.zip(groups.chunks_mut(block * width)) {
+            if let Some(common) = common {
                 let finite = rows.iter_mut().filter(|row| !row.scale.is_nan());
                 finite.for_each(|row| *row = common);
             } else {
@@ -220,7 +227,7 @@ impl Op for Encode<'_> {
                     zero_point: row.zero_point,
                 };
                 rows::quantize::<N>(lhs, qparams, config.arithmetic, codes);
-                if self.sums {
+                if sums {
                     row.sum = rows::sum(codes);
                 }
             }
@@ -237,85 +244,67 @@ fn row(qparams: QParams) -> Row {
     }
 }
 
-/// Rounds the rows of `lhs` for products with `rhs`, on several threads if there are some and that
-/// is faster.
-pub fn round(
-    threads: Option<&Threads>,
-    rhs: &Packed,
-    lhs: &[f32],
-    room: (&mut [Pair], &mut [Row]),
-) {
-    let (k, width, alternate) = (rhs.k(), rhs.groups(), rhs.alternates());
-    each_part(threads, rhs, lhs, room, |lhs, groups, rows| {
-        rhs.isa().run(Round {
-            k,
-            width,
-            alternate,
-            lhs,
-            groups,
+/// Factors in bfloat16.
+impl Activations for Pair {
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part) = arch::multiply_bf16;
+
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self] {
+        let (bytes, _) = codes.as_flattened_mut().as_chunks_mut();
+        bytes.as_chunks_mut().0
+    }
+
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        _: bool,
+        lhs: &[f32],
+        room: (&mut [Self], &mut [Row]),
+    ) {
+        let (sizes, alternate) = ([rhs.k(), rhs.groups()], rhs.alternates());
+        each_part(threads, rhs, lhs, room, |lhs, groups, rows| {
+            rhs.isa().run(round_rows(sizes, alternate, lhs, groups));
+            rows.fill(Row::PLAIN);
         });
-        rows.fill(Row::PLAIN);
-    });
-}
-
-/// Makes blocks of the rows of `lhs` for products with `rhs`, on several threads if there are some
-/// and that is faster.
-pub fn blocks(
-    threads: Option<&Threads>,
-    rhs: &Packed,
-    lhs: &[f32],
-    room: (&mut [RowBlock], &mut [Row]),
-) {
-    let k = rhs.k();
-    let per_row = matches!(rhs.element(), Element::Blocks { per_row: true, .. });
-    each_part(threads, rhs, lhs, room, |rows, blocks, _| {
-        rhs.isa().run(EncodeBlocks {
-            k,
-            per_row,
-            rows,
-            blocks,
-        });
-    });
-}
-
-/// Codes with a scale for each block of a row, or for the whole row.
-struct EncodeBlocks<'a> {
-    k: usize,
-    per_row: bool,
-    rows: &'a [f32],
-    blocks: &'a mut [RowBlock],
-}
-
-impl Op for EncodeBlocks<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        blocks::encode_rows::<N>(self.k, self.rows, self.per_row, self.blocks);
     }
 }
 
-struct Round<'a> {
-    k: usize,
-    width: usize,
-    alternate: bool,
-    lhs: &'a [f32],
-    groups: &'a mut [Pair],
+/// Blocks, with a scale each or with one a row.
+impl Activations for RowBlock {
+    const KERNEL: unsafe fn(&Product<'_, Self>, &Sink<'_>, Part) = arch::multiply_blocks;
+
+    fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self] {
+        codes.as_chunks_mut().0
+    }
+
+    fn write(
+        threads: Option<&Threads>,
+        rhs: &Packed,
+        _: bool,
+        lhs: &[f32],
+        room: (&mut [Self], &mut [Row]),
+    ) {
+        let per_row = matches!(rhs.element(), Element::Blocks { per_row: true, .. });
+        each_part(threads, rhs, lhs, room, |rows, blocks, _| {
+            rhs.isa().run(encode_blocks(rhs.k(), per_row, rows, blocks));
+        });
+    }
 }
 
-impl Op for Round<'_> {
-    type Out = ();
+ops! {
+    /// Codes with a scale for each block of a row, or for the whole row.
+    fn encode_blocks(k: usize, per_row: bool, rows: &'a [f32], blocks: &'a mut [RowBlock]) {
+        blocks::encode_rows::<N>(k, rows, per_row, blocks);
+    }
 
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let k = self.k.max(1);
-        let groups = self.groups.chunks_exact_mut(self.width.max(1));
-        for (lhs, groups) in self.lhs.chunks_exact(k).zip(groups) {
+    /// Rounds rows of so many inputs and pairs.
+    fn round_rows(sizes: [usize; 2], alternate: bool, lhs: &'a [f32], groups: &'a mut [Pair]) {
+        let [k, width] = sizes.map(|size| size.max(1));
+        for (lhs, groups) in lhs.chunks_exact(k).zip(groups.chunks_exact_mut(width)) {
             let (to, rest) = groups.as_flattened_mut().split_at_mut(k);
             convert::round_bf16(lhs, to);
             // The last pairs are filled up: any number may have been there.
             rest.fill([0; 2]);
-            if self.alternate {
+            if alternate {
                 convert::alternate(groups);
             }
         }

@@ -18,13 +18,15 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(pub(crate) Kind);
 
-/// Passes the table of all instruction sets, the slowest first, to the macro `$rows`.
+/// Passes the table of all instruction sets, the slowest first, to the macro `$rows`, behind what
+/// else it is given.
 ///
 /// A row has the name in the code, the name in `DYNQUANT_ISA`, where it exists, its registers,
 /// whether this CPU has it, and its module in `arch`.
 macro_rules! instruction_sets {
-    ($rows:ident) => {
+    ($rows:ident $($before:tt)*) => {
         $rows! {
+            $($before)*
             Portable "portable" (all())
                 { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false }
                 true => portable;
@@ -144,24 +146,19 @@ impl Isa {
             // `portable` is always there.
             return Ok(available.last().copied().unwrap_or(Self(Kind::Portable)));
         };
-        let named = available.iter().find(|isa| isa.name() == name);
-        named.copied().ok_or_else(|| {
-            if NAMES.contains(&name) {
-                Error::UnavailableIsa {
-                    got: name.to_owned(),
-                    expected: available
-                        .iter()
-                        .map(|isa| isa.name())
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                }
-            } else {
-                Error::UnknownIsa {
-                    got: name.to_owned(),
-                    expected: NAMES,
-                }
-            }
-        })
+        let got = name.to_owned();
+        let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+        match names.iter().position(|own| *own == name) {
+            Some(index) => Ok(available[index]),
+            None if NAMES.contains(&name) => Err(Error::UnavailableIsa {
+                got,
+                expected: names.join(", "),
+            }),
+            None => Err(Error::UnknownIsa {
+                got,
+                expected: NAMES,
+            }),
+        }
     }
 
     /// The name that `DYNQUANT_ISA` knows it by.

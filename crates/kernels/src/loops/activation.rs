@@ -47,28 +47,6 @@ pub fn apply_to<N: Number>(activation: Activation, xs: &[f32], out: &mut [MaybeU
     unsafe { apply_between::<N>(activation, xs.as_ptr(), out.as_mut_ptr().cast(), xs.len()) }
 }
 
-/// # Safety
-/// There are `len` elements to read and to write, the same ones or none of them.
-#[inline(always)]
-unsafe fn apply_between<N: Number>(
-    activation: Activation,
-    from: *const f32,
-    to: *mut f32,
-    len: usize,
-) {
-    // SAFETY: the contract is the same.
-    unsafe {
-        match activation {
-            Activation::Relu => blocks::<N>(Relu, from, to, len),
-            Activation::Gelu => blocks::<N>(Gelu, from, to, len),
-            Activation::GeluTanh => blocks::<N>(GeluTanh, from, to, len),
-            Activation::Silu => blocks::<N>(Silu, from, to, len),
-            Activation::Tanh => blocks::<N>(Tanh, from, to, len),
-            Activation::Sigmoid => blocks::<N>(Sigmoid, from, to, len),
-        }
-    }
-}
-
 /// Elements that are computed together: a register's worth.
 pub const BLOCK: usize = 16;
 
@@ -104,10 +82,10 @@ unsafe fn blocks<N: Number>(formula: impl Formula, from: *const f32, to: *mut f3
     }
 }
 
-/// Types for functions.
+/// Types for functions, and the choice of one.
 macro_rules! formulas {
-    ($($name:ident => $function:ident),*) => {$(
-        #[derive(Clone, Copy)]
+    ($($name:ident => $function:ident),*) => {
+        $(#[derive(Clone, Copy)]
         struct $name;
 
         impl Formula for $name {
@@ -115,8 +93,25 @@ macro_rules! formulas {
             fn at<N: Number>(self, x: N) -> N {
                 $function(x)
             }
+        })*
+
+        /// # Safety
+        /// There are `len` elements to read and to write, the same ones or none of them.
+        #[inline(always)]
+        unsafe fn apply_between<N: Number>(
+            activation: Activation,
+            from: *const f32,
+            to: *mut f32,
+            len: usize,
+        ) {
+            // SAFETY: the contract is the same.
+            unsafe {
+                match activation {
+                    $(Activation::$name => blocks::<N>($name, from, to, len),)*
+                }
+            }
         }
-    )*};
+    };
 }
 
 formulas!(

@@ -30,8 +30,8 @@ use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
+use super::queries::{self, KEYS, QUERIES};
 pub use super::queries::{Attention, Block, Heads, Precision, Queries};
-use super::queries::{KEYS, QUERIES};
 
 thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();
@@ -62,28 +62,7 @@ struct State<'a> {
     sum: &'a mut [f32],
 }
 
-impl<'a> States<'a> {
-    /// The state before the first chunk.
-    #[inline(always)]
-    fn new(
-        start: usize,
-        [rows_of_q, rows_of_sums]: [usize; 2],
-        [q_t, sums, max, sum]: [&'a mut [f32]; 4],
-    ) -> Self {
-        sums.fill(0.);
-        max.fill(f32::NEG_INFINITY);
-        sum.fill(0.);
-        Self {
-            start,
-            rows_of_q,
-            rows_of_sums,
-            q_t,
-            sums,
-            max,
-            sum,
-        }
-    }
-
+impl States<'_> {
     #[inline(always)]
     fn of(&mut self, block: &Block) -> State<'_> {
         let first = block.queries.start - self.start;
@@ -158,7 +137,7 @@ pub unsafe fn attend<
 ) -> bool {
     let register = factors.register();
     let (k, v) = (attention.k, attention.v);
-    let (head_dim, value_dim) = (attention.q.columns, v.columns);
+    let (head_dim, value_dim) = (attention.queries.q.columns, v.columns);
     let shared = task.of_keys(attention);
     let rows = [
         head_dim.next_multiple_of(F::TOGETHER),
@@ -178,7 +157,18 @@ pub unsafe fn attend<
         F::room(KEYS, value_dim),
         if CAREFUL { KEYS * value_dim } else { 0 },
     ]);
-    let mut states = States::new(task.queries.start, rows, [q_t, sums, max, sum]);
+    sums.fill(0.);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.);
+    let mut states = States {
+        start: task.queries.start,
+        rows_of_q: rows[0],
+        rows_of_sums: rows[1],
+        q_t,
+        sums,
+        max,
+        sum,
+    };
     for block in task.blocks() {
         let State { q_t, width, .. } = states.of(&block);
         let of_q = &mut q_t[..head_dim * width];
@@ -265,10 +255,10 @@ fn add<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>, const 
     };
     product::<LANES, NV, F, CAREFUL>(factors, left, right);
     let scores = &mut room[..keys * width];
-    if let Some(of) = attention.mask {
+    if let Some(of) = attention.queries.mask {
         add_mask(of, block, start, (scores, width), mask, register);
     }
-    if attention.causal {
+    if attention.queries.causal {
         exclude_later(attention, block, start, (scores, width));
     }
     if CAREFUL {
@@ -375,17 +365,17 @@ fn scaled_queries<const LANES: usize>(
     (q_t, width): (&mut [f32], usize),
     register: impl Register<LANES>,
 ) {
-    let q = block.of(&attention.q, block.queries.start);
+    let q = block.of(&attention.queries.q, block.queries.start);
     q_t.fill(0.);
     transpose(
-        (q, attention.q.strides[2]),
+        (q, attention.queries.q.strides[2]),
         RowsMut::of(q_t, width),
         block.queries.len(),
-        attention.q.columns,
+        attention.queries.q.columns,
         register,
     );
     for x in q_t.iter_mut() {
-        *x *= attention.scale;
+        *x *= attention.queries.scale;
     }
 }
 
@@ -425,7 +415,7 @@ unsafe fn write<const LANES: usize>(
     let greatest = |xs: &[f32]| xs.iter().fold(0, |max, x| x.abs().to_bits().max(max));
     let mut rows = sums.chunks_exact(width);
     let finite = greatest(sums) < infinity || rows.all(|row| greatest(&row[..height]) < infinity);
-    let first = block.batch * attention.q.rows + block.queries.start;
+    let first = block.batch * attention.queries.q.rows + block.queries.start;
     let columns = block.head * value_dim..(block.head + 1) * value_dim;
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     let rows = unsafe { out.rows(first..first + height, columns) };
@@ -470,10 +460,7 @@ fn add_mask<const LANES: usize>(
         keys,
         register,
     );
-    for (score, add) in scores.iter_mut().zip(room) {
-        let excluded = *add == f32::NEG_INFINITY;
-        *score = if excluded { *add } else { *score + *add };
-    }
+    queries::add_mask(scores, room);
 }
 
 /// Excludes each query's later keys from the scores of the keys from `start` on, `[keys, width]`.

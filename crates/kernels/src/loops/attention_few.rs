@@ -21,7 +21,7 @@ use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
-use super::queries::{Attention, Block, KEYS};
+use super::queries::{Attention, Block, KEYS, add_mask};
 
 /// The most queries: with more, transposing keys costs less than empty lanes.
 pub const QUERIES: usize = 4;
@@ -50,8 +50,8 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
     register: R,
 ) -> bool {
     let (k, v) = (attention.k, attention.v);
-    let (head_dim, value_dim) = (attention.q.columns, v.columns);
-    let shared = task.head / (attention.heads / attention.kv_heads);
+    let (head_dim, value_dim) = (attention.queries.q.columns, v.columns);
+    let shared = task.head / (attention.queries.heads / attention.queries.kv_heads);
     let width = value_dim.next_multiple_of(COLUMNS);
     let count = task.queries.len();
     let in_place = v.strides[2] == width && value_dim == width;
@@ -99,13 +99,11 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
                 width: KEYS,
                 keep: None,
             };
-            let left = row_of(&queries[index * head_dim..][..head_dim]);
+            let left = Left::of_rows(&queries[index * head_dim..][..head_dim], 1, head_dim);
             row_by::<LANES>(left, right, register);
-            if let Some(mask) = attention.mask {
-                add_mask(
-                    &mask.of(task.batch, task.head, query)[start..][..keys],
-                    scores,
-                );
+            if let Some(mask) = attention.queries.mask {
+                let mask = mask.of(task.batch, task.head, query);
+                add_mask(scores, &mask[start..][..keys]);
             }
             keep.fill(weights::<N>(scores, keys, &mut softmax[index]));
             let right = Right {
@@ -114,7 +112,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
                 width,
                 keep: Some(keep),
             };
-            row_by::<LANES>(row_of(&scores[..keys]), right, register);
+            row_by::<LANES>(Left::of_rows(&scores[..keys], 1, keys), right, register);
         }
     }
 
@@ -127,11 +125,11 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
 /// Copies the queries of a task, times the scale.
 #[inline(always)]
 fn scaled(attention: &Attention<'_>, task: &Block, queries: &mut [f32]) {
-    let rows = queries.chunks_exact_mut(attention.q.columns.max(1));
+    let rows = queries.chunks_exact_mut(attention.queries.q.columns.max(1));
     for (query, to) in task.queries.clone().zip(rows) {
-        let from = attention.q.of(task.batch, task.head, query);
+        let from = attention.queries.q.of(task.batch, task.head, query);
         for (to, x) in to.iter_mut().zip(from) {
-            *to = x * attention.scale;
+            *to = x * attention.queries.scale;
         }
     }
 }
@@ -163,7 +161,7 @@ unsafe fn write(
 ) -> bool {
     let (count, value_dim) = (task.queries.len(), attention.v.columns);
     let mut stands = true;
-    let first = task.batch * attention.q.rows + task.queries.start;
+    let first = task.batch * attention.queries.q.rows + task.queries.start;
     let columns = task.head * value_dim..(task.head + 1) * value_dim;
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     let mut rows = unsafe { out.rows(first..first + count, columns) };
@@ -181,27 +179,6 @@ unsafe fn write(
         }
     }
     stands
-}
-
-/// Adds the mask of a query to its scores. Minus infinity excludes, whatever the score is.
-#[inline(always)]
-fn add_mask(mask: &[f32], scores: &mut [f32]) {
-    for (score, add) in scores.iter_mut().zip(mask) {
-        let excluded = *add == f32::NEG_INFINITY;
-        *score = if excluded { *add } else { *score + *add };
-    }
-}
-
-/// A left side of one row.
-#[inline(always)]
-fn row_of(values: &[f32]) -> Left<'_> {
-    Left {
-        values,
-        row: 0,
-        step: 1,
-        rows: 1,
-        depth: values.len(),
-    }
 }
 
 /// Takes the scores of one more chunk of keys into a query's softmax: they become

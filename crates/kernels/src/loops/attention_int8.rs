@@ -218,15 +218,6 @@ fn clear(codes: &mut [u8]) {
     }
 }
 
-/// Adds a mask to scores; minus infinity excludes, whatever the score is.
-#[inline(always)]
-pub fn add_mask(scores: &mut [f32], mask: &[f32]) {
-    for (score, add) in scores.iter_mut().zip(mask) {
-        let excluded = *add == f32::NEG_INFINITY;
-        *score = if excluded { *add } else { *score + *add };
-    }
-}
-
 /// The greatest of scores in whole blocks; 0 if all are excluded, where `-inf + inf` were NaN.
 #[inline(always)]
 pub fn origin(scores: &[f32]) -> f32 {

@@ -175,6 +175,14 @@ impl Aligned {
     }
 }
 
+/// The first `len` of some elements, of which more are added if there are fewer.
+pub fn grown<T: Copy>(elements: &mut Vec<T>, len: usize, more: T) -> &mut [T] {
+    if elements.len() < len {
+        elements.resize(len, more);
+    }
+    &mut elements[..len]
+}
+
 /// The value that this thread keeps from call to call; a new one in a call within another one, or
 /// while the thread ends and its value is gone.
 pub fn take<T: Default>(at: &'static LocalKey<Cell<T>>) -> T {

@@ -3,6 +3,8 @@
 //! Sums are of 8 lanes and then of pairs of them, without fused operations, so that each
 //! instruction set finds the same ones.
 
+use super::number::together;
+
 const LANES: usize = 8;
 
 /// Rows of the left side of a tile.
@@ -34,7 +36,7 @@ pub fn tile(rows: [&[f64]; ROWS], columns: [&[f64]; COLUMNS]) -> [[f64; COLUMNS]
             for (lane, (x, y)) in rows[i].1.iter().zip(columns[j].1).enumerate() {
                 sums[i][j][lane] += x * y;
             }
-            out[i][j] = together(sums[i][j]);
+            out[i][j] = together(sums[i][j], |a, b| a + b);
         }
     }
     out
@@ -53,17 +55,5 @@ pub fn dot(row: &[f64], column: &[f64]) -> f64 {
     for (lane, (x, y)) in rows.1.iter().zip(columns.1).enumerate() {
         sums[lane] += x * y;
     }
-    together(sums)
-}
-
-#[inline(always)]
-fn together(mut lanes: [f64; LANES]) -> f64 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
+    together(sums, |a, b| a + b)
 }

@@ -30,7 +30,9 @@ pub trait Factors<const LANES: usize>: Copy {
     fn register(self) -> impl Register<LANES>;
 
     /// The factor of a number, as f32.
-    fn rounded(x: f32) -> f32;
+    fn rounded(x: f32) -> f32 {
+        f32::from_bits(factor(x))
+    }
 
     /// The number of f32 that this many inputs fill.
     #[inline(always)]
@@ -39,7 +41,10 @@ pub trait Factors<const LANES: usize>: Copy {
     }
 
     /// How many f32 factors of keys or values, `[rows, columns]`, need.
-    fn room(rows: usize, columns: usize) -> usize;
+    #[inline(always)]
+    fn room(rows: usize, columns: usize) -> usize {
+        rows.next_multiple_of(Self::TOGETHER) * columns.next_multiple_of(Self::TOGETHER)
+    }
 
     /// The factors of keys, `[rows, columns]`.
     fn keys<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a>;
@@ -138,15 +143,6 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
         self.0
     }
 
-    fn rounded(x: f32) -> f32 {
-        f32::from_bits(factor(x))
-    }
-
-    #[inline(always)]
-    fn room(rows: usize, columns: usize) -> usize {
-        rows.next_multiple_of(Self::TOGETHER) * columns.next_multiple_of(Self::TOGETHER)
-    }
-
     #[inline(always)]
     fn keys<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a> {
         side_by_side::<LANES, true, R>(from, size, Self::depth(size[1]), room, self.0)
@@ -228,13 +224,7 @@ pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<L
             round(from, to);
         }
     }
-    Left {
-        values: room,
-        row: depth,
-        step: 1,
-        rows,
-        depth,
-    }
+    Left::of_rows(room, rows, depth)
 }
 
 /// A row of a matrix of `rows` by `columns`; of one behind the last, nothing.

@@ -3,7 +3,7 @@
 
 use half::f16;
 
-use super::fit::{self, Grid};
+use super::fit::{self, Quantizer};
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
 /// The effect of an input's error on the others: the factor `L` of `L L^T = X^T X`, `[k, k]`, its
@@ -56,12 +56,12 @@ impl Channel<'_> {
         [start, end]: [usize; 2],
         scale: BlockScale,
     ) -> [u8; INPUTS] {
-        let grid = Grid::of(format, scale);
+        let quantizer = Quantizer::of(format, scale);
         let (mut codes, mut errors) = ([0; INPUTS], [0f32; INPUTS]);
         for i in (start..end).rev() {
-            let step = grid.step(self.targets[i], grid.inverse());
-            codes[i - start] = grid.code(step);
-            let error = self.values[i] - grid.value(step);
+            let step = quantizer.step(self.targets[i], quantizer.inverse());
+            codes[i - start] = quantizer.code(step);
+            let error = self.values[i] - quantizer.value(step);
             errors[i - start] = error;
             let row = &feedback.row(i)[start..];
             for (target, factor) in self.targets[start..i].iter_mut().zip(row) {

@@ -6,7 +6,7 @@
 
 use half::f16;
 
-use super::number::Number;
+use super::number::{Number, together};
 use super::rows::ROUND;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
@@ -20,14 +20,14 @@ const ENDS: [f32; 7] = [0.76, 0.8, 0.84, 0.88, 0.92, 0.96, 1.];
 
 /// How the values of a group become codes: `round(x / scale) + zero`, clamped.
 #[derive(Clone, Copy)]
-pub struct Grid {
+pub struct Quantizer {
     scale: f32,
     zero: f32,
     max: f32,
 }
 
-impl Grid {
-    /// The grid of a scale of that format.
+impl Quantizer {
+    /// The quantizer of a scale of that format.
     #[inline(always)]
     pub fn of(format: Blocks, scale: BlockScale) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Grid {
                 squares[i] += error * error * weights[i];
             }
         });
-        together(squares)
+        together(squares, |a, b| a + b)
     }
 
     /// The best scale for the codes that values have by this one.
@@ -94,9 +94,9 @@ impl Grid {
                 squares[i] += step * step * weights[i];
             }
         });
-        let square = together(squares);
+        let square = together(squares, |a, b| a + b);
         if square > 0. {
-            together(products) / square
+            together(products, |a, b| a + b) / square
         } else {
             self.scale
         }
@@ -156,18 +156,6 @@ fn each_block(
     }
 }
 
-#[inline(always)]
-fn together(mut lanes: [f32; INPUTS]) -> f32 {
-    let mut width = INPUTS / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
-}
-
 /// The scale of a group of values in that format; 0 where all are.
 #[inline(always)]
 pub fn scale(format: Blocks, values: &[f32], weights: impl Weights) -> BlockScale {
@@ -191,12 +179,12 @@ fn symmetric(values: &[f32], weights: impl Weights) -> BlockScale {
     let scales = SHARES
         .iter()
         .flat_map(|share| [max / 8. * share, max / -8. * share]);
-    let grids = scales.map(|scale| Grid {
+    let quantizers = scales.map(|scale| Quantizer {
         scale,
         zero: 8.,
         max: 15.,
     });
-    let best = best(grids, values, weights);
+    let best = best(quantizers, values, weights);
     BlockScale {
         scale: f16::from_f32(best.fitted(values, weights)),
         offset: f16::ZERO,
@@ -212,35 +200,39 @@ fn affine(values: &[f32], weights: impl Weights) -> BlockScale {
     let ends = ENDS
         .iter()
         .flat_map(|low| ENDS.map(|high| (min * low, max * high)));
-    let grids = ends.map(|(min, max)| {
+    let quantizers = ends.map(|(min, max)| {
         let scale = (max - min) / 15.;
         let zero = if scale > 0. { -min / scale } else { 0. };
-        Grid {
+        Quantizer {
             scale,
             zero: (zero + ROUND) - ROUND,
             max: 15.,
         }
     });
-    let best = best(grids, values, weights);
+    let best = best(quantizers, values, weights);
     BlockScale {
         scale: f16::from_f32(best.fitted(values, weights)),
         offset: f16::from_f32(best.zero),
     }
 }
 
-/// The first grid of the least error.
+/// The first quantizer of the least error.
 #[inline(always)]
-fn best(grids: impl Iterator<Item = Grid>, values: &[f32], weights: impl Weights) -> Grid {
-    let none = Grid {
+fn best(
+    quantizers: impl Iterator<Item = Quantizer>,
+    values: &[f32],
+    weights: impl Weights,
+) -> Quantizer {
+    let none = Quantizer {
         scale: 0.,
         zero: 0.,
         max: 0.,
     };
     let mut best = (none, f32::INFINITY);
-    for grid in grids {
-        let error = grid.error(values, weights);
+    for quantizer in quantizers {
+        let error = quantizer.error(values, weights);
         if error < best.1 {
-            best = (grid, error);
+            best = (quantizer, error);
         }
     }
     best.0
@@ -249,7 +241,7 @@ fn best(grids: impl Iterator<Item = Grid>, values: &[f32], weights: impl Weights
 /// The codes of up to 32 values by a scale of that format.
 #[inline(always)]
 pub fn codes(format: Blocks, values: &[f32], scale: BlockScale) -> [u8; INPUTS] {
-    let grid = Grid::of(format, scale);
-    let inverse = grid.inverse();
-    block_of(values).map(|x| grid.code(grid.step(x, inverse)))
+    let quantizer = Quantizer::of(format, scale);
+    let inverse = quantizer.inverse();
+    block_of(values).map(|x| quantizer.code(quantizer.step(x, inverse)))
 }

@@ -28,6 +28,20 @@ pub struct Left<'a> {
     pub depth: usize,
 }
 
+impl<'a> Left<'a> {
+    /// Rows of `depth` elements, one behind the other.
+    #[inline(always)]
+    pub fn of_rows(values: &'a [f32], rows: usize, depth: usize) -> Self {
+        Self {
+            values,
+            row: depth,
+            step: 1,
+            rows,
+            depth,
+        }
+    }
+}
+
 /// The right side and the result: `b` is `[depth, width]`, `c` `[rows, width]`.
 pub struct Right<'a> {
     pub b: &'a [f32],

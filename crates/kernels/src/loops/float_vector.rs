@@ -3,6 +3,8 @@
 /// Rows and columns of a block that is transposed in registers.
 pub const SQUARE: usize = 8;
 
+type Square = [[f32; SQUARE]; SQUARE];
+
 /// One instruction set's register of `LANES` f32, as the operations the product needs.
 pub trait Register<const LANES: usize>: Copy {
     /// Whether factors in bfloat16 are pairs, and the operations of pairs are there.
@@ -14,7 +16,7 @@ pub trait Register<const LANES: usize>: Copy {
     /// `a * b + acc`.
     fn fma(self, a: Self::V, b: Self::V, acc: Self::V) -> Self::V;
     fn store(self, values: Self::V, to: &mut [f32; LANES]);
-    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE];
+    fn transpose(self, square: Square) -> Square;
 
     /// `acc` and the product of two factors, or of both where they are pairs.
     #[inline(always)]
@@ -41,9 +43,26 @@ pub trait Register<const LANES: usize>: Copy {
     }
 }
 
+/// Methods of a struct that call its fields of the same names, or the methods of one of its fields.
+macro_rules! forward {
+    ($($name:ident($($x:ident: $type:ty),*) $(-> $out:ty)?;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($x: $type),*) $(-> $out)? {
+            (self.$name)($($x),*)
+        }
+    )*};
+    (to $field:ident: $($name:ident($($x:ident: $type:ty),*) $(-> $out:ty)?;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($x: $type),*) $(-> $out)? {
+            self.$field.$name($($x),*)
+        }
+    )*};
+}
+pub(super) use forward;
+
 /// A [`Register`] of closures, which have the features of the function they are written in.
 #[derive(Clone, Copy)]
-pub struct Closures<Load, Splat, Add, Fma, Store, Transpose> {
+pub struct RegisterClosures<Load, Splat, Add, Fma, Store, Transpose> {
     pub load: Load,
     pub splat: Splat,
     pub add: Add,
@@ -53,7 +72,7 @@ pub struct Closures<Load, Splat, Add, Fma, Store, Transpose> {
 }
 
 impl<const LANES: usize, V, Load, Splat, Add, Fma, Store, Transpose> Register<LANES>
-    for Closures<Load, Splat, Add, Fma, Store, Transpose>
+    for RegisterClosures<Load, Splat, Add, Fma, Store, Transpose>
 where
     V: Copy,
     Load: Fn(&[f32; LANES]) -> V + Copy,
@@ -61,38 +80,17 @@ where
     Add: Fn(V, V) -> V + Copy,
     Fma: Fn(V, V, V) -> V + Copy,
     Store: Fn(V, &mut [f32; LANES]) + Copy,
-    Transpose: Fn([[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] + Copy,
+    Transpose: Fn(Square) -> Square + Copy,
 {
     type V = V;
 
-    #[inline(always)]
-    fn load(self, from: &[f32; LANES]) -> V {
-        (self.load)(from)
-    }
-
-    #[inline(always)]
-    fn splat(self, value: f32) -> V {
-        (self.splat)(value)
-    }
-
-    #[inline(always)]
-    fn add(self, left: V, right: V) -> V {
-        (self.add)(left, right)
-    }
-
-    #[inline(always)]
-    fn fma(self, a: V, b: V, acc: V) -> V {
-        (self.fma)(a, b, acc)
-    }
-
-    #[inline(always)]
-    fn store(self, values: V, to: &mut [f32; LANES]) {
-        (self.store)(values, to);
-    }
-
-    #[inline(always)]
-    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
-        (self.transpose)(square)
+    forward! {
+        load(from: &[f32; LANES]) -> V;
+        splat(value: f32) -> V;
+        add(left: V, right: V) -> V;
+        fma(a: V, b: V, acc: V) -> V;
+        store(values: V, to: &mut [f32; LANES]);
+        transpose(square: Square) -> Square;
     }
 }
 
@@ -119,53 +117,20 @@ where
     const PAIRED: bool = true;
     type V = R::V;
 
-    #[inline(always)]
-    fn load(self, from: &[f32; LANES]) -> R::V {
-        self.register.load(from)
+    forward! {
+        to register:
+        load(from: &[f32; LANES]) -> R::V;
+        splat(value: f32) -> R::V;
+        add(left: R::V, right: R::V) -> R::V;
+        fma(a: R::V, b: R::V, acc: R::V) -> R::V;
+        store(values: R::V, to: &mut [f32; LANES]);
+        transpose(square: Square) -> Square;
     }
 
-    #[inline(always)]
-    fn splat(self, value: f32) -> R::V {
-        self.register.splat(value)
-    }
-
-    #[inline(always)]
-    fn add(self, left: R::V, right: R::V) -> R::V {
-        self.register.add(left, right)
-    }
-
-    #[inline(always)]
-    fn fma(self, a: R::V, b: R::V, acc: R::V) -> R::V {
-        self.register.fma(a, b, acc)
-    }
-
-    #[inline(always)]
-    fn store(self, values: R::V, to: &mut [f32; LANES]) {
-        self.register.store(values, to);
-    }
-
-    #[inline(always)]
-    fn transpose(self, square: [[f32; SQUARE]; SQUARE]) -> [[f32; SQUARE]; SQUARE] {
-        self.register.transpose(square)
-    }
-
-    #[inline(always)]
-    fn dot(self, a: R::V, b: R::V, acc: R::V) -> R::V {
-        (self.dot)(a, b, acc)
-    }
-
-    #[inline(always)]
-    fn pair(self, first: R::V, second: R::V) -> R::V {
-        (self.pair)(first, second)
-    }
-
-    #[inline(always)]
-    fn round(self, low: R::V, high: R::V) -> R::V {
-        (self.round)(low, high)
-    }
-
-    #[inline(always)]
-    fn alternate(self, rounded: R::V) -> R::V {
-        (self.alternate)(rounded)
+    forward! {
+        dot(a: R::V, b: R::V, acc: R::V) -> R::V;
+        pair(first: R::V, second: R::V) -> R::V;
+        round(low: R::V, high: R::V) -> R::V;
+        alternate(rounded: R::V) -> R::V;
     }
 }

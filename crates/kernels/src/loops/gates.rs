@@ -61,14 +61,28 @@ pub fn update(gates: Gates, units: Units<'_>) {
     }
 }
 
+/// A block from an expression of `j`.
+macro_rules! lanes {
+    ($j:ident => $value:expr) => {{
+        let mut block = [0f32; BLOCK];
+        for ($j, value) in block.iter_mut().enumerate() {
+            *value = $value;
+        }
+        block
+    }};
+}
+
 /// The step of a block, in two halves. A trait and not closures: closures are functions of their
 /// own, without the instruction set's features, and these are too long to be inlined.
 trait BlockStep<const GATES: usize> {
     /// Whether there is a cell state.
-    const HAS_C: bool;
+    const HAS_C: bool = false;
 
     /// The argument of the outer function of the new state; replaces the cell state.
-    fn inner(ih: &[Block; GATES], hh: &[Block; GATES], c: &mut Block) -> Block;
+    #[inline(always)]
+    fn inner(ih: &[Block; GATES], hh: &[Block; GATES], _: &mut Block) -> Block {
+        lanes!(j => hh[0][j] + ih[0][j])
+    }
 
     /// Replaces the state.
     fn outer(ih: &[Block; GATES], hh: &[Block; GATES], inner: Block, h: &mut Block);
@@ -152,17 +166,6 @@ fn padded(rest: &[f32]) -> Block {
     block
 }
 
-/// A block from an expression of `j`.
-macro_rules! lanes {
-    ($j:ident => $value:expr) => {{
-        let mut block = [0f32; BLOCK];
-        for ($j, value) in block.iter_mut().enumerate() {
-            *value = $value;
-        }
-        block
-    }};
-}
-
 struct Lstm;
 
 impl BlockStep<4> for Lstm {
@@ -187,8 +190,6 @@ impl BlockStep<4> for Lstm {
 struct Gru;
 
 impl BlockStep<3> for Gru {
-    const HAS_C: bool = false;
-
     #[inline(always)]
     fn inner(ih: &[Block; 3], hh: &[Block; 3], _: &mut Block) -> Block {
         let r = lanes!(j => sigmoid(hh[0][j] + ih[0][j]));
@@ -206,13 +207,6 @@ impl BlockStep<3> for Gru {
 struct Tanh;
 
 impl BlockStep<1> for Tanh {
-    const HAS_C: bool = false;
-
-    #[inline(always)]
-    fn inner(ih: &[Block; 1], hh: &[Block; 1], _: &mut Block) -> Block {
-        lanes!(j => hh[0][j] + ih[0][j])
-    }
-
     #[inline(always)]
     fn outer(_: &[Block; 1], _: &[Block; 1], inner: Block, h: &mut Block) {
         *h = lanes!(j => tanh(inner[j]));
@@ -222,13 +216,6 @@ impl BlockStep<1> for Tanh {
 struct Relu;
 
 impl BlockStep<1> for Relu {
-    const HAS_C: bool = false;
-
-    #[inline(always)]
-    fn inner(ih: &[Block; 1], hh: &[Block; 1], _: &mut Block) -> Block {
-        lanes!(j => hh[0][j] + ih[0][j])
-    }
-
     /// As torch's: NaN stays NaN.
     #[inline(always)]
     fn outer(_: &[Block; 1], _: &[Block; 1], inner: Block, h: &mut Block) {

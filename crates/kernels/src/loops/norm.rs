@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use super::activation::exp_within;
-use super::number::{Formula, FormulaOfThree, Number};
+use super::number::{Formula, FormulaOfThree, Number, together};
 
 /// The parameters of a norm of rows of `hidden` elements.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +59,8 @@ pub fn normalize<N: Number>(
     }
 }
 
-/// Writes a row, or its sum with `residual` times `weight`, to `out` and `copy`; returns it, and the
-/// sum of its elements to a power.
+/// Writes a row, or its sum with `residual` times `weight`, to `out` and `copy`; returns it, and
+/// the sum of its elements to a power.
 ///
 /// To both in one loop: copying one to the other afterwards takes many times as long where their
 /// addresses have the same last 12 bits, as two results of whole pages have.
@@ -201,19 +201,6 @@ fn add_power<N: Number, const POWER: usize>(
         *part += x;
     }
     parts
-}
-
-/// One value of all parts, the second half always taken together with the first.
-#[inline(always)]
-fn together(mut parts: [f32; CHUNK], two: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = CHUNK / 2;
-    while half > 0 {
-        for i in 0..half {
-            parts[i] = two(parts[i], parts[i + half]);
-        }
-        half /= 2;
-    }
-    parts[0]
 }
 
 /// Writes `e^(x - max)`, divided by the sum.

@@ -154,6 +154,19 @@ fn at(formula: impl Formula, x: f32) -> f32 {
     if is_nan { x } else { y }
 }
 
+/// One value of all lanes, the second half always taken together with the first.
+#[inline(always)]
+pub fn together<T: Copy, const LANES: usize>(mut lanes: [T; LANES], two: impl Fn(T, T) -> T) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = two(lanes[i], lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
 /// `a * b + c`, rounded once.
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {

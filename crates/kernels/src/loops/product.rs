@@ -88,7 +88,7 @@ pub struct Sink<'a> {
     _out: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
-// SAFETY: a shared `Sink` is written through `part` alone, whose contract is that no two
+// SAFETY: a shared `Sink` is written through `rows` and `written` alone, by whose contracts no two
 // parts that live at once overlap.
 unsafe impl Sync for Sink<'_> {}
 
@@ -157,34 +157,6 @@ impl<'a> Sink<'a> {
         start..start.wrapping_add(width)
     }
 
-    /// Columns of adjacent rows: of whole rows, or, panel by panel, of one panel.
-    ///
-    /// # Safety
-    /// No other part that overlaps this one is alive.
-    #[allow(clippy::mut_from_ref)]
-    #[inline(always)]
-    pub unsafe fn part(
-        self,
-        rows: Range<usize>,
-        columns: Range<usize>,
-    ) -> &'a mut [MaybeUninit<f32>] {
-        let rows = self.whole(rows);
-        assert!(columns.start <= columns.end && columns.end <= self.columns);
-        assert!(self.by_panels || rows.len() == 1);
-        let start = if self.by_panels {
-            columns.start * self.rows + rows.start * columns.len()
-        } else {
-            rows.start * self.columns + columns.start
-        };
-        // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
-        // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,
-        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it.
-        unsafe {
-            let start = self.start.add(start);
-            std::slice::from_raw_parts_mut(start, rows.len() * columns.len())
-        }
-    }
-
     /// The columns of a panel in several rows, adjacent or not.
     ///
     /// # Safety
@@ -200,7 +172,7 @@ impl<'a> Sink<'a> {
             (columns.start, self.columns)
         };
         // SAFETY: by the assertions these elements are within those that `start` was made from, as
-        // in `part`; by the contract nothing aliases them.
+        // in `written`; by the contract nothing aliases them.
         unsafe {
             let start = self.start.add(first + rows.start * stride);
             RowsMut::new(start, [count, columns.len()], stride)
@@ -219,14 +191,28 @@ impl<'a> Sink<'a> {
         self.rows * self.columns > STREAMED
     }
 
-    /// [`part`](Self::part) of what has been written.
+    /// Columns that have been written, of one row or, panel by panel, of rows of one panel.
     ///
     /// # Safety
-    /// It has been, and no other part that overlaps this one is alive.
+    /// They have been, and no other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
-        // SAFETY: no other part overlaps this one; a written `MaybeUninit<f32>` is an f32.
-        unsafe { &mut *(std::ptr::from_mut(self.part(rows, columns)) as *mut [f32]) }
+        let rows = self.whole(rows);
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        assert!(self.by_panels || rows.len() == 1);
+        let start = if self.by_panels {
+            columns.start * self.rows + rows.start * columns.len()
+        } else {
+            rows.start * self.columns + columns.start
+        };
+        // SAFETY: by the assertions the part lies within the `rows * columns` elements that `start`
+        // was made from and that are borrowed for `'a`: it ends at `rows.end * columns` of a row,
+        // and at `columns.end * rows` of a panel, or before. By the contract nothing aliases it,
+        // and a written `MaybeUninit<f32>` is an f32.
+        unsafe {
+            let start = self.start.add(start).cast();
+            std::slice::from_raw_parts_mut(start, rows.len() * columns.len())
+        }
     }
 }
 

@@ -7,24 +7,12 @@ use super::float_tile::COLUMNS;
 /// The operands of attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
-    /// `[batch, heads, queries, head_dim]`.
-    pub q: Heads<'a>,
+    /// The queries, of as many keys.
+    pub queries: Queries<'a>,
     /// `[batch, kv_heads, keys, head_dim]`.
     pub k: Heads<'a>,
     /// `[batch, kv_heads, keys, value_dim]`.
     pub v: Heads<'a>,
-    /// Added to the scores, `[batch, heads, queries, keys]`.
-    pub mask: Option<Heads<'a>>,
-    /// Whether a query sees no key behind its own, where the last query's own is the last key.
-    pub causal: bool,
-    /// Factor of the scores before the mask is added.
-    pub scale: f32,
-    /// Sequences.
-    pub batch: usize,
-    /// Heads of each.
-    pub heads: usize,
-    /// Heads of k and v; each serves the same number of neighbouring heads of q.
-    pub kv_heads: usize,
     /// Precision of the factors of both products.
     pub precision: Precision,
 }
@@ -58,9 +46,9 @@ impl Precision {
 pub struct Queries<'a> {
     /// `[batch, heads, queries, head_dim]`.
     pub q: Heads<'a>,
-    /// As in [`Attention`].
+    /// Added to the scores, `[batch, heads, queries, keys]`.
     pub mask: Option<Heads<'a>>,
-    /// As in [`Attention`].
+    /// Whether a query sees no key behind its own, where the last query's own is the last key.
     pub causal: bool,
     /// Factor of the scores before the mask is added.
     pub scale: f32,
@@ -73,24 +61,20 @@ pub struct Queries<'a> {
 }
 
 impl<'a> Attention<'a> {
-    /// Its queries.
-    #[inline(always)]
-    pub fn queries(&self) -> Queries<'a> {
-        Queries {
-            q: self.q,
-            mask: self.mask,
-            causal: self.causal,
-            scale: self.scale,
-            batch: self.batch,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
+    /// Attention of queries to these keys and values.
+    pub fn new(queries: Queries<'a>, k: Heads<'a>, v: Heads<'a>, precision: Precision) -> Self {
+        Self {
+            queries,
+            k,
+            v,
+            precision,
         }
     }
 
     /// How many keys a query sees, by its index.
     #[inline(always)]
     pub fn seen(&self, query: usize) -> usize {
-        self.queries().seen(query, self.k.rows)
+        self.queries.seen(query, self.k.rows)
     }
 }
 
@@ -121,11 +105,30 @@ pub struct Heads<'a, T = f32> {
 }
 
 impl<'a, T> Heads<'a, T> {
+    /// Matrices of so many rows and columns.
+    pub fn new(values: &'a [T], strides: [usize; 3], [rows, columns]: [usize; 2]) -> Self {
+        Self {
+            values,
+            strides,
+            rows,
+            columns,
+        }
+    }
+
     /// The matrix of a head of a sequence, from a row on.
     #[inline(always)]
     pub fn of(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {
         let [of_batch, of_head, of_row] = self.strides;
         &self.values[sequence * of_batch + head * of_head + row * of_row..]
+    }
+}
+
+/// Adds a mask to scores; minus infinity excludes, whatever the score is.
+#[inline(always)]
+pub fn add_mask(scores: &mut [f32], mask: &[f32]) {
+    for (score, add) in scores.iter_mut().zip(mask) {
+        let excluded = *add == f32::NEG_INFINITY;
+        *score = if excluded { *add } else { *score + *add };
     }
 }
 
@@ -162,7 +165,7 @@ impl Block {
     #[inline(always)]
     pub fn of_keys(&self, attention: &Attention<'_>) -> Self {
         Self {
-            head: self.head / (attention.heads / attention.kv_heads),
+            head: self.head / (attention.queries.heads / attention.queries.kv_heads),
             ..self.clone()
         }
     }

@@ -69,21 +69,25 @@ pub unsafe fn multiply<
     const BYTES: usize,
     const NV: usize,
     const MR: usize,
-    V,
+    V: Vector<LANES, BYTES>,
 >(
     product: &Product<'_, V::Group>,
     out: &Sink<'_>,
     part: Part,
     vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
+) {
+    // By value: behind references, what is in registers would be loaded again after each store.
+    let nest = Nest {
+        product: *product,
+        out: *out,
+        vector,
+    };
     let Part {
         rows,
         mut panels,
         step,
     } = part;
-    let few = |first| panels.len() * product.rhs.panel(first).weights.len() <= BY_TURNS;
+    let few = |first| panels.len() * nest.product.rhs.panel(first).weights.len() <= BY_TURNS;
     let by_turns = V::Group::EXACT && rows.len() == 1 && step.is_some();
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
     let backwards = by_turns && step.is_some_and(|step| step % 2 == 1);
@@ -95,23 +99,23 @@ pub unsafe fn multiply<
         }
     };
     while let Some(index) = next(&mut panels) {
-        let panel = product.rhs.panel(index);
+        let panel = nest.product.rhs.panel(index);
         debug_assert!(
             panel.sums.len() <= NV * LANES,
             "panels of this instruction set"
         );
         // After the last one a thread mostly goes on with the part beside this one.
-        let next = if rows.len() > 1 && index + 1 < product.rhs.panels() {
-            product.rhs.panel(index + 1).weights
+        let next = if rows.len() > 1 && index + 1 < nest.product.rhs.panels() {
+            nest.product.rhs.panel(index + 1).weights
         } else {
             panel.weights
         };
         if const { !V::Group::EXACT && V::Group::BLOCK == 0 }
             && rows.len() == 1
-            && let Some((side, after)) = alike(product, panel, panels.clone())
+            && let Some((side, after)) = nest.alike(panel, panels.clone())
         {
             // SAFETY: the row and the panels are in the part that this thread alone computes.
-            unsafe { beside::<LANES, BYTES, NV, V>(product, out, side, rows.start, vector) };
+            unsafe { nest.beside::<NV>(side, rows.start) };
             panels = after;
             continue;
         }
@@ -119,163 +123,21 @@ pub unsafe fn multiply<
         // SAFETY: the rows and the panel are in the part that this thread alone computes.
         unsafe {
             match panel.sums.len() / LANES {
-                4 if const { NV >= 4 } => {
-                    column::<LANES, BYTES, 4, MR, V>(product, out, panel, next, near, all, vector);
-                }
-                3 if const { NV >= 3 } => {
-                    column::<LANES, BYTES, 3, MR, V>(product, out, panel, next, near, all, vector);
-                }
-                2 => column::<LANES, BYTES, 2, MR, V>(product, out, panel, next, near, all, vector),
-                _ => column::<LANES, BYTES, 1, MR, V>(product, out, panel, next, near, all, vector),
+                4 if const { NV >= 4 } => nest.column::<4, MR>(panel, next, near, all),
+                3 if const { NV >= 3 } => nest.column::<3, MR>(panel, next, near, all),
+                2 => nest.column::<2, MR>(panel, next, near, all),
+                _ => nest.column::<1, MR>(panel, next, near, all),
             }
         }
     }
 }
 
-/// Panels that one row of floats passes at once.
-const ABREAST: usize = 4;
-
-/// The panels that one row of floats passes at once, from `panel` on, and those after them; `None`
-/// if there are fewer, or some are narrower.
-#[inline(always)]
-fn alike<'a, G>(
-    product: &Product<'a, G>,
-    panel: Panel<'a>,
-    mut after: Range<usize>,
-) -> Option<([Panel<'a>; ABREAST], Range<usize>)> {
-    if after.len() + 1 < ABREAST {
-        return None;
-    }
-    let mut side = [panel; ABREAST];
-    for (panel, index) in side[1..].iter_mut().zip(&mut after) {
-        *panel = product.rhs.panel(index);
-    }
-    let is_alike = |other: &Panel<'_>| other.sums.len() == panel.sums.len();
-    side.iter().all(is_alike).then_some((side, after))
-}
-
-/// One row of several panels, which are equally wide. One row of floats has too few sums to hide the
-/// latency of an `fma`, and their order is set.
-///
-/// # Safety
-/// No other thread writes the row of these panels.
-#[inline(always)]
-unsafe fn beside<const LANES: usize, const BYTES: usize, const NV: usize, V>(
-    product: &Product<'_, V::Group>,
-    out: &Sink<'_>,
-    side: [Panel<'_>; ABREAST],
-    row: usize,
+/// What all loops of the nest have in common.
+#[derive(Clone, Copy)]
+struct Nest<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>> {
+    product: Product<'a, V::Group>,
+    out: Sink<'a>,
     vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
-    // SAFETY: the contract is the same.
-    unsafe {
-        match side[0].sums.len() / LANES {
-            4 if const { NV >= 4 } => {
-                abreast::<LANES, BYTES, 4, V>(product, out, side, row, vector);
-            }
-            3 if const { NV >= 3 } => {
-                abreast::<LANES, BYTES, 3, V>(product, out, side, row, vector);
-            }
-            2 => abreast::<LANES, BYTES, 2, V>(product, out, side, row, vector),
-            _ => abreast::<LANES, BYTES, 1, V>(product, out, side, row, vector),
-        }
-        for panel in side {
-            activate(product, out, panel, row..row + 1, vector);
-        }
-    }
-}
-
-/// All tiles of one panel of `NV` registers; on the way the weights of the `next` one are fetched,
-/// or for a single row what comes soon, unless all of it is `near`.
-///
-/// # Safety
-/// No other thread writes these rows of this panel.
-#[inline(always)]
-unsafe fn column<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
-    product: &Product<'_, V::Group>,
-    out: &Sink<'_>,
-    panel: Panel<'_>,
-    next: &[u8],
-    near: bool,
-    rows: Range<usize>,
-    vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
-    if const { V::Group::BLOCK > 0 } {
-        // SAFETY: the rows and the panel are in the part that this thread alone computes.
-        return unsafe { blocks::<LANES, BYTES, NV, V>(product, out, panel, next, rows, vector) };
-    }
-    // All about equally high: a low tile has too few sums to hide the latency of a dot product.
-    let tiles = rows.len().div_ceil(MR);
-    let (mut row, mut finished) = (rows.start, rows.start);
-    let far = rows.len() > 1 && out.exceeds_l2();
-    let line = product.groups * LINE;
-    for left in (1..=tiles).rev() {
-        let height = (rows.end - row).div_ceil(left);
-        // Each tile prefetches one line per group, until all of the next panel is fetched: no
-        // hardware prefetcher knows its address, and a large model's weights come from memory.
-        let fetched = (tiles - left) * line;
-        let ahead = next.get(fetched..).unwrap_or(panel.weights);
-        // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
-        // alone computes.
-        unsafe {
-            if far {
-                claim(out, panel, row..row + height);
-            }
-            match height {
-                6 if const { MR >= 6 } => {
-                    tile::<LANES, BYTES, NV, 6, true, V>(product, out, panel, ahead, row, vector);
-                }
-                5 if const { MR >= 5 } => {
-                    tile::<LANES, BYTES, NV, 5, true, V>(product, out, panel, ahead, row, vector);
-                }
-                4 if const { MR >= 4 } => {
-                    tile::<LANES, BYTES, NV, 4, true, V>(product, out, panel, ahead, row, vector);
-                }
-                3 if const { MR >= 3 } => {
-                    tile::<LANES, BYTES, NV, 3, true, V>(product, out, panel, ahead, row, vector);
-                }
-                2 => tile::<LANES, BYTES, NV, 2, true, V>(product, out, panel, ahead, row, vector),
-                _ if const { V::Group::EXACT } && near => {
-                    tile::<LANES, BYTES, NV, 1, true, V>(product, out, panel, ahead, row, vector);
-                }
-                _ => tile::<LANES, BYTES, NV, 1, false, V>(product, out, panel, ahead, row, vector),
-            }
-        }
-        row += height;
-        if left == 1 || row - finished >= ACTIVATED {
-            // SAFETY: these rows of the panel are written, and in the part that this thread alone
-            // computes.
-            unsafe { activate(product, out, panel, finished..row, vector) };
-            finished = row;
-        }
-    }
-}
-
-/// Rows that the activation function is applied to at once: they are still in L1, where all rows of
-/// a panel would not even stay in L2.
-const ACTIVATED: usize = 16;
-
-/// Applies the activation function, if there is one.
-///
-/// # Safety
-/// The rows of the panel are written, and no other thread reads or writes them.
-#[inline(always)]
-unsafe fn activate<const LANES: usize, const BYTES: usize, V>(
-    product: &Product<'_, V::Group>,
-    out: &Sink<'_>,
-    panel: Panel<'_>,
-    rows: Range<usize>,
-    vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
-    let apply = |activation: Activation, xs: &mut [f32]| vector.activate(activation, xs);
-    // SAFETY: as this function.
-    unsafe { product.activate(out, panel, &rows, apply) };
 }
 
 /// Max bytes of weights that the steps of one row traverse in alternating directions: a few times
@@ -283,285 +145,368 @@ unsafe fn activate<const LANES: usize, const BYTES: usize, V>(
 /// ascending addresses.
 const BY_TURNS: usize = 256 << 10;
 
-/// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
-///
-/// # Safety
-/// `rows` and `weights` have that group.
-// Indices name the same place in several arrays.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-unsafe fn step<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
-    acc: &mut [[V::Acc; NV]; MR],
-    rows: &[&[V::Group]; MR],
-    weights: &[[[u8; BYTES]; NV]],
-    group: usize,
-    vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
-    // With checks, each row would have a branch: the compiler does not always see that the
-    // lengths are the loop's.
-    // SAFETY: the panel has that group.
-    let weights = unsafe { weights.get_unchecked(group) };
-    let b: [_; NV] = std::array::from_fn(|v| vector.load(&weights[v]));
-    for r in 0..MR {
-        // SAFETY: each row has that group.
-        let a = vector.splat(unsafe { *rows[r].get_unchecked(group) });
-        for v in 0..NV {
-            acc[r][v] = vector.dot(acc[r][v], a, b[v]);
-        }
-    }
-}
+/// Panels that one row of floats passes at once.
+const ABREAST: usize = 4;
 
-/// `MR` rows by `NV` registers, with what comes soon fetched for a single row unless it is `NEAR`.
-///
-/// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
-/// inputs are summed separately, where the order of a sum does not matter.
-///
-/// # Safety
-/// No other thread writes these rows of this panel.
-// Indices name the same place in several arrays.
-#[allow(clippy::needless_range_loop)]
-// V8 allocates the registers of a function as a whole: with all tiles in one, a third of the inner
-// loops' instructions were accesses to the stack.
-#[cfg_attr(target_arch = "wasm32", inline(never))]
-#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
-unsafe fn tile<
-    const LANES: usize,
-    const BYTES: usize,
-    const NV: usize,
-    const MR: usize,
-    const NEAR: bool,
-    V,
->(
-    product: &Product<'_, V::Group>,
-    out: &Sink<'_>,
-    panel: Panel<'_>,
-    ahead: &[u8],
-    first_row: usize,
-    vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
-    let groups = product.groups;
-    // Slices of one length, so that one check of a group holds for all rows.
-    let rows: [_; MR] = std::array::from_fn(|r| product.row(first_row + r));
-    let rows = two_bases(rows, product.lhs, first_row, groups);
-    let weights = &panel.groups::<BYTES, NV>()[..groups];
-
-    let channels = panel.channels::<LANES, NV>(0);
-    let of_rows: [_; MR] = std::array::from_fn(|r| product.parameters(first_row + r));
-    let mut acc = [[vector.start(Row::PLAIN, channels[0]); NV]; MR];
-    for r in 0..MR {
-        for v in 0..NV {
-            acc[r][v] = vector.start(*of_rows[r], channels[v]);
-        }
-    }
-    let mut group = 0;
-    if const { MR == 1 && V::Group::EXACT } {
-        let mut odd = [channels.map(|channels| vector.start(Row::PLAIN, channels)); MR];
-        while group + 1 < groups {
-            for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {
-                if !NEAR {
-                    fetch(weights, group);
-                }
-                // SAFETY: both are below `groups`.
-                unsafe { step(acc, &rows, weights, group, vector) };
-            }
-            group += 2;
-        }
-        for r in 0..MR {
-            for v in 0..NV {
-                acc[r][v] = vector.add(acc[r][v], odd[r][v]);
-            }
-        }
-    }
-    while group < groups {
-        if MR > 1 {
-            prefetch::<2>(ahead.as_ptr(), group * LINE);
-        }
-        // SAFETY: it is below `groups`.
-        unsafe { step(&mut acc, &rows, weights, group, vector) };
-        group += 1;
-    }
-    // SAFETY: the tile is in the part that this thread alone computes.
-    unsafe { store(out, panel, first_row, acc, of_rows, vector) };
-}
+/// Rows that the activation function is applied to at once: they are still in L1, where all rows of
+/// a panel would not even stay in L2.
+const ACTIVATED: usize = 16;
 
 /// Rows that a block of weights passes, from L1.
 const ROWS: usize = 12;
 
-/// All rows of one panel of `NV` registers, a block of inputs of several rows after another; on the
-/// way the weights of the `next` panel are fetched.
-///
-/// # Safety
-/// No other thread writes these rows of this panel.
-#[inline(always)]
-unsafe fn blocks<const LANES: usize, const BYTES: usize, const NV: usize, V>(
-    product: &Product<'_, V::Group>,
-    out: &Sink<'_>,
-    panel: Panel<'_>,
-    next: &[u8],
-    rows: Range<usize>,
-    vector: V,
-) where
-    V: Vector<LANES, BYTES>,
+impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
+    Nest<'a, LANES, BYTES, V>
 {
-    let groups = product.groups;
-    let weights = &panel.groups::<BYTES, NV>()[..groups];
-    let channels = panel.channels::<LANES, NV>(0);
-    let zeros = channels.map(|channels| vector.start(Row::PLAIN, channels));
-    for (chunk, first) in rows.clone().step_by(ROWS).enumerate() {
-        let count = ROWS.min(rows.end - first);
-        let ahead = next.get(chunk * groups * LINE..).unwrap_or(panel.weights);
-        if rows.len() > 1 && out.exceeds_l2() {
-            // SAFETY: the rows of the panel are in the part that this thread alone computes.
-            unsafe { claim(out, panel, first..first + count) };
+    /// The panels that one row of floats passes at once, from `panel` on, and those after them;
+    /// `None` if there are fewer, or some are narrower.
+    #[inline(always)]
+    fn alike(
+        self,
+        panel: Panel<'a>,
+        mut after: Range<usize>,
+    ) -> Option<([Panel<'a>; ABREAST], Range<usize>)> {
+        if after.len() + 1 < ABREAST {
+            return None;
         }
-        let mut totals = [zeros; ROWS];
-        for start in (0..groups).step_by(V::Group::BLOCK) {
-            let block = start..groups.min(start + V::Group::BLOCK);
-            if count > 1 {
-                for group in block.clone() {
-                    prefetch::<2>(ahead.as_ptr(), group * LINE);
+        let mut side = [panel; ABREAST];
+        for (panel, index) in side[1..].iter_mut().zip(&mut after) {
+            *panel = self.product.rhs.panel(index);
+        }
+        let is_alike = |other: &Panel<'_>| other.sums.len() == panel.sums.len();
+        side.iter().all(is_alike).then_some((side, after))
+    }
+
+    /// One row of several panels, which are equally wide. One row of floats has too few sums to
+    /// hide the latency of an `fma`, and their order is set.
+    ///
+    /// # Safety
+    /// No other thread writes the row of these panels.
+    #[inline(always)]
+    unsafe fn beside<const NV: usize>(self, side: [Panel<'_>; ABREAST], row: usize) {
+        // SAFETY: the contract is the same.
+        unsafe {
+            match side[0].sums.len() / LANES {
+                4 if const { NV >= 4 } => self.abreast::<4>(side, row),
+                3 if const { NV >= 3 } => self.abreast::<3>(side, row),
+                2 => self.abreast::<2>(side, row),
+                _ => self.abreast::<1>(side, row),
+            }
+            for panel in side {
+                self.activate(panel, row..row + 1);
+            }
+        }
+    }
+
+    /// All tiles of one panel of `NV` registers; on the way the weights of the `next` one are
+    /// fetched, or for a single row what comes soon, unless all of it is `near`.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of this panel.
+    #[inline(always)]
+    unsafe fn column<const NV: usize, const MR: usize>(
+        self,
+        panel: Panel<'_>,
+        next: &[u8],
+        near: bool,
+        rows: Range<usize>,
+    ) {
+        if const { V::Group::BLOCK > 0 } {
+            // SAFETY: the rows and the panel are in the part that this thread alone computes.
+            return unsafe { self.blocks::<NV>(panel, next, rows) };
+        }
+        // All about equally high: a low tile has too few sums to hide the latency of a dot product.
+        let tiles = rows.len().div_ceil(MR);
+        let (mut row, mut finished) = (rows.start, rows.start);
+        let far = rows.len() > 1 && self.out.exceeds_l2();
+        let line = self.product.groups * LINE;
+        for left in (1..=tiles).rev() {
+            let height = (rows.end - row).div_ceil(left);
+            // Each tile prefetches one line per group, until all of the next panel is fetched: no
+            // hardware prefetcher knows its address, and a large model's weights come from memory.
+            let fetched = (tiles - left) * line;
+            let ahead = next.get(fetched..).unwrap_or(panel.weights);
+            // SAFETY: the rows of a tile are among these, and the panel is in the part that this
+            // thread alone computes.
+            unsafe {
+                if far {
+                    claim(&self.out, panel, row..row + height);
+                }
+                match height {
+                    6 if const { MR >= 6 } => self.tile::<NV, 6, true>(panel, ahead, row),
+                    5 if const { MR >= 5 } => self.tile::<NV, 5, true>(panel, ahead, row),
+                    4 if const { MR >= 4 } => self.tile::<NV, 4, true>(panel, ahead, row),
+                    3 if const { MR >= 3 } => self.tile::<NV, 3, true>(panel, ahead, row),
+                    2 => self.tile::<NV, 2, true>(panel, ahead, row),
+                    _ if const { V::Group::EXACT } && near => {
+                        self.tile::<NV, 1, true>(panel, ahead, row)
+                    }
+                    _ => self.tile::<NV, 1, false>(panel, ahead, row),
                 }
             }
-            let mut row = 0;
-            while row < count {
-                let of = (zeros, &mut totals[row..]);
-                let lhs = (first + row, block.clone());
-                // SAFETY: the panel and the rows have those groups.
-                row += unsafe {
-                    match count - row {
-                        1 => sum::<LANES, BYTES, NV, 1, V>(product, of, weights, lhs, vector),
-                        _ => sum::<LANES, BYTES, NV, 2, V>(product, of, weights, lhs, vector),
-                    }
-                };
+            row += height;
+            if left == 1 || row - finished >= ACTIVATED {
+                // SAFETY: these rows of the panel are written, and in the part that this thread
+                // alone computes.
+                unsafe { self.activate(panel, finished..row) };
+                finished = row;
             }
         }
-        for (row, total) in totals.into_iter().enumerate().take(count) {
-            // SAFETY: the row and the panel are in the part that this thread alone computes.
-            unsafe { store(out, panel, first + row, [total], [&Row::PLAIN], vector) };
-        }
-        // SAFETY: the same; the rows are written.
-        unsafe { activate(product, out, panel, first..first + count, vector) };
     }
-}
 
-/// Adds the products of a block of inputs to the totals of `MR` rows, which it returns.
-///
-/// # Safety
-/// The rows from the first of `lhs` on and `weights` have its groups.
-// Indices name the same place in several arrays.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-unsafe fn sum<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
-    product: &Product<'_, V::Group>,
-    (zeros, totals): ([V::Acc; NV], &mut [[V::Acc; NV]]),
-    weights: &[[[u8; BYTES]; NV]],
-    lhs: (usize, Range<usize>),
-    vector: V,
-) -> usize
-where
-    V: Vector<LANES, BYTES>,
-{
-    let (first, block) = lhs;
-    let rows: [_; MR] = std::array::from_fn(|r| product.row(first + r));
-    let mut acc = [zeros; MR];
-    for group in block {
-        if MR == 1 {
-            fetch(weights, group);
-        }
-        // SAFETY: each has that group.
-        unsafe { step(&mut acc, &rows, weights, group, vector) };
+    /// Applies the activation function, if there is one.
+    ///
+    /// # Safety
+    /// The rows of the panel are written, and no other thread reads or writes them.
+    #[inline(always)]
+    unsafe fn activate(self, panel: Panel<'_>, rows: Range<usize>) {
+        let apply = |activation: Activation, xs: &mut [f32]| self.vector.activate(activation, xs);
+        // SAFETY: as this function.
+        unsafe { self.product.activate(&self.out, panel, &rows, apply) };
     }
-    for r in 0..MR {
-        for v in 0..NV {
-            totals[r][v] = vector.fold(totals[r][v], acc[r][v]);
-        }
-    }
-    MR
-}
 
-/// One row by `NV` registers of each of several panels.
-///
-/// Apart from `tile`: sums in arrays of arrays of arrays, with one panel or with several, would
-/// not stay in registers.
-///
-/// # Safety
-/// No other thread writes this row of these panels.
-#[inline(always)]
-unsafe fn abreast<const LANES: usize, const BYTES: usize, const NV: usize, V>(
-    product: &Product<'_, V::Group>,
-    out: &Sink<'_>,
-    panels: [Panel<'_>; ABREAST],
-    row: usize,
-    vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
-    let groups = product.groups;
-    let rows = [product.row(row)];
-    let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
-    let mut acc = panels.map(|panel| {
-        let channels = panel.channels::<LANES, NV>(0);
-        [channels.map(|channels| vector.start(Row::PLAIN, channels))]
-    });
-    for group in 0..groups {
-        for (acc, weights) in acc.iter_mut().zip(weights) {
-            fetch(weights, group);
-            // SAFETY: it is below `groups`, which is the length of each.
-            unsafe { step(acc, &rows, weights, group, vector) };
-        }
-    }
-    for (acc, panel) in acc.into_iter().zip(panels) {
-        // SAFETY: the row and the panels are in the part that this thread alone computes.
-        unsafe { store(out, panel, row, acc, [&Row::PLAIN], vector) };
-    }
-}
-
-/// Finishes and stores the sums of a tile.
-///
-/// # Safety
-/// No other thread writes these rows of this panel.
-// Indices name the same place in several arrays.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-unsafe fn store<const LANES: usize, const BYTES: usize, const NV: usize, const MR: usize, V>(
-    out: &Sink<'_>,
-    panel: Panel<'_>,
-    first_row: usize,
-    acc: [[V::Acc; NV]; MR],
-    of_rows: [&Row; MR],
-    vector: V,
-) where
-    V: Vector<LANES, BYTES>,
-{
-    let channels = panel.channels::<LANES, NV>(0);
-    let columns = out.columns(panel);
-    let width = columns.len();
-    // SAFETY: the tile is in the part that this thread alone computes.
-    let mut out = unsafe { out.rows(first_row..first_row + MR, columns) };
-    if width == NV * LANES {
+    /// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
+    ///
+    /// # Safety
+    /// `rows` and `weights` have that group.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    unsafe fn step<const NV: usize, const MR: usize>(
+        self,
+        acc: &mut [[V::Acc; NV]; MR],
+        rows: &[&[V::Group]; MR],
+        weights: &[[[u8; BYTES]; NV]],
+        group: usize,
+    ) {
+        // With checks, each row would have a branch: the compiler does not always see that the
+        // lengths are the loop's.
+        // SAFETY: the panel has that group.
+        let weights = unsafe { weights.get_unchecked(group) };
+        let b: [_; NV] = std::array::from_fn(|v| self.vector.load(&weights[v]));
         for r in 0..MR {
+            // SAFETY: each row has that group.
+            let a = self.vector.splat(unsafe { *rows[r].get_unchecked(group) });
+            for v in 0..NV {
+                acc[r][v] = self.vector.dot(acc[r][v], a, b[v]);
+            }
+        }
+    }
+
+    /// `MR` rows by `NV` registers, with what comes soon fetched for a single row unless it is
+    /// `NEAR`.
+    ///
+    /// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
+    /// inputs are summed separately, where the order of a sum does not matter.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of this panel.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
+    // V8 allocates the registers of a function as a whole: with all tiles in one, a third of the
+    // inner loops' instructions were accesses to the stack.
+    #[cfg_attr(target_arch = "wasm32", inline(never))]
+    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+    unsafe fn tile<const NV: usize, const MR: usize, const NEAR: bool>(
+        self,
+        panel: Panel<'_>,
+        ahead: &[u8],
+        first_row: usize,
+    ) {
+        let groups = self.product.groups;
+        // Slices of one length, so that one check of a group holds for all rows.
+        let rows: [_; MR] = std::array::from_fn(|r| self.product.row(first_row + r));
+        let rows = two_bases(rows, self.product.lhs, first_row, groups);
+        let weights = &panel.groups::<BYTES, NV>()[..groups];
+
+        let channels = panel.channels::<LANES, NV>(0);
+        let of_rows: [_; MR] = std::array::from_fn(|r| self.product.parameters(first_row + r));
+        let mut acc = [[self.vector.start(Row::PLAIN, channels[0]); NV]; MR];
+        for r in 0..MR {
+            for v in 0..NV {
+                acc[r][v] = self.vector.start(*of_rows[r], channels[v]);
+            }
+        }
+        let mut group = 0;
+        if const { MR == 1 && V::Group::EXACT } {
+            let mut odd = [channels.map(|channels| self.vector.start(Row::PLAIN, channels)); MR];
+            while group + 1 < groups {
+                for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {
+                    if !NEAR {
+                        fetch(weights, group);
+                    }
+                    // SAFETY: both are below `groups`.
+                    unsafe { self.step(acc, &rows, weights, group) };
+                }
+                group += 2;
+            }
+            for r in 0..MR {
+                for v in 0..NV {
+                    acc[r][v] = self.vector.add(acc[r][v], odd[r][v]);
+                }
+            }
+        }
+        while group < groups {
+            if MR > 1 {
+                prefetch::<2>(ahead.as_ptr(), group * LINE);
+            }
+            // SAFETY: it is below `groups`.
+            unsafe { self.step(&mut acc, &rows, weights, group) };
+            group += 1;
+        }
+        // SAFETY: the tile is in the part that this thread alone computes.
+        unsafe { self.store(panel, first_row, acc, of_rows) };
+    }
+
+    /// All rows of one panel of `NV` registers, a block of inputs of several rows after another; on
+    /// the way the weights of the `next` panel are fetched.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of this panel.
+    #[inline(always)]
+    unsafe fn blocks<const NV: usize>(self, panel: Panel<'_>, next: &[u8], rows: Range<usize>) {
+        let groups = self.product.groups;
+        let weights = &panel.groups::<BYTES, NV>()[..groups];
+        let channels = panel.channels::<LANES, NV>(0);
+        let zeros = channels.map(|channels| self.vector.start(Row::PLAIN, channels));
+        for (chunk, first) in rows.clone().step_by(ROWS).enumerate() {
+            let count = ROWS.min(rows.end - first);
+            let ahead = next.get(chunk * groups * LINE..).unwrap_or(panel.weights);
+            if rows.len() > 1 && self.out.exceeds_l2() {
+                // SAFETY: the rows of the panel are in the part that this thread alone computes.
+                unsafe { claim(&self.out, panel, first..first + count) };
+            }
+            let mut totals = [zeros; ROWS];
+            for start in (0..groups).step_by(V::Group::BLOCK) {
+                let block = start..groups.min(start + V::Group::BLOCK);
+                if count > 1 {
+                    for group in block.clone() {
+                        prefetch::<2>(ahead.as_ptr(), group * LINE);
+                    }
+                }
+                let mut row = 0;
+                while row < count {
+                    let of = (zeros, &mut totals[row..]);
+                    let lhs = (first + row, block.clone());
+                    // SAFETY: the panel and the rows have those groups.
+                    row += unsafe {
+                        match count - row {
+                            1 => self.sum::<NV, 1>(of, weights, lhs),
+                            _ => self.sum::<NV, 2>(of, weights, lhs),
+                        }
+                    };
+                }
+            }
+            for (row, total) in totals.into_iter().enumerate().take(count) {
+                // SAFETY: the row and the panel are in the part that this thread alone computes.
+                unsafe { self.store(panel, first + row, [total], [&Row::PLAIN]) };
+            }
+            // SAFETY: the same; the rows are written.
+            unsafe { self.activate(panel, first..first + count) };
+        }
+    }
+
+    /// Adds the products of a block of inputs to the totals of `MR` rows, which it returns.
+    ///
+    /// # Safety
+    /// The rows from the first of `lhs` on and `weights` have its groups.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    unsafe fn sum<const NV: usize, const MR: usize>(
+        self,
+        (zeros, totals): ([V::Acc; NV], &mut [[V::Acc; NV]]),
+        weights: &[[[u8; BYTES]; NV]],
+        lhs: (usize, Range<usize>),
+    ) -> usize {
+        let (first, block) = lhs;
+        let rows: [_; MR] = std::array::from_fn(|r| self.product.row(first + r));
+        let mut acc = [zeros; MR];
+        for group in block {
+            if MR == 1 {
+                fetch(weights, group);
+            }
+            // SAFETY: each has that group.
+            unsafe { self.step(&mut acc, &rows, weights, group) };
+        }
+        for r in 0..MR {
+            for v in 0..NV {
+                totals[r][v] = self.vector.fold(totals[r][v], acc[r][v]);
+            }
+        }
+        MR
+    }
+
+    /// One row by `NV` registers of each of several panels.
+    ///
+    /// Apart from `tile`: sums in arrays of arrays of arrays, with one panel or with several, would
+    /// not stay in registers.
+    ///
+    /// # Safety
+    /// No other thread writes this row of these panels.
+    #[inline(always)]
+    unsafe fn abreast<const NV: usize>(self, panels: [Panel<'_>; ABREAST], row: usize) {
+        let groups = self.product.groups;
+        let rows = [self.product.row(row)];
+        let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
+        let mut acc = panels.map(|panel| {
+            let channels = panel.channels::<LANES, NV>(0);
+            [channels.map(|channels| self.vector.start(Row::PLAIN, channels))]
+        });
+        for group in 0..groups {
+            for (acc, weights) in acc.iter_mut().zip(weights) {
+                fetch(weights, group);
+                // SAFETY: it is below `groups`, which is the length of each.
+                unsafe { self.step(acc, &rows, weights, group) };
+            }
+        }
+        for (acc, panel) in acc.into_iter().zip(panels) {
+            // SAFETY: the row and the panels are in the part that this thread alone computes.
+            unsafe { self.store(panel, row, acc, [&Row::PLAIN]) };
+        }
+    }
+
+    /// Finishes and stores the sums of a tile.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of this panel.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    unsafe fn store<const NV: usize, const MR: usize>(
+        self,
+        panel: Panel<'_>,
+        first_row: usize,
+        acc: [[V::Acc; NV]; MR],
+        of_rows: [&Row; MR],
+    ) {
+        let channels = panel.channels::<LANES, NV>(0);
+        let columns = self.out.columns(panel);
+        let width = columns.len();
+        // SAFETY: the tile is in the part that this thread alone computes.
+        let mut out = unsafe { self.out.rows(first_row..first_row + MR, columns) };
+        if width == NV * LANES {
+            for r in 0..MR {
+                // SAFETY: there are `MR` rows.
+                let out = unsafe { out.row(r) };
+                for (v, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(NV) {
+                    self.vector.finish(acc[r][v], *of_rows[r], channels[v], out);
+                }
+            }
+            return;
+        }
+        // Padding channels are computed like the others and not stored.
+        let mut padded = [[[MaybeUninit::uninit(); LANES]; NV]; MR];
+        for r in 0..MR {
+            for v in 0..NV {
+                self.vector
+                    .finish(acc[r][v], *of_rows[r], channels[v], &mut padded[r][v]);
+            }
+        }
+        for (r, values) in padded.iter().enumerate() {
             // SAFETY: there are `MR` rows.
             let out = unsafe { out.row(r) };
-            for (v, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(NV) {
-                vector.finish(acc[r][v], *of_rows[r], channels[v], out);
-            }
+            out.copy_from_slice(&values.as_flattened()[..out.len()]);
         }
-        return;
-    }
-    // Padding channels are computed like the others and not stored.
-    let mut padded = [[[MaybeUninit::uninit(); LANES]; NV]; MR];
-    for r in 0..MR {
-        for v in 0..NV {
-            vector.finish(acc[r][v], *of_rows[r], channels[v], &mut padded[r][v]);
-        }
-    }
-    for (r, values) in padded.iter().enumerate() {
-        // SAFETY: there are `MR` rows.
-        let out = unsafe { out.row(r) };
-        out.copy_from_slice(&values.as_flattened()[..out.len()]);
     }
 }

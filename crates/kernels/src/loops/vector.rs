@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::activation::Activation;
+use super::float_vector::forward;
 use super::product::{Group, Row};
 use crate::packed::Channels;
 
@@ -97,43 +98,14 @@ where
     type A = A;
     type B = B;
 
-    #[inline(always)]
-    fn start(self, row: Row, channels: Channels<'_, LANES>) -> Acc {
-        (self.start)(row, channels)
-    }
-
-    #[inline(always)]
-    fn load(self, weights: &[u8; BYTES]) -> B {
-        (self.load)(weights)
-    }
-
-    #[inline(always)]
-    fn splat(self, group: G) -> A {
-        (self.splat)(group)
-    }
-
-    #[inline(always)]
-    fn dot(self, acc: Acc, a: A, b: B) -> Acc {
-        (self.dot)(acc, a, b)
-    }
-
-    #[inline(always)]
-    fn add(self, left: Acc, right: Acc) -> Acc {
-        (self.add)(left, right)
-    }
-
-    #[inline(always)]
-    fn fold(self, acc: Acc, block: Acc) -> Acc {
-        (self.fold)(acc, block)
-    }
-
-    #[inline(always)]
-    fn finish(self, acc: Acc, row: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>) {
-        (self.finish)(acc, row, channels, out);
-    }
-
-    #[inline(always)]
-    fn activate(self, activation: Activation, xs: &mut [f32]) {
-        (self.activate)(activation, xs);
+    forward! {
+        start(row: Row, channels: Channels<'_, LANES>) -> Acc;
+        load(weights: &[u8; BYTES]) -> B;
+        splat(group: G) -> A;
+        dot(acc: Acc, a: A, b: B) -> Acc;
+        add(left: Acc, right: Acc) -> Acc;
+        fold(acc: Acc, block: Acc) -> Acc;
+        finish(acc: Acc, row: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>);
+        activate(activation: Activation, xs: &mut [f32]);
     }
 }

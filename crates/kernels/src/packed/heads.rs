@@ -97,17 +97,8 @@ impl Packed {
 
     /// The rest of a head's panel, from a channel of the head on.
     fn lanes_of(&self, head: usize, channel: usize) -> Lanes {
-        let places = &self.places[head * self.panels_of_head()..][..self.panels_of_head()];
-        let start = places.first().map_or(0, |place| place.start);
-        let after = places.partition_point(|place| place.start - start <= channel);
-        let place = places[after - 1];
-        let lane = channel - (place.start - start);
-        Lanes {
-            left: place.channels - lane,
-            at: place.at + lane,
-            first: place.at * self.groups + lane,
-            width: place.width,
-        }
+        let (places, start) = places_of(&self.places, self.panels_of_head(), head);
+        Lanes::of(places, start + channel, self.groups)
     }
 
     /// All bytes, biases included, which layers count by themselves.
@@ -136,9 +127,8 @@ impl Packed {
     /// The panels of the first `count` channels of a head.
     pub fn panels_of(&self, head: usize, count: usize) -> Range<usize> {
         let first = head * self.panels_of_head();
-        let panels = &self.places[first..first + self.panels_of_head()];
-        let start = panels.first().map_or(0, |place| place.start);
-        let used = panels.partition_point(|place| place.start - start < count);
+        let (places, start) = places_of(&self.places, self.panels_of_head(), head);
+        let used = places.partition_point(|place| place.start < start + count);
         first..first + used
     }
 
@@ -150,6 +140,13 @@ impl Packed {
     }
 }
 
+/// The panels of a head of so many, and its first channel.
+#[inline(always)]
+fn places_of(all: &[Place], panels: usize, head: usize) -> (&[Place], usize) {
+    let places = &all[head * panels..][..panels];
+    (places, places.first().map_or(0, |place| place.start))
+}
+
 /// Neighbouring channels of a panel.
 struct Lanes {
     /// How many there are.
@@ -159,6 +156,22 @@ struct Lanes {
     /// The first group of the first, and the groups from one of its groups to the next.
     first: usize,
     width: usize,
+}
+
+impl Lanes {
+    /// From a channel of these panels on, whose channels have that many groups.
+    #[inline(always)]
+    fn of(places: &[Place], channel: usize, groups: usize) -> Self {
+        let after = places.partition_point(|place| place.start <= channel);
+        let place = places[after - 1];
+        let lane = channel - place.start;
+        Self {
+            left: place.channels - lane,
+            at: place.at + lane,
+            first: place.at * groups + lane,
+            width: place.width,
+        }
+    }
 }
 
 /// The codes of heads, of which several threads write different channels or inputs.
@@ -181,8 +194,7 @@ impl HeadsMut<'_> {
     /// The panels of a head, and its first channel.
     #[inline(always)]
     fn places(&self, head: usize) -> (&[Place], usize) {
-        let places = &self.places[head * self.panels..][..self.panels];
-        (places, places.first().map_or(0, |place| place.start))
+        places_of(self.places, self.panels, head)
     }
 
     /// Writes the groups of up to four neighbouring channels of a head, which begin at a multiple
@@ -198,12 +210,14 @@ impl HeadsMut<'_> {
         (sums, scales): ([i32; 4], [f32; 4]),
     ) {
         let (places, start) = self.places(head);
-        let after = places.partition_point(|place| place.start - start <= channel);
-        let place = places[after - 1];
-        let (lane, count) = (channel - (place.start - start), rows.len());
-        assert!(lane + count <= place.channels && rows.iter().all(|row| row.len() <= self.groups));
-        let at = place.at + lane;
-        let first = place.at * self.groups + lane;
+        let Lanes {
+            left,
+            at,
+            first,
+            width,
+        } = Lanes::of(places, start + channel, self.groups);
+        let count = rows.len();
+        assert!(count <= left && rows.iter().all(|row| row.len() <= self.groups));
         // SAFETY: what there is of these channels is this thread's.
         unsafe {
             self.sums
@@ -215,11 +229,11 @@ impl HeadsMut<'_> {
             if let [a, b, c, d] = rows {
                 let rows = a.iter().zip(*b).zip(c.iter().zip(*d));
                 let groups = rows.map(|((a, b), (c, d))| [*a, *b, *c, *d]);
-                return self.weights.scatter(first, place.width, groups);
+                return self.weights.scatter(first, width, groups);
             }
             for (i, row) in rows.iter().enumerate() {
                 let groups = row.iter().map(|group| [*group]);
-                self.weights.scatter(first + i, place.width, groups);
+                self.weights.scatter(first + i, width, groups);
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use super::{Pool, Random, same_bits, some};
 use crate::{
-    Attention, Heads, Isa, KeyValues, Precision, attend, attention, attention_to_bf16, reference,
+    Attention, Heads, Isa, KeyValues, Precision, Queries, attend, attention, attention_to_bf16,
+    reference,
 };
 
 /// The sizes of attention of one sequence, and its mask.
@@ -55,22 +56,14 @@ impl Case {
     }
 
     fn operands<'a>(&self, of: &'a Operands) -> Attention<'a> {
-        let heads = |values: &'a [f32], rows, heads, columns| Heads {
-            values,
-            strides: [values.len(), columns, heads * columns],
-            rows,
-            columns,
+        let heads = |values: &'a [f32], rows, heads, columns| {
+            let strides = [values.len(), columns, heads * columns];
+            Heads::new(values, strides, [rows, columns])
         };
-        let of_mask = |stride| Heads {
-            values: &of.mask[..],
-            strides: [0, 0, stride],
-            rows: self.queries,
-            columns: self.keys,
-        };
-        Attention {
+        let scores = [self.queries, self.keys];
+        let of_mask = |stride| Heads::new(&of.mask, [0, 0, stride], scores);
+        let queries = Queries {
             q: heads(&of.q, self.queries, self.heads, self.dim),
-            k: heads(&of.k, self.keys, self.kv_heads, self.dim),
-            v: heads(&of.v, self.keys, self.kv_heads, self.value_dim),
             mask: match self.mask {
                 Mask::None | Mask::Causal => None,
                 Mask::Keys => Some(of_mask(0)),
@@ -81,8 +74,10 @@ impl Case {
             batch: 1,
             heads: self.heads,
             kv_heads: self.kv_heads,
-            precision: self.precision,
-        }
+        };
+        let k = heads(&of.k, self.keys, self.kv_heads, self.dim);
+        let v = heads(&of.v, self.keys, self.kv_heads, self.value_dim);
+        Attention::new(queries, k, v, self.precision)
     }
 
     /// The numbers that are added to the scores of a query.
@@ -260,16 +255,9 @@ fn an_excluded_key_leaves_no_sign() {
         (k[key], v[key], mask[key]) = (score, value, 0.);
     }
     let bits = |isa, v: &[f32]| {
-        let mask = Heads {
-            values: &mask,
-            strides: [0; 3],
-            rows: 1,
-            columns: KEYS,
-        };
-        let operands = Attention {
-            mask: Some(mask),
-            ..Attention::one_head([&[1.], &k, v], 1)
-        };
+        let mask = Heads::new(&mask, [0; 3], [1, KEYS]);
+        let mut operands = Attention::one_head([&[1.], &k, v], 1);
+        operands.queries.mask = Some(mask);
         attention(isa, operands)[0].to_bits()
     };
     let expected = reference::attention(&[1.], &k, &v, &mask, 1.)[0].to_bits();
@@ -282,19 +270,12 @@ fn an_excluded_key_leaves_no_sign() {
 
 /// One head of queries, keys and values of `dim` columns in 8 bits.
 fn int8<'a>(qkv: [&'a [f32]; 3], dim: usize, mask: Option<&'a [f32]>) -> Attention<'a> {
-    let one = Attention::one_head(qkv, dim);
-    let mask = mask.map(|values| Heads {
-        values,
-        strides: [0; 3],
-        rows: one.q.rows,
-        columns: one.k.rows,
-    });
-    Attention {
-        mask,
-        precision: Precision::Int8,
-        scale: 0.3,
-        ..one
-    }
+    let mut one = Attention::one_head(qkv, dim);
+    let scores = [one.queries.q.rows, one.k.rows];
+    one.queries.mask = mask.map(|values| Heads::new(values, [0; 3], scores));
+    one.queries.scale = 0.3;
+    one.precision = Precision::Int8;
+    one
 }
 
 #[test]
@@ -325,7 +306,7 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
                         break;
                     }
                 }
-                let got = attend(operands.queries(), &kept);
+                let got = attend(operands.queries, &kept);
                 same_bits(&got, &expected, &format!("{isa}, room {room}: {case:?}"));
                 // Other rows behind the first ones, and others in more and in less room.
                 let first = case.keys / 3;
@@ -344,7 +325,7 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
                         rows_from(operands.k, first, rows),
                         rows_from(operands.v, first, rows),
                     );
-                    let got = attend(operands.queries(), &kept.clone());
+                    let got = attend(operands.queries, &kept.clone());
                     same_bits(&got, &expected, &format!("{isa}, {capacity}: {case:?}"));
                 }
             }
@@ -384,16 +365,11 @@ fn keys_and_values_in_bfloat16_give_what_their_floats_give() {
             let values = values.iter().map(|x| half::bf16::from_f32(*x));
             values.collect::<Vec<_>>()
         });
-        let [k, v] =
-            [(&halves[0], operands.k), (&halves[1], operands.v)].map(|(values, of)| Heads {
-                values: &values[..],
-                strides: of.strides,
-                rows: of.rows,
-                columns: of.columns,
-            });
+        let [k, v] = [(&halves[0], operands.k), (&halves[1], operands.v)]
+            .map(|(values, of)| Heads::new(values, of.strides, [of.rows, of.columns]));
         for isa in Isa::available() {
             let expected = attention(isa, operands);
-            let got = attention_to_bf16(isa, operands.queries(), k, v);
+            let got = attention_to_bf16(isa, operands.queries, k, v);
             same_bits(&got, &expected, &format!("{isa}: {case:?}"));
         }
     }

@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::random::Random;
-use super::{Pool, same_bits, some};
+use super::{Pool, of, same_bits, some};
 use crate::calls::linear::{linear, linear_each};
 use crate::calls::lookup::read_channel;
 use crate::calls::pack::blocks::{pack_block_codes, pack_blocks};
@@ -106,13 +106,9 @@ fn products_equal_the_oracle_at_the_seams() {
                         let case = format!("{isa} {:?} m={m} k={k} n={n}", packed.element());
                         let unpacked = (weight.codes.clone(), weight.scales.clone());
                         assert_eq!(packed.blocks(), unpacked, "{case}: unpack");
-                        let operands = Product::of(&lhs, m, &packed, None);
-                        same_bits(&linear(operands), &expected, &case);
+                        same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
                         let activation = [Activation::Relu, Activation::Gelu][m % 2];
-                        let activated = Product {
-                            activation: Some(activation),
-                            ..operands
-                        };
+                        let activated = Product::of(&lhs, m, &packed, Some(activation));
                         let mut expected = expected.clone();
                         activation::apply::<f32>(activation, &mut expected);
                         for got in linear_each([activated, activated]) {
@@ -142,7 +138,7 @@ fn large_products_equal_the_oracle_on_any_number_of_threads() {
                 Pool::new(threads).install(|| {
                     for isa in Isa::available() {
                         let packed = weight.packed(isa, 1);
-                        let got = linear(Product::of(&lhs, m, &packed, None));
+                        let got = linear(of(&lhs, m, &packed));
                         let case = format!("{isa} {format:?} {m} x {k} x {n}, {threads} threads");
                         same_bits(&got, &expected, &case);
                     }
@@ -248,15 +244,8 @@ fn weights_of_zeros_stay_zeros_and_others_are_refused() {
 #[cfg_attr(miri, ignore = "a size, of a weight that takes Miri minutes")]
 fn symmetric_weights_of_4_bits_take_less_than_4_7_bits() {
     for isa in Isa::available() {
-        let packed = pack_blocks(
-            isa,
-            384,
-            1,
-            &[1.; 384 * 256],
-            &[0.; 256],
-            (Blocks::Int4, 32),
-            None,
-        );
+        let (values, bias) = ([1.; 384 * 256], [0.; 256]);
+        let packed = pack_blocks(isa, 384, 1, &values, &bias, (Blocks::Int4, 32), None);
         let bits = packed.unwrap().bytes() * 8;
         assert!(bits as f32 / (384. * 256.) < 4.7, "{isa}: {bits}");
     }

@@ -2,7 +2,7 @@
 
 use super::random::Random;
 use super::{Pool, same_bits, some};
-use crate::calls::inputs::InputProducts;
+use crate::calls::inputs::{InputFactor, InputProducts};
 use crate::calls::lookup::read_channel;
 use crate::calls::pack::blocks::pack_blocks;
 use crate::isa::Isa;
@@ -20,6 +20,13 @@ fn inputs(rows: usize, k: usize, random: &mut Random) -> Vec<f32> {
         }
     }
     xs
+}
+
+/// The factor of these inputs, a part after the other.
+fn factor(isa: Isa, k: usize, parts: &[&[f32]], damping: f64) -> InputFactor {
+    let mut products = InputProducts::new(k);
+    parts.iter().for_each(|inputs| products.add(isa, inputs));
+    products.factor(isa, damping).unwrap()
 }
 
 fn values(packed: &Packed, n: usize) -> Vec<f32> {
@@ -99,9 +106,7 @@ fn errors_are_fed_back_as_by_the_inverse() {
     let xs = inputs(rows, k, &mut random);
     let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
     let isa = Isa::active().unwrap();
-    let mut products = InputProducts::new(k);
-    products.add(isa, &xs);
-    let factor = products.factor(isa, 0.01).unwrap();
+    let factor = factor(isa, k, &[&xs], 0.01);
     let format = (Blocks::Int4, 32);
     let packed = pack_blocks(isa, k, 1, &weights, &vec![0.; n], format, Some(&factor)).unwrap();
     let got = values(&packed, n);
@@ -141,10 +146,7 @@ fn the_same_codes_everywhere_and_smaller_errors_of_products() {
             for isa in Isa::available() {
                 for threads in some([1, 3], &[1]) {
                     let got = Pool::new(threads).install(|| {
-                        let mut products = InputProducts::new(k);
-                        products.add(isa, &xs[..k]);
-                        products.add(isa, &xs[k..]);
-                        let factor = products.factor(isa, 0.01).unwrap();
+                        let factor = factor(isa, k, &[&xs[..k], &xs[k..]], 0.01);
                         pack_blocks(isa, k, 1, &weights, &bias, format, Some(&factor)).unwrap()
                     });
                     let got = values(&got, n);
@@ -190,9 +192,7 @@ fn inputs_that_tell_nothing_change_nothing() {
         .map(|i| f32::from(u8::from(i / k == i % k)))
         .collect();
     for inputs in [&[][..], &vec![0.; 2 * k], &each_once] {
-        let mut products = InputProducts::new(k);
-        products.add(isa, inputs);
-        let factor = products.factor(isa, 0.01).unwrap();
+        let factor = factor(isa, k, &[inputs], 0.01);
         let packed = pack_blocks(isa, k, 1, &weights, &bias, format, Some(&factor)).unwrap();
         same_bits(
             &values(&packed, n),
@@ -208,9 +208,7 @@ fn values_stay_finite_without_damping_to_speak_of() {
     let (n, k) = if cfg!(miri) { (2, 33) } else { (20, 96) };
     let isa = Isa::active().unwrap();
     let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
-    let mut products = InputProducts::new(k);
-    products.add(isa, &inputs(2, k, &mut random));
-    let factor = products.factor(isa, 1e-13).unwrap();
+    let factor = factor(isa, k, &[&inputs(2, k, &mut random)], 1e-13);
     for format in [Blocks::Int4, Blocks::Int4ZeroPoint, Blocks::Int8] {
         let bias = vec![0.; n];
         let packed = pack_blocks(isa, k, 1, &weights, &bias, (format, 32), Some(&factor));

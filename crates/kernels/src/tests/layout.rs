@@ -13,6 +13,17 @@ use crate::sizes;
 
 const INT8: Element = Element::Int8(PER_ROW);
 
+impl<'a> Int8<'a> {
+    /// Weights of these codes.
+    pub fn new(codes: &'a [i8], scales: &'a [f32], zero_points: &'a [i32]) -> Self {
+        Self {
+            codes,
+            scales,
+            zero_points,
+        }
+    }
+}
+
 impl Packed {
     /// The weight with other activations.
     pub fn with(mut self, activations: DynamicConfig) -> Self {
@@ -129,11 +140,7 @@ impl Parts {
     }
 
     fn int8(&self, isa: Isa, gates: usize, k: usize) -> Packed {
-        let int8 = Int8 {
-            codes: &self.codes,
-            scales: &self.scales,
-            zero_points: &self.zero_points,
-        };
+        let int8 = Int8::new(&self.codes, &self.scales, &self.zero_points);
         Packed::int8(isa, k, gates, int8, &self.bias)
     }
 
@@ -468,17 +475,9 @@ fn weights_of_another_type_and_gates_that_do_not_divide_are_refused() {
         let packed = Packed::zeros(isa, own, 4, 1, &[0.; 4]);
         packed.check_element(own);
         assert!(refused(&|| packed.check_element(other)));
-        for gates in [0, 3, 5] {
-            assert!(refused(&|| drop(Packed::zeros(
-                isa, own, 4, gates, &[0.; 4]
-            ))));
+        for (k, gates) in [(4, 0), (4, 3), (4, 5), (usize::MAX / 2, 1)] {
+            let zeros = || Packed::zeros(isa, own, k, gates, &[0.; 4]);
+            assert!(refused(&|| drop(zeros())));
         }
-        assert!(refused(&|| drop(Packed::zeros(
-            isa,
-            own,
-            usize::MAX / 2,
-            1,
-            &[0.; 4]
-        ))));
     }
 }

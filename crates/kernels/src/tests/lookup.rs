@@ -54,15 +54,9 @@ fn a_channel_read_from_packed_weights_is_what_its_codes_stand_for() {
         let codes = weights(Codes::Uniform, n, k, &mut random);
         let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
         let zero_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
-        let halves: Vec<f16> = codes
-            .iter()
-            .map(|code| f16::from_f32((*code).into()))
-            .collect();
-        let rhs = Int8 {
-            codes: &codes,
-            scales: &scales,
-            zero_points: &zero_points,
-        };
+        let halves = codes.iter().map(|code| f16::from_f32((*code).into()));
+        let halves: Vec<f16> = halves.collect();
+        let rhs = Int8::new(&codes, &scales, &zero_points);
         for isa in Isa::available() {
             let int8 = Packed::int8(isa, k, 1, rhs, &vec![0.5; n]);
             let float16 = Packed::float16(isa, k, 1, &halves, &vec![0.5; n]);

@@ -48,11 +48,8 @@ fn isa() -> Isa {
 }
 
 fn int8(n: usize, k: usize, gates: usize) -> Packed {
-    let int8 = Int8 {
-        codes: &vec![1; n * k],
-        scales: &vec![1.; n],
-        zero_points: &vec![0; n],
-    };
+    let (codes, scales, zeros) = (vec![1; n * k], vec![1.; n], vec![0; n]);
+    let int8 = Int8::new(&codes, &scales, &zeros);
     Packed::int8(isa(), k, gates, int8, &vec![0.; n])
 }
 
@@ -77,11 +74,9 @@ fn weights_have_whole_gates() {
 #[test]
 fn weights_have_the_lengths_of_their_shape() {
     let pack = |codes: usize, scales: usize, zero_points: usize, k: usize| {
-        let int8 = Int8 {
-            codes: &vec![1; codes],
-            scales: &vec![1.; scales],
-            zero_points: &vec![0; zero_points],
-        };
+        let (codes, scales) = (vec![1; codes], vec![1.; scales]);
+        let zero_points = vec![0; zero_points];
+        let int8 = Int8::new(&codes, &scales, &zero_points);
         Packed::int8(isa(), k, 1, int8, &[0.; 2])
     };
     assert_eq!(pack(6, 2, 2, 3).k(), 3);
@@ -150,28 +145,17 @@ fn products_have_the_lengths_of_their_shapes() {
     let huge = (usize::MAX / 3) + 1;
     for (len, m) in [(5, 2), (7, 2), (0, 1), (3, 0), (2, huge), (0, usize::MAX)] {
         let lhs = vec![1.; len];
-        let with = || Product {
-            activation: Some(Activation::Relu),
-            ..of(&lhs, m, &int8)
-        };
-        refusal(|| linear(with()));
+        refusal(|| linear(Product::of(&lhs, m, &int8, Some(Activation::Relu))));
         refusal(|| linear(of(&lhs, m, &float16)));
         refusal(|| linear(of(&lhs, m, &bfloat16)));
     }
     for len in [0, 7, 9] {
         let mut out = vec![0.; len];
-        refused(&["out", "8", &len.to_string()], || {
-            let operands = of(&[1.; 6], 2, &int8);
-            linear_into(operands, &mut codes, &mut out);
-        });
-        refused(&["out", "8", &len.to_string()], || {
-            let operands = of(&[1.; 6], 2, &float16);
-            linear_into(operands, &mut codes, &mut out);
-        });
-        refused(&["out", "8", &len.to_string()], || {
-            let operands = of(&[1.; 6], 2, &bfloat16);
-            linear_into(operands, &mut codes, &mut out);
-        });
+        for weight in [&int8, &float16, &bfloat16] {
+            refused(&["out", "8", &len.to_string()], || {
+                linear_into(of(&[1.; 6], 2, weight), &mut codes, &mut out);
+            });
+        }
     }
     // Without inputs any number of rows has an lhs of no elements.
     let empty = self::int8(4, 0, 1);
@@ -199,11 +183,18 @@ fn float_products_of_wrapped_sizes_are_refused() {
 }
 
 fn heads(values: &[f32], strides: [usize; 3], rows: usize, columns: usize) -> Heads<'_> {
-    Heads {
-        values,
-        strides,
-        rows,
-        columns,
+    Heads::new(values, strides, [rows, columns])
+}
+
+fn queries(q: Heads<'_>, batch: usize, heads: usize, kv_heads: usize) -> Queries<'_> {
+    Queries {
+        q,
+        mask: None,
+        causal: false,
+        scale: 1.,
+        batch,
+        heads,
+        kv_heads,
     }
 }
 
@@ -212,18 +203,11 @@ fn attention_stays_within_its_slices() {
     let values = [1.; 8];
     let fine = heads(&values, [8, 4, 2], 2, 2);
     let attend = |q, k, v, mask, batch, heads| {
-        let attention = Attention {
-            q,
-            k,
-            v,
+        let queries = Queries {
             mask,
-            causal: false,
-            scale: 1.,
-            batch,
-            heads,
-            kv_heads: heads,
-            precision: Precision::Float32,
+            ..queries(q, batch, heads, heads)
         };
+        let attention = Attention::new(queries, k, v, Precision::Float32);
         attention::attention(isa(), attention)
     };
     assert_eq!(attend(fine, fine, fine, None, 1, 2), values);
@@ -252,21 +236,17 @@ fn attention_stays_within_its_slices() {
         attend(one, one, one, None, 1 << 62, 4)
     });
 
-    let shared = |kv_heads| Attention {
-        q: fine,
-        k: fine,
-        v: fine,
-        mask: None,
-        causal: true,
-        scale: 1.,
-        batch: 1,
-        heads: 2,
-        kv_heads,
-        precision: Precision::Float32,
+    let shared = |kv_heads| {
+        let queries = Queries {
+            causal: true,
+            ..queries(fine, 1, 2, kv_heads)
+        };
+        let attention = Attention::new(queries, fine, fine, Precision::Float32);
+        attention::attention(isa(), attention)
     };
-    assert_eq!(attention::attention(isa(), shared(1)), values);
+    assert_eq!(shared(1), values);
     for wrong in [0, 3, 4] {
-        refused(&["kv_heads"], || attention::attention(isa(), shared(wrong)));
+        refused(&["kv_heads"], || shared(wrong));
     }
 
     let other = heads(&values, [8, 4, 1], 2, 1);
@@ -310,15 +290,6 @@ fn kept_codes_stay_within_their_room() {
         new([1 << 40, 1 << 10], [1 << 8, 1 << 8], 1 << 8)
     });
 
-    let queries = |q, batch, heads, kv_heads| Queries {
-        q,
-        mask: None,
-        causal: false,
-        scale: 1.,
-        batch,
-        heads,
-        kv_heads,
-    };
     let kept = append(one, one);
     assert_eq!(attend(queries(one, 1, 2, 2), &kept), values);
     refused(&["keys and values", "1 heads", "2 of 1"], || {
@@ -330,19 +301,8 @@ fn kept_codes_stay_within_their_room() {
     // Keys in 8 bits of a call.
     let long = heads(&values, [0; 3], 65_537, 2);
     refused(&["keys", "65536"], || {
-        let attention = Attention {
-            q: one,
-            k: long,
-            v: long,
-            mask: None,
-            causal: false,
-            scale: 1.,
-            batch: 1,
-            heads: 2,
-            kv_heads: 1,
-            precision: Precision::Int8,
-        };
-        attention::attention(isa(), attention)
+        let queries = queries(one, 1, 2, 1);
+        attention::attention(isa(), Attention::new(queries, long, long, Precision::Int8))
     });
 }
 

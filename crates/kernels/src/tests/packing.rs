@@ -4,7 +4,8 @@ use half::{bf16, f16};
 
 use super::{PER_ROW, Pool, Random, some};
 use crate::calls::pack::{
-    Channels, OutOfRange, encode_rows, halve_rows, pack_codes, pack_floats, pack_halves, pack_int8,
+    OutOfRange, PanelValues, encode_rows, halve_rows, pack_codes, pack_floats, pack_halves,
+    pack_int8,
 };
 use crate::error::Error;
 use crate::isa::Isa;
@@ -96,11 +97,7 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
         let codes: Vec<i8> = codes.map(|code| code as i8).collect();
         let scales: Vec<_> = codings.iter().map(|coding| coding.scale).collect();
         let zero_points: Vec<_> = codings.iter().map(|coding| coding.zero_point).collect();
-        let int8 = Int8 {
-            codes: &codes,
-            scales: &scales,
-            zero_points: &zero_points,
-        };
+        let int8 = Int8::new(&codes, &scales, &zero_points);
         let max = f16::MAX.to_f32();
         let halves: Vec<_> = values
             .iter()
@@ -129,7 +126,7 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
                     let got = pack_halves(isa, k, gates, &halves, &bias);
                     assert_same(&got, &float16, &format!("{of}, halves"));
                     let of_panel =
-                        |channels: &Channels<'_>| Ok(codings[channels.range.clone()].to_vec());
+                        |channels: &PanelValues<'_>| Ok(codings[channels.range.clone()].to_vec());
                     match pack_int8(isa, k, gates, &values, &bias, PER_ROW, of_panel) {
                         Ok(got) => assert_same(&got, &int8, &of),
                         Err(Error::AccumulatorOverflow { .. }) => assert!(k > 33_000, "{of}"),
@@ -184,7 +181,7 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
     let isa = Isa::available()[0];
     for threads in some([1, 3], &[1]) {
         Pool::new(threads).install(|| {
-            let codings = |channels: &Channels<'_>| Ok(vec![coding; channels.range.len()]);
+            let codings = |channels: &PanelValues<'_>| Ok(vec![coding; channels.range.len()]);
             match pack_int8(isa, k, 1, &values, &bias, PER_ROW, codings) {
                 Err(Error::AccumulatorOverflow { channel, got }) => {
                     assert_eq!((channel, got), (77, 255 * 255 * k as i64), "{threads}");
@@ -194,10 +191,9 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
             let mut values = values.clone();
             values[77 * k + 3] = f32::NAN;
             values[129 * k] = f32::INFINITY;
-            for error in [
-                pack_floats::<f16>(isa, k, 1, &values, &bias).err(),
-                pack_floats::<bf16>(isa, k, 1, &values, &bias).err(),
-            ] {
+            let of_f16 = pack_floats::<f16>(isa, k, 1, &values, &bias).err();
+            let of_bf16 = pack_floats::<bf16>(isa, k, 1, &values, &bias).err();
+            for error in [of_f16, of_bf16] {
                 match error {
                     Some(Error::NonFiniteWeight { index, .. }) => assert_eq!(index, [77, 3]),
                     other => panic!("{threads}: {other:?}"),

@@ -3,7 +3,9 @@
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, PER_ROW, PER_TENSOR, Pool, activations, expected, same_bits, some, weights};
+use super::{
+    Codes, PER_ROW, PER_TENSOR, Pool, activations, expected, of, same_bits, some, weights,
+};
 use crate::calls::linear::{linear, linear_each};
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
@@ -41,23 +43,16 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
         (reduced, &affine_points),
     ];
     for (config, zero_points) in cases {
-        let rhs = Int8 {
-            codes: &rhs,
-            scales: &scales,
-            zero_points,
-        };
+        let rhs = Int8::new(&rhs, &scales, zero_points);
         let expected = expected(&lhs, m, rhs, &bias, config);
         for isa in Isa::available() {
             let packed = Packed::int8(isa, k, 1, rhs, &bias).with(config);
             assert_eq!(packed.codes(), rhs.codes, "{isa} {k}x{n}: unpack");
-            let operands = Product::of(&lhs, m, &packed, None);
+            let operands = of(&lhs, m, &packed);
             let case = format!("{isa} m={m} k={k} n={n} {codes:?} {config:?} {poison:?}");
             same_bits(&linear(operands), &expected, &case);
             let activation = [Activation::Relu, Activation::Gelu][m % 2];
-            let activated = Product {
-                activation: Some(activation),
-                ..operands
-            };
+            let activated = Product::of(&lhs, m, &packed, Some(activation));
             let mut expected_activated = expected.clone();
             activation::apply::<f32>(activation, &mut expected_activated);
             let case_activated = format!("{case} {activation:?}");
@@ -85,16 +80,12 @@ fn products_of_small_scales_equal_the_oracle() {
         let scales: Vec<f32> = (0..n).map(|i| scale * (1 + i % 3) as f32).collect();
         let lhs: Vec<f32> = (0..m * k).map(|_| random.float() * size).collect();
         let (bias, zero_points) = (vec![0.; n], vec![0; n]);
-        let rhs = Int8 {
-            codes: &codes,
-            scales: &scales,
-            zero_points: &zero_points,
-        };
+        let rhs = Int8::new(&codes, &scales, &zero_points);
         let expected = expected(&lhs, m, rhs, &bias, config);
         assert!(expected.iter().any(|x| *x != 0.), "{size:e} by {scale:e}");
         for isa in Isa::available() {
             let packed = Packed::int8(isa, k, 1, rhs, &bias);
-            let got = linear(Product::of(&lhs, m, &packed, None));
+            let got = linear(of(&lhs, m, &packed));
             same_bits(&got, &expected, &format!("{isa}: {size:e} by {scale:e}"));
         }
     }
@@ -117,9 +108,8 @@ fn float16_products_equal_the_oracle_at_the_seams() {
                 for isa in Isa::available() {
                     let packed = Packed::float16(isa, k, 1, &rhs, &bias);
                     assert_eq!(packed.halves(), rhs, "{isa} {k}x{n}: unpack");
-                    let operands = Product::of(&lhs, m, &packed, None);
                     let case = format!("{isa} m={m} k={k} n={n}");
-                    same_bits(&linear(operands), &expected, &case);
+                    same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
                 }
             }
         }
@@ -147,15 +137,9 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
                 let expected = reference::linear_bf16(&lhs, m, &rhs, &bias);
                 for isa in Isa::available() {
                     let packed = Packed::bfloat16(isa, k, 1, &rhs, &bias);
-                    let operands = Product::of(&lhs, m, &packed, None);
                     let case = format!("{isa} m={m} k={k} n={n}");
-                    let got = linear(operands);
-                    same_bits(&got, &expected, &case);
-                    let activation = Some(Activation::Gelu);
-                    let activated = Product {
-                        activation,
-                        ..operands
-                    };
+                    same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
+                    let activated = Product::of(&lhs, m, &packed, Some(Activation::Gelu));
                     let mut expected = expected.clone();
                     activation::apply::<f32>(Activation::Gelu, &mut expected);
                     for got in linear_each([activated, activated]) {
@@ -191,11 +175,10 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
             Pool::new(threads).install(|| {
                 for isa in Isa::available() {
                     let wide = Packed::bfloat16(isa, k + 9, 1, &vec![bf16::ONE; k + 9], &[0.]);
-                    let nan = linear(Product::of(&garbage, m, &wide, None));
+                    let nan = linear(of(&garbage, m, &wide));
                     assert!(nan.iter().all(|y| y.is_nan()));
                     let packed = Packed::bfloat16(isa, k, 1, &rhs, &bias);
-                    let operands = Product::of(&lhs, m, &packed, None);
-                    let got = linear(operands);
+                    let got = linear(of(&lhs, m, &packed));
                     same_bits(&got, &expected, &format!("{isa} {m} {k} {n} on {threads}"));
                 }
             });
@@ -276,19 +259,15 @@ fn results_beyond_the_caches_equal_the_oracle() {
         let codes = weights(Codes::Uniform, n, k, &mut random);
         let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
         let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
-        let rhs = Int8 {
-            codes: &codes,
-            scales: &scales,
-            zero_points: &vec![0; n],
-        };
+        let zero_points = vec![0; n];
+        let rhs = Int8::new(&codes, &scales, &zero_points);
         let lhs = activations(Codes::Uniform, m, k, &mut random);
         let config = PER_ROW;
         let expected = expected(&lhs, m, rhs, &bias, config);
         for isa in Isa::available() {
             let packed = Packed::int8(isa, k, gates, rhs, &bias);
-            let operands = Product::of(&lhs, m, &packed, None);
             let case = format!("{isa} m={m} k={k} n={n}, {gates} gates");
-            same_bits(&linear(operands), &expected, &case);
+            same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
         }
     }
 }
@@ -312,11 +291,7 @@ fn weights_packed_by_gates_are_the_same_weights() {
             let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
             let zero_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
             let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
-            let rhs = Int8 {
-                codes: &codes,
-                scales: &scales,
-                zero_points: &zero_points,
-            };
+            let rhs = Int8::new(&codes, &scales, &zero_points);
             let lhs = activations(Codes::Uniform, 2, k, &mut random);
             let expected = expected(&lhs, 2, rhs, &bias, PER_ROW);
             for isa in Isa::available() {
@@ -331,8 +306,7 @@ fn weights_packed_by_gates_are_the_same_weights() {
                         "{case}"
                     );
                 }
-                let operands = Product::of(&lhs, 2, &packed, None);
-                same_bits(&linear(operands), &expected, &case);
+                same_bits(&linear(of(&lhs, 2, &packed)), &expected, &case);
             }
         }
     }

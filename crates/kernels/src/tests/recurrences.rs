@@ -126,15 +126,11 @@ struct Weights {
 impl Weights {
     fn new(n: usize, k: usize, random: &mut Random) -> Self {
         let codes = weights(Codes::Uniform, n, k, random);
-        let halves = codes
-            .iter()
-            .map(|code| f16::from_f32(f32::from(*code) * 0.01));
+        let floats = codes.iter().map(|code| f32::from(*code) * 0.01);
         Self {
             k,
-            halves: halves.collect(),
-            bfloats: (codes.iter())
-                .map(|code| bf16::from_f32(f32::from(*code) * 0.01))
-                .collect(),
+            halves: floats.clone().map(f16::from_f32).collect(),
+            bfloats: floats.map(bf16::from_f32).collect(),
             codes,
             scales: vec![0.01; n],
             zero_points: (0..n).map(|i| (i % 3) as i32 - 1).collect(),
@@ -144,11 +140,7 @@ impl Weights {
     }
 
     fn int8(&self, isa: Isa, gates: Gates) -> Packed {
-        let rhs = Int8 {
-            codes: &self.codes,
-            scales: &self.scales,
-            zero_points: &self.zero_points,
-        };
+        let rhs = Int8::new(&self.codes, &self.scales, &self.zero_points);
         Packed::int8(isa, self.k, gates.count(), rhs, &self.bias)
     }
 

@@ -2,45 +2,24 @@
 
 use super::random::Random;
 use super::{PER_ROW, some};
-use crate::arch::op::Op;
+use crate::arch::op::ops;
 use crate::isa::Isa;
-use crate::loops::number::Number;
 use crate::loops::rows::{self, Extent};
 use crate::qparams::QParams;
 use crate::qparams::activation::{Arithmetic, DynamicConfig};
 use crate::reference;
 
-/// The loops over one row, for each instruction set.
-struct ExtentOf<'a>(&'a [f32]);
-
-impl Op for ExtentOf<'_> {
-    type Out = Extent;
-
-    #[inline(always)]
-    fn run<N: Number>(self) -> Extent {
-        rows::extent(self.0)
+ops! {
+    fn extent_of(row: &'a [f32]) -> Extent {
+        rows::extent(row)
     }
-}
 
-struct CodesOf<'a>(&'a [f32], QParams, Arithmetic, &'a mut [u8]);
-
-impl Op for CodesOf<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        rows::quantize::<N>(self.0, self.1, self.2, self.3);
+    fn codes_of(row: &'a [f32], qparams: QParams, arithmetic: Arithmetic, codes: &'a mut [u8]) {
+        rows::quantize::<N>(row, qparams, arithmetic, codes);
     }
-}
 
-struct SumOf<'a>(&'a [u8]);
-
-impl Op for SumOf<'_> {
-    type Out = i32;
-
-    #[inline(always)]
-    fn run<N: Number>(self) -> i32 {
-        rows::sum(self.0)
+    fn sum_of(codes: &'a [u8]) -> i32 {
+        rows::sum(codes)
     }
 }
 
@@ -48,7 +27,7 @@ impl Op for SumOf<'_> {
 fn ranges_are_those_of_the_elements_wherever_they_are() {
     let mut random = Random(11);
     for isa in Isa::available() {
-        let range = |row: &[f32]| isa.run(ExtentOf(row));
+        let range = |row: &[f32]| isa.run(extent_of(row));
         assert_eq!(range(&[]), Extent::EMPTY);
         for len in some([1, 2, 7, 8, 9, 23, 31, 32, 33, 63, 64, 65, 100], &[4, 9]) {
             let mut row: Vec<f32> = (0..len).map(|_| random.float()).collect();
@@ -95,7 +74,7 @@ fn unaligned_starts_give_the_same_codes() {
                 &[2, 9],
             ) {
                 let row = &data[start..start + len];
-                let range = isa.run(ExtentOf(row));
+                let range = isa.run(extent_of(row));
                 let min = row.iter().copied().fold(f32::INFINITY, f32::min);
                 let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 assert_eq!((range.min, range.max), (min, max), "{isa} {start} {len}");
@@ -106,11 +85,11 @@ fn unaligned_starts_give_the_same_codes() {
                         ..PER_ROW
                     };
                     let qparams = config.qparams(range.min, range.max);
-                    isa.run(CodesOf(row, qparams, arithmetic, &mut codes));
+                    isa.run(codes_of(row, qparams, arithmetic, &mut codes));
                     let expected = reference::quantize_row(row, qparams, arithmetic);
                     assert_eq!(codes, expected.codes, "{isa} {start} {len} {arithmetic:?}");
                     let sum: i32 = codes.iter().map(|code| i32::from(*code)).sum();
-                    assert_eq!(isa.run(SumOf(&codes)), sum);
+                    assert_eq!(isa.run(sum_of(&codes)), sum);
                 }
             }
         }

@@ -107,6 +107,20 @@ impl Threads {
         all.min(self.most)
     }
 
+    /// How many threads work is for: the caller's alone if it is less than `serial`.
+    pub fn for_work(&self, work: usize, serial: usize) -> usize {
+        if work < serial { 1 } else { self.count() }
+    }
+
+    /// Into how many tasks elements are cut; one if there are fewer than `serial`.
+    pub fn tasks(&self, elements: usize, serial: usize) -> usize {
+        if elements < serial {
+            1
+        } else {
+            TASKS_PER_THREAD * self.count()
+        }
+    }
+
     /// Calls `task` once for each index below `tasks`, on all free threads.
     ///
     /// A thread gets the same indices at every call of the same shape, so that what they read stays

@@ -221,21 +221,30 @@ mod tests {
         assert_eq!(bits(u64::MAX >> 1).count(), MAX_WORKERS);
     }
 
+    /// How many of `asked` threads do not come to a job, unless the system gives one no core for as
+    /// long.
+    fn missing(asked: usize, execute: impl FnOnce(&(dyn Fn(usize) + Sync))) -> usize {
+        let (others, start) = (AtomicUsize::new(0), Instant::now());
+        let missing = || asked - 1 - others.load(Ordering::Relaxed);
+        execute(&|thread| {
+            assert!(thread < asked);
+            others.fetch_add(usize::from(thread > 0), Ordering::Relaxed);
+            while missing() > 0 && start.elapsed().as_secs() < 30 {
+                thread::yield_now();
+            }
+        });
+        missing()
+    }
+
     #[test]
     fn all_workers_come_awake_and_asleep() {
         for rest in [Duration::ZERO, 2 * AWAKE] {
             thread::sleep(rest);
-            let others = AtomicUsize::new(0);
-            let missing = || threads() - 1 - others.load(Ordering::Relaxed);
-            // They come, unless the system gives one no core for as long.
-            let start = Instant::now();
-            with_workers(|worker| {
-                others.fetch_add(usize::from(worker > 0), Ordering::Relaxed);
-                while missing() > 0 && start.elapsed().as_secs() < 30 {
-                    thread::yield_now();
-                }
-            });
-            assert_eq!(missing(), 0, "after {rest:?}");
+            assert_eq!(
+                missing(threads(), |work| with_workers(work)),
+                0,
+                "after {rest:?}"
+            );
         }
     }
 
@@ -245,17 +254,8 @@ mod tests {
         for rest in [Duration::ZERO, 2 * AWAKE] {
             thread::sleep(rest);
             for asked in [1, 2, 5] {
-                let others = AtomicUsize::new(0);
-                let start = Instant::now();
-                let missing = || asked - 1 - others.load(Ordering::Relaxed);
-                let has_run = pool.execute(asked, &|thread| {
-                    assert!(thread < asked);
-                    others.fetch_add(usize::from(thread > 0), Ordering::Relaxed);
-                    while missing() > 0 && start.elapsed().as_secs() < 30 {
-                        thread::yield_now();
-                    }
-                });
-                assert!(has_run && missing() == 0, "{asked} after {rest:?}");
+                let missing = missing(asked, |work| assert!(pool.execute(asked, work)));
+                assert_eq!(missing, 0, "{asked} after {rest:?}");
             }
         }
     }

@@ -16,7 +16,6 @@ use crate::loops::product::{Part, Product, Row, Sink};
 use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 pub use super::neon::{attend, multiply_bf16, multiply_f16, run, widen};
 
@@ -69,12 +68,7 @@ fn dot(acc: uint32x4_t, codes: f32, weights: uint8x16_t) -> uint32x4_t {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "neon,dotprod")]
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     let dot = |acc: int32x4_t, codes: int8x16_t, xs: [u8; 4]| {
         let mut acc = acc;
         let xs = f32::from_bits(u32::from_le_bytes(xs));
@@ -91,5 +85,5 @@ pub unsafe fn multiply_blocks(
         acc
     };
     // SAFETY: the contract is the same.
-    unsafe { neon::multiply_blocks_by(product, format, out, part, dot) }
+    unsafe { neon::multiply_blocks_by(product, out, part, dot) }
 }

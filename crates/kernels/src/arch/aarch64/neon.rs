@@ -15,14 +15,13 @@ use half::f16;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
-use crate::loops::blocks::{self, RowBlock};
+use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
-use crate::loops::float_vector;
+use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "neon")]
@@ -105,13 +104,23 @@ pub fn start(row: Row, channels: Channels<'_, 4>) -> uint32x4_t {
 #[target_feature(enable = "neon")]
 #[inline]
 pub fn finish(acc: uint32x4_t, row: Row, channels: Channels<'_, 4>, out: &mut Lanes<4>) {
-    // SAFETY: each array is 16 bytes to read.
-    let load = |xs: &[f32; 4]| unsafe { vld1q_f32(xs.as_ptr()) };
-    let scale = vmulq_n_f32(load(channels.scales), row.scale);
+    let scale = vmulq_n_f32(floats(channels.scales), row.scale);
     let acc = vcvtq_f32_s32(vreinterpretq_s32_u32(acc));
-    let values = vfmaq_f32(load(channels.bias), acc, scale);
-    // SAFETY: the array is 16 bytes to write.
-    unsafe { vst1q_f32(out.as_mut_ptr().cast(), values) };
+    put(vfmaq_f32(floats(channels.bias), acc, scale), out);
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn floats(xs: &[f32; 4]) -> float32x4_t {
+    // SAFETY: the array is 16 bytes to read; no alignment is asked.
+    unsafe { vld1q_f32(xs.as_ptr()) }
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn put(values: float32x4_t, out: &mut Lanes<4>) {
+    // SAFETY: the array is 16 bytes to write; no alignment is asked.
+    unsafe { vst1q_f32(out.as_mut_ptr().cast(), values) }
 }
 
 /// A tile of 6 x 16 of floats: 24 sums, 4 weights and a value of the 32 registers.
@@ -129,11 +138,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         add: |left, right| vaddq_f32(left, right),
         fold: |acc, _| acc,
         finish: |acc, _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            // SAFETY: each array is 16 bytes to read or to write.
-            unsafe {
-                let bias = vld1q_f32(channels.bias.as_ptr());
-                vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(acc, bias));
-            }
+            put(vaddq_f32(acc, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -180,11 +185,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             [sum, rest]
         },
         finish: |[sum, _]: [float32x4_t; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            // SAFETY: each array is 16 bytes to read or to write.
-            unsafe {
-                let bias = vld1q_f32(channels.bias.as_ptr());
-                vst1q_f32(out.as_mut_ptr().cast(), vaddq_f32(sum, bias));
-            }
+            put(vaddq_f32(sum, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -241,8 +242,8 @@ pub unsafe fn attend<const CAREFUL: bool>(
 
 #[target_feature(enable = "neon")]
 #[inline]
-fn register() -> impl float_vector::Register<4, V = float32x4_t> {
-    float_vector::Closures {
+fn register() -> impl Register<4, V = float32x4_t> {
+    RegisterClosures {
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |from: &[f32; 4]| unsafe { vld1q_f32(from.as_ptr()) },
         splat: |value| vdupq_n_f32(value),
@@ -259,12 +260,7 @@ fn register() -> impl float_vector::Register<4, V = float32x4_t> {
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "neon")]
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     let dot = |acc, codes, xs: [u8; 4]| {
         let xs = vreinterpretq_s8_u32(vdupq_n_u32(u32::from_le_bytes(xs)));
         let low = vpaddlq_s16(vmull_s8(vget_low_s8(codes), vget_low_s8(xs)));
@@ -272,7 +268,7 @@ pub unsafe fn multiply_blocks(
         vaddq_s32(acc, vpaddq_s32(low, high))
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { multiply_blocks_by(product, format, out, part, dot) }
+    unsafe { multiply_blocks_by(product, out, part, dot) }
 }
 
 /// [`multiply_blocks`] by a dot product of i8.
@@ -283,7 +279,6 @@ pub unsafe fn multiply_blocks(
 #[inline]
 pub unsafe fn multiply_blocks_by(
     product: &Product<'_, RowBlock>,
-    format: Blocks,
     out: &Sink<'_>,
     part: Part,
     dot: impl Fn(int32x4_t, int8x16_t, [u8; 4]) -> int32x4_t + Copy,
@@ -292,20 +287,20 @@ pub unsafe fn multiply_blocks_by(
     let load = |codes: &[u8; 16]| unsafe { vld1q_u8(codes.as_ptr()) };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if format.bits() == 4 {
+        if product.format().bits() == 4 {
             let halves = |codes: &[u8; 16]| {
                 let codes = load(codes);
                 let halves = [vandq_u8(codes, vdupq_n_u8(15)), vshrq_n_u8::<4>(codes)];
                 halves.map(|half| vreinterpretq_s8_u8(half))
             };
             let vector = of_blocks(|less| vshlq_n_s32::<3>(vdupq_n_s32(less)), halves, dot);
-            blocks::multiply::<4, 16, 2, MAX_ROWS, _>(product, format, out, part, vector)
+            blocks::multiply::<4, 16, 2, MAX_ROWS, _>(product, out, part, vector)
         } else {
             // Less their middle, as i8.
             let codes =
                 |codes: &[u8; 16]| [vreinterpretq_s8_u8(veorq_u8(load(codes), vdupq_n_u8(128)))];
             let vector = of_blocks(|_| vdupq_n_s32(0), codes, dot);
-            blocks::multiply::<4, 16, 1, MAX_ROWS, _>(product, format, out, part, vector)
+            blocks::multiply::<4, 16, 1, MAX_ROWS, _>(product, out, part, vector)
         }
     }
 }
@@ -317,16 +312,14 @@ fn of_blocks<const PER: usize>(
     start: impl Fn(i32) -> int32x4_t + Copy,
     load: impl Fn(&[u8; 16]) -> [int8x16_t; PER] + Copy,
     dot: impl Fn(int32x4_t, int8x16_t, [u8; 4]) -> int32x4_t + Copy,
-) -> impl blocks::Vector<4, 16, PER> {
-    blocks::Closures {
+) -> impl BlockVector<4, 16, PER> {
+    BlockClosures {
         start,
         load,
         dot,
         float: |acc, _| vcvtq_f32_s32(acc),
         widen: |halves: &[[u8; 2]; 4]| {
-            let values = halves.map(|half| f16::from_le_bytes(half).to_f32());
-            // SAFETY: the array is 16 bytes to read.
-            unsafe { vld1q_f32(values.as_ptr()) }
+            floats(&halves.map(|half| f16::from_le_bytes(half).to_f32()))
         },
         floats: register(),
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),

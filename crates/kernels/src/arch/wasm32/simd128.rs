@@ -10,40 +10,63 @@ use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
-use crate::loops::blocks::{self, RowBlock};
+use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
-use crate::loops::float_vector;
+use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes};
 use crate::loops::wide;
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
-/// The door: an op compiled with these features, out of line.
-#[inline(never)]
-pub fn run<O: Op>(op: O) -> O::Out {
-    run_by::<O, Exact>(op)
-}
+/// The functions that the two forms have, by one `fma` or the other.
+macro_rules! functions_by {
+    ($fma:ty) => {
+        /// The door: an op compiled with these features, out of line.
+        #[inline(never)]
+        pub fn run<O: Op>(op: O) -> O::Out {
+            op.run::<lanes::Lanes<$fma>>()
+        }
 
-#[inline(always)]
-pub fn run_by<O: Op, F: Fma>(op: O) -> O::Out {
-    op.run::<lanes::Lanes<F>>()
-}
+        fn activate(activation: Activation, xs: &mut [f32]) {
+            run(Activate { activation, xs });
+        }
 
-fn activate(activation: Activation, xs: &mut [f32]) {
-    run(Activate { activation, xs });
+        /// # Safety
+        /// No other thread computes a block that overlaps.
+        pub unsafe fn attend<const CAREFUL: bool>(
+            attention: &Attention<'_>,
+            block: Block,
+            out: &Sink<'_>,
+        ) -> bool {
+            // SAFETY: the contract is the same.
+            unsafe { attend_by::<$fma, CAREFUL>(attention, block, out) }
+        }
+
+        functions_by! {
+            $fma:
+            multiply = multiply_by [u8; 4];
+            multiply_f16 = multiply_f16_by f32;
+            multiply_bf16 = multiply_bf16_by Pair;
+            multiply_blocks = multiply_blocks_by RowBlock;
+        }
+    };
+    ($fma:ty: $($name:ident = $by:ident $group:ty;)*) => {$(
+        /// # Safety
+        /// No other thread computes a part that overlaps.
+        pub unsafe fn $name(product: &Product<'_, $group>, out: &Sink<'_>, part: Part) {
+            // SAFETY: the contract is the same.
+            unsafe { $by::<$fma>(product, out, part, activate) }
+        }
+    )*};
 }
+#[cfg(target_feature = "relaxed-simd")]
+pub(super) use functions_by;
+
+functions_by!(Exact);
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
     convert::widen_f16(halves, out);
-}
-
-/// # Safety
-/// No other thread computes a part that overlaps.
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    // SAFETY: the contract is the same.
-    unsafe { multiply_by::<Exact>(product, out, part, activate) }
 }
 
 /// A tile of 2 x 8: 8 pairs of sums, 4 half-weights and a broadcast of the 16 registers of x86-64,
@@ -137,13 +160,6 @@ fn put(values: v128, out: &mut Lanes<4>) {
     unsafe { v128_store(out.as_mut_ptr().cast(), values) }
 }
 
-/// # Safety
-/// No other thread computes a part that overlaps.
-pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
-    // SAFETY: the contract is the same.
-    unsafe { multiply_f16_by::<Exact>(product, out, part, activate) }
-}
-
 /// A tile of 2 x 8 of floats. No instruction widens halves, which is most of the work.
 ///
 /// # Safety
@@ -175,13 +191,6 @@ pub unsafe fn multiply_f16_by<F: Fma>(
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<4, 8, 2, 2, _>(product, out, part, vector) }
-}
-
-/// # Safety
-/// No other thread computes a part that overlaps.
-pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
-    // SAFETY: the contract is the same.
-    unsafe { multiply_bf16_by::<Exact>(product, out, part, activate) }
 }
 
 /// A tile of 2 x 8 of even and odd inputs.
@@ -227,17 +236,6 @@ pub unsafe fn multiply_bf16_by<F: Fma>(
 
 /// # Safety
 /// No other thread computes a block that overlaps.
-pub unsafe fn attend<const CAREFUL: bool>(
-    attention: &Attention<'_>,
-    block: Block,
-    out: &Sink<'_>,
-) -> bool {
-    // SAFETY: the contract is the same.
-    unsafe { attend_by::<Exact, CAREFUL>(attention, block, out) }
-}
-
-/// # Safety
-/// No other thread computes a block that overlaps.
 #[inline(always)]
 pub unsafe fn attend_by<F: Fma, const CAREFUL: bool>(
     attention: &Attention<'_>,
@@ -252,8 +250,8 @@ pub unsafe fn attend_by<F: Fma, const CAREFUL: bool>(
 }
 
 #[inline(always)]
-fn register<F: Fma>() -> impl float_vector::Register<4, V = v128> {
-    float_vector::Closures {
+fn register<F: Fma>() -> impl Register<4, V = v128> {
+    RegisterClosures {
         load: |from: &[f32; 4]| lanes::load(from),
         splat: |value| f32x4_splat(value),
         add: |left, right| f32x4_add(left, right),
@@ -263,18 +261,6 @@ fn register<F: Fma>() -> impl float_vector::Register<4, V = v128> {
     }
 }
 
-/// # Safety
-/// No other thread computes a part that overlaps.
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
-    // SAFETY: the contract is the same.
-    unsafe { multiply_blocks_by::<Exact>(product, format, out, part, activate) }
-}
-
 /// A tile of 2 x 8: 4 sums in i32 and 4 in f32, 4 of codes of the 16 registers.
 ///
 /// # Safety
@@ -282,7 +268,6 @@ pub unsafe fn multiply_blocks(
 #[inline(always)]
 pub unsafe fn multiply_blocks_by<F: Fma>(
     product: &Product<'_, RowBlock>,
-    format: Blocks,
     out: &Sink<'_>,
     part: Part,
     activate: impl Fn(Activation, &mut [f32]) + Copy,
@@ -291,16 +276,16 @@ pub unsafe fn multiply_blocks_by<F: Fma>(
     let load = |codes: &[u8; 16]| unsafe { v128_load(codes.as_ptr().cast()) };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if format.bits() == 4 {
+        if product.format().bits() == 4 {
             let halves = |codes: &[u8; 16]| {
                 let codes = load(codes);
                 [v128_and(codes, u8x16_splat(15)), u8x16_shr(codes, 4)]
             };
             let vector = of_blocks::<F, 2>(halves, activate);
-            blocks::multiply::<4, 16, 2, 2, _>(product, format, out, part, vector)
+            blocks::multiply::<4, 16, 2, 2, _>(product, out, part, vector)
         } else {
             let vector = of_blocks::<F, 1>(|codes| [load(codes)], activate);
-            blocks::multiply::<4, 16, 1, 2, _>(product, format, out, part, vector)
+            blocks::multiply::<4, 16, 1, 2, _>(product, out, part, vector)
         }
     }
 }
@@ -310,8 +295,8 @@ pub unsafe fn multiply_blocks_by<F: Fma>(
 fn of_blocks<F: Fma, const PER: usize>(
     load: impl Fn(&[u8; 16]) -> [v128; PER] + Copy,
     activate: impl Fn(Activation, &mut [f32]) + Copy,
-) -> impl blocks::Vector<4, 16, PER> {
-    blocks::Closures {
+) -> impl BlockVector<4, 16, PER> {
+    BlockClosures {
         start: |less| i32x4_shl(i32x4_splat(less), if const { PER == 2 } { 3 } else { 7 }),
         load,
         dot: |acc, codes, xs: [u8; 4]| {

@@ -13,15 +13,14 @@ use half::f16;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
-use crate::loops::blocks::{self, RowBlock};
+use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
-use crate::loops::float_vector;
+use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes, Vector};
 use crate::loops::wide;
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "avx2,fma")]
@@ -47,8 +46,8 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// The registers of attention.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub fn register() -> impl float_vector::Register<8, V = __m256> {
-    float_vector::Closures {
+pub fn register() -> impl Register<8, V = __m256> {
+    RegisterClosures {
         // SAFETY: the array is 32 bytes to read; no alignment is asked.
         load: |from: &[f32; 8]| unsafe { _mm256_loadu_ps(from.as_ptr()) },
         splat: |value| _mm256_set1_ps(value),
@@ -203,12 +202,25 @@ fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn finish(acc: __m256i, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>) {
-    // SAFETY: each array is 32 bytes to read.
-    let load = |xs: &[f32; 8]| unsafe { _mm256_loadu_ps(xs.as_ptr()) };
-    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), load(channels.scales));
-    let values = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, load(channels.bias));
-    // SAFETY: the array is 32 bytes to write.
-    unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) };
+    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), floats(channels.scales));
+    put(
+        _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, floats(channels.bias)),
+        out,
+    );
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn floats(xs: &[f32; 8]) -> __m256 {
+    // SAFETY: the array is 32 bytes to read; no alignment is asked.
+    unsafe { _mm256_loadu_ps(xs.as_ptr()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn put(values: __m256, out: &mut Lanes<8>) {
+    // SAFETY: the array is 32 bytes to write; no alignment is asked.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) }
 }
 
 /// A tile of 4 x 16 of floats: 8 sums, 2 weights and a broadcast of the 16 registers.
@@ -228,11 +240,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         add: |left, right| _mm256_add_ps(left, right),
         fold: |acc, _| acc,
         finish: |acc, _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            // SAFETY: each array is 32 bytes to read or to write.
-            unsafe {
-                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
-                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(acc, bias));
-            }
+            put(_mm256_add_ps(acc, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -273,11 +281,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             [sum, rest]
         },
         finish: |[sum, _]: [__m256; 2], _, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            // SAFETY: each array is 32 bytes to read or to write.
-            unsafe {
-                let bias = _mm256_loadu_ps(channels.bias.as_ptr());
-                _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_add_ps(sum, bias));
-            }
+            put(_mm256_add_ps(sum, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -292,16 +296,11 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     let ones = _mm256_set1_epi16(1);
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if format.bits() == 4 {
+        if product.format().bits() == 4 {
             let vector = of_blocks(
                 |_| _mm256_setzero_si256(),
                 |codes| nibbles(codes),
@@ -311,7 +310,7 @@ pub unsafe fn multiply_blocks(
                     _mm256_add_epi32(sums, _mm256_slli_epi32::<3>(_mm256_set1_epi32(less)))
                 },
             );
-            blocks::multiply::<8, 32, 2, 4, _>(product, format, out, part, vector)
+            blocks::multiply::<8, 32, 2, 4, _>(product, out, part, vector)
         } else {
             let vector = of_blocks(
                 |_| _mm256_setzero_si256(),
@@ -325,7 +324,7 @@ pub unsafe fn multiply_blocks(
                 },
                 |acc, _| acc,
             );
-            blocks::multiply::<8, 32, 1, 2, _>(product, format, out, part, vector)
+            blocks::multiply::<8, 32, 1, 2, _>(product, out, part, vector)
         }
     }
 }
@@ -354,8 +353,8 @@ pub fn of_blocks<B: Copy, const PER: usize>(
     load: impl Fn(&[u8; 32]) -> [B; PER] + Copy,
     dot: impl Fn(__m256i, B, __m256i) -> __m256i + Copy,
     total: impl Fn(__m256i, i32) -> __m256i + Copy,
-) -> impl blocks::Vector<8, 32, PER> {
-    blocks::Closures {
+) -> impl BlockVector<8, 32, PER> {
+    BlockClosures {
         start,
         load,
         dot: move |acc, codes, xs: [u8; 4]| {

@@ -52,11 +52,8 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             // By `fold` two channels of the first half come before two of the second.
             let order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
             let sum = _mm512_castpd_ps(_mm512_permutexvar_pd(order, _mm512_castps_pd(sum)));
-            // SAFETY: each array is 64 bytes to read or to write.
-            unsafe {
-                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
-                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(sum, bias));
-            }
+            let bias = avx512_vnni::floats(channels.bias);
+            avx512_vnni::put(_mm512_add_ps(sum, bias), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,

@@ -9,14 +9,13 @@ use super::avx2;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block};
-use crate::loops::blocks::{self, RowBlock};
+use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
-use crate::loops::float_vector;
+use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 /// The door: an op compiled with these features, out of line.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
@@ -42,8 +41,8 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// The registers of attention.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
-pub fn register() -> impl float_vector::Register<16, V = __m512> {
-    float_vector::Closures {
+pub fn register() -> impl Register<16, V = __m512> {
+    RegisterClosures {
         // SAFETY: the array is 64 bytes to read; no alignment is asked.
         load: |from: &[f32; 16]| unsafe { _mm512_loadu_ps(from.as_ptr()) },
         splat: |value| _mm512_set1_ps(value),
@@ -83,9 +82,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         fold: |acc, _| acc,
         finish: |acc, row: Row, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
             let (scales, bias) = (floats(channels.scales), floats(channels.bias));
-            let values = finish(acc, row, scales, bias);
-            // SAFETY: the array is 64 bytes to write.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) };
+            put(finish(acc, row, scales, bias), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -129,6 +126,13 @@ pub fn floats(xs: &[f32; 16]) -> __m512 {
     unsafe { _mm512_loadu_ps(xs.as_ptr()) }
 }
 
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn put(values: __m512, out: &mut Lanes<16>) {
+    // SAFETY: the array is 64 bytes to write; no alignment is asked.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), values) }
+}
+
 /// A tile of 6 x 64 of floats: 24 sums, 4 weights and a broadcast of the 32 registers.
 ///
 /// # Safety
@@ -146,11 +150,7 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
         add: |left, right| _mm512_add_ps(left, right),
         fold: |acc, _| acc,
         finish: |acc, _, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
-            // SAFETY: each array is 64 bytes to read or to write.
-            unsafe {
-                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
-                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(acc, bias));
-            }
+            put(_mm512_add_ps(acc, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -194,11 +194,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             [sum, rest]
         },
         finish: |[sum, _]: [__m512; 2], _, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
-            // SAFETY: each array is 64 bytes to read or to write.
-            unsafe {
-                let bias = _mm512_loadu_ps(channels.bias.as_ptr());
-                _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_add_ps(sum, bias));
-            }
+            put(_mm512_add_ps(sum, floats(channels.bias)), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -213,19 +209,14 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     let less_8 = |less| _mm512_slli_epi32::<3>(_mm512_set1_epi32(less));
     let dot = |acc, codes, xs: [u8; 4]| {
         _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(i32::from_le_bytes(xs)))
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        match (format.bits(), part.rows.len()) {
+        match (product.format().bits(), part.rows.len()) {
             (4, 1) => {
                 let vector = of_blocks(
                     |less| [less_8(less), _mm512_setzero_si512()],
@@ -241,7 +232,7 @@ pub unsafe fn multiply_blocks(
                     },
                     |[low, high]: [__m512i; 2]| _mm512_add_epi32(low, _mm512_srai_epi32::<4>(high)),
                 );
-                blocks::multiply::<16, 64, 2, 1, _>(product, format, out, part, vector)
+                blocks::multiply::<16, 64, 2, 1, _>(product, out, part, vector)
             }
             (4, _) => {
                 let halves = |codes: &[u8; 64]| {
@@ -250,12 +241,12 @@ pub unsafe fn multiply_blocks(
                     [_mm512_and_si512(codes, low), _mm512_and_si512(high, low)]
                 };
                 let vector = of_blocks(less_8, halves, dot, |acc| acc);
-                blocks::multiply::<16, 64, 2, MAX_ROWS, _>(product, format, out, part, vector)
+                blocks::multiply::<16, 64, 2, MAX_ROWS, _>(product, out, part, vector)
             }
             _ => {
                 let less_128 = |less| _mm512_slli_epi32::<7>(_mm512_set1_epi32(less));
                 let vector = of_blocks(less_128, |codes| [load(codes)], dot, |acc| acc);
-                blocks::multiply::<16, 64, 1, MAX_ROWS, _>(product, format, out, part, vector)
+                blocks::multiply::<16, 64, 1, MAX_ROWS, _>(product, out, part, vector)
             }
         }
     }
@@ -284,8 +275,8 @@ fn of_blocks<Int: Copy, Codes: Copy, const PER: usize>(
     load: impl Fn(&[u8; 64]) -> [Codes; PER] + Copy,
     dot: impl Fn(Int, Codes, [u8; 4]) -> Int + Copy,
     sum: impl Fn(Int) -> __m512i + Copy,
-) -> impl blocks::Vector<16, 64, PER> {
-    blocks::Closures {
+) -> impl BlockVector<16, 64, PER> {
+    BlockClosures {
         start,
         load,
         dot,

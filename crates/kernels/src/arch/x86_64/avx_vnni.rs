@@ -6,7 +6,6 @@ use super::avx2;
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::product::{Part, Product, Sink};
 use crate::loops::tile::{self, MAX_ROWS};
-use crate::qparams::blocks::Blocks;
 
 pub use super::avx2::{attend, multiply_bf16, multiply_f16, run, widen};
 
@@ -31,23 +30,18 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     let dot = |acc, codes, xs| _mm256_dpbusd_avx_epi32(acc, codes, xs);
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if format.bits() == 4 {
+        if product.format().bits() == 4 {
             let start = |less| _mm256_slli_epi32::<3>(_mm256_set1_epi32(less));
             let vector = avx2::of_blocks(start, |codes| avx2::nibbles(codes), dot, |acc, _| acc);
-            blocks::multiply::<8, 32, 2, 4, _>(product, format, out, part, vector)
+            blocks::multiply::<8, 32, 2, 4, _>(product, out, part, vector)
         } else {
             let start = |less| _mm256_slli_epi32::<7>(_mm256_set1_epi32(less));
             let vector = avx2::of_blocks(start, |codes| [avx2::load(codes)], dot, |acc, _| acc);
-            blocks::multiply::<8, 32, 1, 4, _>(product, format, out, part, vector)
+            blocks::multiply::<8, 32, 1, 4, _>(product, out, part, vector)
         }
     }
 }

@@ -1,15 +1,12 @@
 //! Weights in blocks, from floats or from codes.
 
-use std::ops::Range;
-
-use super::{Channels, each_panel};
-use crate::arch::op::Op;
+use super::{PanelValues, each_panel};
+use crate::arch::op::ops;
 use crate::calls::inputs::InputFactor;
 use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::loops::feedback::{self, Feedback};
 use crate::loops::fit::{self, Equal};
-use crate::loops::number::Number;
 use crate::packed::blocks::BlockCodes;
 use crate::packed::{Element, Packed, PanelMut};
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
@@ -48,25 +45,12 @@ pub fn pack_blocks(
         "group: expected a multiple of {INPUTS}, got {group}"
     );
     let mut packed = Packed::zeros(isa, per_block(format), k, gates, bias);
-    each_panel(&mut packed, values, |range, values, mut panel| {
-        let channels = Channels {
-            range,
-            isa,
-            k,
-            values,
-        };
+    each_panel(&mut packed, values, |channels, panel| {
         let extents = channels.extents()?;
         for (channel, extent) in extents.iter().enumerate() {
             panel.scales[channel] = block_factor(extent.min.abs().max(extent.max.abs()));
         }
-        isa.run(Fit {
-            format,
-            k,
-            group,
-            values,
-            feedback,
-            panel: &mut panel,
-        });
+        isa.run(fit((format, group), k, channels.values, feedback, panel));
         Ok::<_, Error>(())
     })?;
     Ok(packed.written())
@@ -89,73 +73,65 @@ pub fn block_factor(max: f32) -> f32 {
     f32::from_bits(max.to_bits() & EXPONENT)
 }
 
-/// Finds the scales of a panel's channels and writes their codes.
-struct Fit<'a, 'b> {
-    format: Blocks,
-    k: usize,
-    group: usize,
-    values: &'a [f32],
-    feedback: Option<Feedback<'a>>,
-    panel: &'a mut PanelMut<'b>,
-}
-
-impl Op for Fit<'_, '_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        let mut scaled = Vec::with_capacity(self.values.len());
-        for (channel, values) in self.values.chunks_exact(self.k.max(1)).enumerate() {
+ops! {
+    /// Finds the scales of a panel's channels and writes their codes.
+    fn fit(
+        format: (Blocks, usize),
+        k: usize,
+        values: &'a [f32],
+        feedback: Option<Feedback<'a>>,
+        panel: PanelMut<'a>,
+    ) {
+        let mut scaled = Vec::with_capacity(values.len());
+        for (channel, values) in values.chunks_exact(k.max(1)).enumerate() {
             // A power of two has an exact inverse.
-            let inverse = 1. / self.panel.scales[channel];
+            let inverse = 1. / panel.scales[channel];
             scaled.extend(values.iter().map(|x| x * inverse));
         }
-        match self.feedback {
-            None => self.each_alone(&scaled),
-            Some(feedback) => self.with_feedback(&scaled, feedback),
+        match feedback {
+            None => each_alone(format, k, &scaled, panel),
+            Some(feedback) => with_feedback(format, k, &scaled, feedback, panel),
         }
     }
 }
 
-impl Fit<'_, '_> {
-    #[inline(always)]
-    fn each_alone(self, values: &[f32]) {
-        let Self { format, group, .. } = self;
-        for (channel, values) in values.chunks_exact(self.k.max(1)).enumerate() {
-            for (group_index, values) in values.chunks(group).enumerate() {
-                let scale = fit::scale(format, values, Equal);
-                for (block, values) in values.chunks(INPUTS).enumerate() {
-                    let codes = fit::codes(format, values, scale);
-                    let block = group_index * (group / INPUTS) + block;
-                    self.panel
-                        .put_block(format, [block, channel], &codes, scale);
-                }
+#[inline(always)]
+fn each_alone((format, group): (Blocks, usize), k: usize, values: &[f32], mut panel: PanelMut<'_>) {
+    for (channel, values) in values.chunks_exact(k.max(1)).enumerate() {
+        for (group_index, values) in values.chunks(group).enumerate() {
+            let scale = fit::scale(format, values, Equal);
+            for (block, values) in values.chunks(INPUTS).enumerate() {
+                let codes = fit::codes(format, values, scale);
+                let block = group_index * (group / INPUTS) + block;
+                panel.put_block(format, [block, channel], &codes, scale);
             }
         }
     }
+}
 
-    /// Block by block, so that all channels take the same factors from a cache.
-    #[inline(always)]
-    fn with_feedback(self, values: &[f32], feedback: Feedback<'_>) {
-        let Self {
-            format, group, k, ..
-        } = self;
-        let mut targets = values.to_vec();
-        let mut scales = vec![BlockScale::default(); self.panel.scales.len()];
-        for block in (0..k.div_ceil(INPUTS)).rev() {
-            let range = [block * INPUTS, k.min((block + 1) * INPUTS)];
-            let start = range[0] / group * group;
-            let begins = range[1] == k.min(start + group);
-            let rows = values.chunks_exact(k).zip(targets.chunks_exact_mut(k));
-            for (channel, (values, targets)) in rows.enumerate() {
-                let mut own = feedback::Channel { values, targets };
-                if begins {
-                    scales[channel] = own.scale(format, feedback, [start, range[1]]);
-                }
-                let codes = own.codes(format, feedback, range, scales[channel]);
-                self.panel
-                    .put_block(format, [block, channel], &codes, scales[channel]);
+/// Block by block, so that all channels take the same factors from a cache.
+#[inline(always)]
+fn with_feedback(
+    (format, group): (Blocks, usize),
+    k: usize,
+    values: &[f32],
+    feedback: Feedback<'_>,
+    mut panel: PanelMut<'_>,
+) {
+    let mut targets = values.to_vec();
+    let mut scales = vec![BlockScale::default(); panel.scales.len()];
+    for block in (0..k.div_ceil(INPUTS)).rev() {
+        let range = [block * INPUTS, k.min((block + 1) * INPUTS)];
+        let start = range[0] / group * group;
+        let begins = range[1] == k.min(start + group);
+        let rows = values.chunks_exact(k).zip(targets.chunks_exact_mut(k));
+        for (channel, (values, targets)) in rows.enumerate() {
+            let mut own = feedback::Channel { values, targets };
+            if begins {
+                scales[channel] = own.scale(format, feedback, [start, range[1]]);
             }
+            let codes = own.codes(format, feedback, range, scales[channel]);
+            panel.put_block(format, [block, channel], &codes, scales[channel]);
         }
     }
 }
@@ -178,8 +154,9 @@ pub fn pack_block_codes(
     sizes::check("scales, [n, blocks]", rhs.scales, &[n, blocks]);
     sizes::check("factors, [n]", rhs.factors, &[n]);
     let mut packed = Packed::zeros(isa, per_block(rhs.format), k, gates, bias);
-    let write = |range: Range<usize>, codes: &[u8], mut panel: PanelMut<'_>| {
-        let channels = codes.chunks_exact(k.max(1)).zip(range).enumerate();
+    let write = |channels: PanelValues<'_, u8>, mut panel: PanelMut<'_>| {
+        let rows = channels.values.chunks_exact(k.max(1));
+        let channels = rows.zip(channels.range).enumerate();
         for (lane, (codes, channel)) in channels {
             panel.scales[lane] = rhs.factors[channel];
             let scales = &rhs.scales[channel * blocks..];

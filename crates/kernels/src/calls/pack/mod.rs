@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use half::{bf16, f16};
 
 use super::lookup::for_each_row;
-use crate::arch::op::Extents;
+use crate::arch::op::take_extents;
 use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::loops::encode::{self, Coding, Half};
@@ -26,8 +26,8 @@ use crate::packed::{Element, Packed, PanelMut};
 use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
-use ops::{AsTheyAre, Codes, Codings, Distances, EncodeRow, Halved, Pack, Source};
+use crate::threads::Threads;
+use ops::{AsTheyAre, Codes, Codings, Halved, Pack, Source, distances, encode_row};
 
 /// Values whose extent is taken together where rows do not matter.
 pub const PART: usize = 16_384;
@@ -36,15 +36,15 @@ pub const PART: usize = 16_384;
 const SERIAL_ELEMENTS: usize = 32_768;
 
 /// The channels of a panel, and their values.
-pub struct Channels<'a> {
-    /// The channels of the part.
+pub struct PanelValues<'a, T = f32> {
+    /// The channels.
     pub range: Range<usize>,
     isa: Isa,
     k: usize,
-    values: &'a [f32],
+    values: &'a [T],
 }
 
-impl Channels<'_> {
+impl PanelValues<'_> {
     /// The extent of each.
     ///
     /// # Errors
@@ -52,13 +52,24 @@ impl Channels<'_> {
     pub fn extents(&self) -> Result<Vec<Extent>> {
         let (k, values) = (self.k, self.values);
         let mut out = vec![Extent::EMPTY; self.range.len()];
-        let extents = &mut out[..];
-        self.isa.run(Extents { k, values, extents });
+        self.isa.run(take_extents(k, values, &mut out));
         if out.iter().all(|extent| extent.finite) {
             Ok(out)
         } else {
             Err(non_finite(k, values, self.range.start))
         }
+    }
+}
+
+impl<T> PanelValues<'_, T> {
+    /// Writes their elements, in groups of `GROUP` bytes; returns how many were beyond the range.
+    fn pack<const GROUP: usize>(&self, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+        self.isa.run(Pack::<GROUP, _, _> {
+            k: self.k,
+            values: self.values,
+            source,
+            panel,
+        })
     }
 }
 
@@ -78,18 +89,12 @@ pub fn pack_int8<E: From<Error> + Send>(
     values: &[f32],
     bias: &[f32],
     activations: DynamicConfig,
-    codings: impl Fn(&Channels<'_>) -> Result<Vec<Coding>, E> + Sync,
+    codings: impl Fn(&PanelValues<'_>) -> Result<Vec<Coding>, E> + Sync,
 ) -> Result<Packed, E> {
     sizes::check("values, [n, k]", values, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, Element::Int8(activations), k, gates, bias);
     let shift = i32::from(isa.registers().shift);
-    each_panel(&mut packed, values, |range, values, panel| {
-        let channels = Channels {
-            range,
-            isa,
-            k,
-            values,
-        };
+    each_panel(&mut packed, values, |channels, panel| {
         let codings = codings(&channels)?;
         sizes::check("codings, [channels]", &codings, &[channels.range.len()]);
         check_sums(&channels, &codings)?;
@@ -98,13 +103,7 @@ pub fn pack_int8<E: From<Error> + Send>(
             panel.scales[i] = coding.scale;
             panel.zero_points[i] = coding.zero_point;
         }
-        let source = Codings(codings);
-        isa.run(Pack::<4, _, _> {
-            k,
-            values,
-            source,
-            panel,
-        });
+        channels.pack::<4>(Codings(codings), panel);
         Ok::<_, E>(())
     })?;
     Ok(packed.written())
@@ -128,19 +127,13 @@ pub fn pack_codes(
     sizes::check("scales, [n]", int8.scales, &[n]);
     sizes::check("zero points, [n]", int8.zero_points, &[n]);
     let mut packed = Packed::zeros(isa, Element::Int8(activations), k, gates, bias);
-    let Ok(()) = each_panel(&mut packed, int8.codes, |range, values, panel| {
-        let zero_points = &int8.zero_points[range.clone()];
-        for (i, channel) in range.enumerate() {
+    let Ok(()) = each_panel(&mut packed, int8.codes, |channels, panel| {
+        let zero_points = &int8.zero_points[channels.range.clone()];
+        for (i, channel) in channels.range.clone().enumerate() {
             panel.scales[i] = int8.scales[channel];
             panel.zero_points[i] = int8.zero_points[channel] + i32::from(shift);
         }
-        let source = Codes { shift, zero_points };
-        isa.run(Pack::<4, _, _> {
-            k,
-            values,
-            source,
-            panel,
-        });
+        channels.pack::<4>(Codes { shift, zero_points }, panel);
         Ok::<_, Infallible>(())
     });
     packed.written()
@@ -181,17 +174,15 @@ pub fn pack_floats<H: Factor>(
     sizes::check("values, [n, k]", values, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, H::ELEMENT, k, gates, bias);
     let (saturated, below) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    each_panel(&mut packed, values, |range, values, panel| {
-        let channels = Channels {
-            range,
-            isa,
-            k,
-            values,
-        };
+    each_panel(&mut packed, values, |channels, panel| {
         channels.extents()?;
-        let of_panel = H::pack(isa, k, values, Halved::<H>(PhantomData), panel);
+        let of_panel = H::pack(&channels, Halved::<H>(PhantomData), panel);
         saturated.fetch_add(of_panel, Ordering::Relaxed);
-        let underflowed = values.chunks_exact(k.max(1)).map(underflowed::<H>).sum();
+        let underflowed = channels
+            .values
+            .chunks_exact(k.max(1))
+            .map(underflowed::<H>)
+            .sum();
         below.fetch_add(underflowed, Ordering::Relaxed);
         Ok::<_, Error>(())
     })?;
@@ -215,8 +206,8 @@ pub fn pack_halves<H: Factor>(
 ) -> Packed {
     sizes::check("halves, [n, k]", halves, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, H::ELEMENT, k, gates, bias);
-    let Ok(()) = each_panel(&mut packed, halves, |_, values, panel| {
-        H::pack(isa, k, values, AsTheyAre, panel);
+    let Ok(()) = each_panel(&mut packed, halves, |channels, panel| {
+        H::pack(&channels, AsTheyAre, panel);
         Ok::<_, Infallible>(())
     });
     packed.written()
@@ -228,58 +219,25 @@ pub trait Factor: Half {
     const ELEMENT: Element;
 
     /// Writes the elements of a panel; returns how many were beyond the range.
-    fn pack<T>(
-        isa: Isa,
-        k: usize,
-        values: &[T],
-        source: impl Source<T>,
-        panel: PanelMut<'_>,
-    ) -> usize;
+    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize;
 }
 
 impl Factor for f16 {
     const ELEMENT: Element = Element::Float16;
 
-    fn pack<T>(
-        isa: Isa,
-        k: usize,
-        values: &[T],
-        source: impl Source<T>,
-        panel: PanelMut<'_>,
-    ) -> usize {
-        isa.run(Pack::<2, _, _> {
-            k,
-            values,
-            source,
-            panel,
-        })
+    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+        values.pack::<2>(source, panel)
     }
 }
 
 impl Factor for bf16 {
     const ELEMENT: Element = Element::BFloat16;
 
-    fn pack<T>(
-        isa: Isa,
-        k: usize,
-        values: &[T],
-        source: impl Source<T>,
-        panel: PanelMut<'_>,
-    ) -> usize {
-        if isa.registers().alternate {
-            isa.run(Pack::<8, _, _> {
-                k,
-                values,
-                source,
-                panel,
-            })
+    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+        if values.isa.registers().alternate {
+            values.pack::<8>(source, panel)
         } else {
-            isa.run(Pack::<4, _, _> {
-                k,
-                values,
-                source,
-                panel,
-            })
+            values.pack::<4>(source, panel)
         }
     }
 }
@@ -297,11 +255,7 @@ pub fn encode_rows(
     let mut codes = vec![0; values.len()];
     for_each_row(&mut codes, k, |row, codes| {
         let (values, coding) = (&values[row * k..][..k], coding(row));
-        isa.run(EncodeRow {
-            values,
-            coding,
-            codes,
-        });
+        isa.run(encode_row(values, coding, codes));
     });
     codes
 }
@@ -330,15 +284,11 @@ pub fn extents(isa: Isa, k: usize, values: &[f32]) -> Vec<Extent> {
     let k = k.max(1);
     let mut out = vec![Extent::EMPTY; values.len().div_ceil(k)];
     let threads = Threads::of_caller();
-    let tasks = if values.len() < SERIAL_ELEMENTS {
-        1
-    } else {
-        TASKS_PER_THREAD * threads.count()
-    };
+    let tasks = threads.tasks(values.len(), SERIAL_ELEMENTS);
     let height = out.len().div_ceil(tasks).max(1);
     let parts = values.chunks(height * k).zip(out.chunks_mut(height));
     threads.for_each_item(parts, |(values, extents)| {
-        isa.run(Extents { k, values, extents });
+        isa.run(take_extents(k, values, extents));
     });
     out
 }
@@ -366,20 +316,25 @@ fn non_finite(k: usize, values: &[f32], first_row: usize) -> Error {
     }
 }
 
-/// Calls `task` with the channels of each panel, their values and the panel, on several threads if
+/// Calls `task` with the channels of each panel, and the panel, on several threads if
 /// that is faster; returns the error of the first channels.
 fn each_panel<T: Sync, E: Send>(
     packed: &mut Packed,
     values: &[T],
-    task: impl Fn(Range<usize>, &[T], PanelMut<'_>) -> Result<(), E> + Sync,
+    task: impl Fn(PanelValues<'_, T>, PanelMut<'_>) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
-    let k = packed.k();
+    let (isa, k) = (packed.isa(), packed.k());
     let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
     let task = |panel: PanelMut<'_>| {
         let start = panel.start;
         let range = start..start + panel.channels;
-        let values = &values[range.start * k..range.end * k];
-        if let Err(error) = task(range, values, panel) {
+        let of_panel = PanelValues {
+            values: &values[range.start * k..range.end * k],
+            range,
+            isa,
+            k,
+        };
+        if let Err(error) = task(of_panel, panel) {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             if failed.as_ref().is_none_or(|(first, _)| start < *first) {
                 *failed = Some((start, error));
@@ -396,7 +351,7 @@ fn each_panel<T: Sync, E: Send>(
 }
 
 /// That no dot product of a channel's codes can leave i32.
-fn check_sums(channels: &Channels<'_>, codings: &[Coding]) -> Result<()> {
+fn check_sums(channels: &PanelValues<'_>, codings: &[Coding]) -> Result<()> {
     const MAX: i64 = 255;
     // No distance exceeds 255.
     if MAX * MAX * channels.k as i64 <= i32::MAX.into() {
@@ -404,7 +359,7 @@ fn check_sums(channels: &Channels<'_>, codings: &[Coding]) -> Result<()> {
     }
     let rows = channels.values.chunks_exact(channels.k);
     for ((channel, values), &coding) in channels.range.clone().zip(rows).zip(codings) {
-        let got = MAX * channels.isa.run(Distances { values, coding });
+        let got = MAX * channels.isa.run(distances(values, coding));
         if got > i32::MAX.into() {
             return Err(Error::AccumulatorOverflow { channel, got });
         }

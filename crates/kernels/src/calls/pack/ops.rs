@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use crate::arch::op::Op;
+use crate::arch::op::{Op, ops};
 use crate::loops::convert;
 use crate::loops::encode::{self, Coding, Half};
 use crate::loops::number::Number;
@@ -15,32 +15,13 @@ const LANES: usize = 16;
 /// Bytes of each channel that are computed before they are written: all of them fit L1.
 const BYTES: usize = 1024;
 
-pub(super) struct Distances<'a> {
-    pub values: &'a [f32],
-    pub coding: Coding,
-}
-
-impl Op for Distances<'_> {
-    type Out = i64;
-
-    #[inline(always)]
-    fn run<N: Number>(self) -> i64 {
-        encode::distances(self.values, self.coding)
+ops! {
+    pub(super) fn distances(values: &'a [f32], coding: Coding) -> i64 {
+        encode::distances(values, coding)
     }
-}
 
-pub(super) struct EncodeRow<'a> {
-    pub values: &'a [f32],
-    pub coding: Coding,
-    pub codes: &'a mut [u8],
-}
-
-impl Op for EncodeRow<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        encode::encode(self.values, self.coding, self.codes);
+    pub(super) fn encode_row(values: &'a [f32], coding: Coding, codes: &'a mut [u8]) {
+        encode::encode(values, coding, codes);
     }
 }
 

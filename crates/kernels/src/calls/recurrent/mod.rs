@@ -32,10 +32,11 @@ mod steps;
 pub use operands::Recurrence;
 pub use step::{Step, update_state};
 
-use super::quantize::{self, BLOCK_GROUPS, Codes};
+use super::quantize::{Activations, Codes};
 use crate::arch;
+use crate::loops::blocks::RowBlock;
+use crate::loops::product::Pair;
 use crate::packed::Element;
-use crate::qparams::activation::DynamicConfig;
 use crate::threads::Threads;
 use steps::run;
 
@@ -54,14 +55,14 @@ pub fn recur(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let element = first.weights[0].element();
     directions.iter().for_each(|d| d.check(xs, element));
     match element {
-        Element::Int8(config) => dynamic(xs, directions, config),
         Element::Float16 => float(xs, directions),
-        Element::BFloat16 => bfloat(xs, directions),
-        Element::Blocks { .. } => blocks(xs, directions),
+        Element::Int8(_) => encoded::<[u8; 4]>(xs, directions),
+        Element::BFloat16 => encoded::<Pair>(xs, directions),
+        Element::Blocks { .. } => encoded::<RowBlock>(xs, directions),
     }
 }
 
-fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
+fn encoded<A: Activations>(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let Some(first) = directions.first() else {
         return;
     };
@@ -69,82 +70,23 @@ fn dynamic(xs: &[f32], directions: Vec<Recurrence<'_>>, config: DynamicConfig) {
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
     let (rows, [ih, _]) = (first.rows(), first.weights);
-    let (groups, rows) = codes.room(rows, rows * ih.groups());
-    quantize::quantize(Some(&threads), ih, config, sums, xs, (groups, rows));
+    let (groups, rows) = codes.room_of::<A>(rows, rows * ih.groups());
+    A::write(Some(&threads), ih, sums, xs, (&mut *groups, &mut *rows));
     let inputs = (&*groups, &*rows);
     for direction in directions {
         let [_, hh] = direction.weights;
         let sums = hh.has_zero_points();
-        run(&threads, direction, inputs, arch::multiply, |h, room| {
-            quantize::quantize(None, hh, config, sums, h, room);
+        run(&threads, direction, inputs, A::KERNEL, |h, room| {
+            A::write(None, hh, sums, h, room);
         });
-    }
-    codes.keep();
-}
-
-fn bfloat(xs: &[f32], directions: Vec<Recurrence<'_>>) {
-    let Some(first) = directions.first() else {
-        return;
-    };
-    let threads = Threads::of_caller();
-    let mut codes = Codes::take();
-    let (rows, [ih, _]) = (first.rows(), first.weights);
-    let (groups, rows) = codes.room(rows, rows * ih.groups());
-    let groups = quantize::as_pairs(groups);
-    quantize::round(Some(&threads), ih, xs, (groups, rows));
-    let inputs = (&*groups, &*rows);
-    for direction in directions {
-        let [_, hh] = direction.weights;
-        run(
-            &threads,
-            direction,
-            inputs,
-            arch::multiply_bf16,
-            |h, room| {
-                quantize::round(None, hh, h, room);
-            },
-        );
-    }
-    codes.keep();
-}
-
-fn blocks(xs: &[f32], directions: Vec<Recurrence<'_>>) {
-    let Some(first) = directions.first() else {
-        return;
-    };
-    let threads = Threads::of_caller();
-    let mut codes = Codes::take();
-    let (rows, [ih, _]) = (first.rows(), first.weights);
-    let (groups, rows) = codes.room(rows, rows * ih.groups() * BLOCK_GROUPS);
-    let groups = quantize::as_blocks(groups);
-    quantize::blocks(Some(&threads), ih, xs, (groups, rows));
-    let inputs = (&*groups, &*rows);
-    for direction in directions {
-        let [_, hh] = direction.weights;
-        run(
-            &threads,
-            direction,
-            inputs,
-            arch::multiply_blocks,
-            |h, room| {
-                quantize::blocks(None, hh, h, room);
-            },
-        );
     }
     codes.keep();
 }
 
 fn float(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let threads = Threads::of_caller();
+    let copy = |h: &[f32], (groups, _): (&mut [f32], &mut [_])| groups.copy_from_slice(h);
     for direction in directions {
-        run(
-            &threads,
-            direction,
-            (xs, &[]),
-            arch::multiply_f16,
-            |h, (groups, _)| {
-                groups.copy_from_slice(h);
-            },
-        );
+        run(&threads, direction, (xs, &[]), arch::multiply_f16, copy);
     }
 }

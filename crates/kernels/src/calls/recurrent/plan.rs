@@ -51,7 +51,7 @@ impl Work {
 }
 
 /// The operands by which the work of a direction is cut into tasks.
-pub struct Cut<'a> {
+pub struct Plan<'a> {
     pub ih: &'a Packed,
     pub hh: &'a Packed,
     /// Bytes of a group of activations.
@@ -61,10 +61,10 @@ pub struct Cut<'a> {
     pub apart: bool,
 }
 
-impl Cut<'_> {
+impl Plan<'_> {
     /// All there is to do, with the input's products of at most [`INPUT_BYTES`] at once, but of
     /// one step at least.
-    pub fn plan(&self, steps: &[Range<usize>]) -> Vec<Work> {
+    pub fn work(&self, steps: &[Range<usize>]) -> Vec<Work> {
         let limit = INPUT_BYTES / (self.hh.n().max(1) * size_of::<f32>());
         let mut work = Vec::with_capacity(2 * steps.len() + 1);
         // Once for equal steps: cutting a product takes as long as a message to another core.
@@ -117,18 +117,13 @@ impl Cut<'_> {
         Grid::new(rhs.isa(), [rows, sets], row_bytes, self.threads, 1, wanted)
     }
 
-    /// The number of blocks of active rows, each quantized by one task.
-    fn blocks(&self, rows: usize) -> usize {
+    /// The number of blocks of active rows, each quantized by one task; threads share several.
+    pub fn blocks(&self, rows: usize) -> usize {
         if self.apart {
             let blocks = (rows * self.hh.k()).div_ceil(CODES_PER_TASK);
             blocks.min(TASKS_PER_THREAD * self.threads).min(rows)
         } else {
             1
         }
-    }
-
-    /// Whether threads share the codes of `rows` active rows.
-    pub fn shares_codes(&self, rows: usize) -> bool {
-        self.blocks(rows) > 1
     }
 }

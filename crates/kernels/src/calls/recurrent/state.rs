@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::operands::Recurrence;
-use super::step::Update;
+use super::step::update;
 use crate::isa::Isa;
 use crate::loops::buffer::{self, Aligned};
 use crate::loops::gates::{Gates, Units};
@@ -179,7 +179,7 @@ impl<'a> State<'a> {
             h: &mut *h,
             c: &mut *c,
         };
-        self.isa.run(Update { gates, units });
+        self.isa.run(update(gates, units));
         let copy = |from: &[f32], to: Shared<'a, f32>, first: usize| {
             for (row, from) in rows.clone().zip(from.chunks_exact(set.padded.len())) {
                 let start = (first + row) * k;

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use crate::arch::op::Op;
+use crate::arch::op::ops;
 use crate::isa::Isa;
 use crate::loops::gates::{self, Gates, MAX_GATES, Units};
-use crate::loops::number::Number;
 use crate::sizes;
 use crate::threads::Threads;
 
@@ -36,30 +35,22 @@ pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
     if rows == 0 {
         return;
     }
-    let update = |part: Step<'_>| {
+    let update_part = |part: Step<'_>| {
         let rows = part.rows(gates, hidden);
-        rows.for_each(|units| isa.run(Update { gates, units }));
+        rows.for_each(|units| isa.run(update(gates, units)));
     };
     if step.h.len() < SERIAL_STATE || rows == 1 {
-        return update(step);
+        return update_part(step);
     }
     let threads = Threads::of_caller();
     let height = rows.div_ceil(threads.count());
-    threads.for_each_item(step.parts(gates, hidden, height), update);
+    threads.for_each_item(step.parts(gates, hidden, height), update_part);
 }
 
-/// Updates the state of some units of one row.
-pub struct Update<'a> {
-    pub gates: Gates,
-    pub units: Units<'a>,
-}
-
-impl Op for Update<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<N: Number>(self) {
-        gates::update(self.gates, self.units);
+ops! {
+    /// Updates the state of some units of one row.
+    pub fn update(gates: Gates, units: Units<'a>) {
+        gates::update(gates, units);
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::operands::Recurrence;
-use super::plan::{Cut, Work};
+use super::plan::{Plan, Work};
 use super::state::{Set, State};
 use crate::calls::quantize::Codes;
 use crate::loops::buffer::Aligned;
@@ -27,21 +27,21 @@ pub fn run<G: Group>(
 ) {
     let (steps, [ih, hh]) = (recurrence.steps, recurrence.weights);
     let share_scale = matches!(hh.element(), Element::Int8(config) if !config.per_row);
-    let cut = Cut {
+    let plan = Plan {
         ih,
         hh,
         group_bytes: size_of::<G>(),
         threads: threads.count(),
         apart: !share_scale,
     };
-    let work = cut.plan(steps);
+    let work = plan.work(steps);
     let at_once = work.iter().map(|work| match work {
         Work::Input { rows, .. } => rows.len(),
         _ => 0,
     });
     let max_rows = |shared: bool| {
         let rows = steps.iter().map(|rows| rows.len());
-        let rows = rows.filter(|rows| cut.shares_codes(*rows) == shared);
+        let rows = rows.filter(|rows| (plan.blocks(*rows) > 1) == shared);
         rows.max().unwrap_or(0)
     };
     let (shared, own) = (max_rows(true), max_rows(false));

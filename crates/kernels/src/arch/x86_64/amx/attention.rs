@@ -6,7 +6,6 @@ use super::tiles::{self, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Oper
 use crate::arch::x86_64::{avx512_bf16, avx512_vnni};
 use crate::loops::attention::{self, Attention, Block, Precision};
 use crate::loops::buffer::RowsMut;
-use crate::loops::convert::factor;
 use crate::loops::factors::{self, Factors, Rows};
 use crate::loops::float_tile::{Left, Right, transpose};
 use crate::loops::float_vector::Register;
@@ -64,17 +63,6 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
         self.0
     }
 
-    fn rounded(x: f32) -> f32 {
-        f32::from_bits(factor(x))
-    }
-
-    #[inline(always)]
-    fn room(rows: usize, columns: usize) -> usize {
-        // Half of it is enough for keys. Values are pairs of rows in one half, and transposed in
-        // the other.
-        rows.next_multiple_of(Self::TOGETHER) * columns.next_multiple_of(Self::TOGETHER)
-    }
-
     #[inline(always)]
     fn keys<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a> {
         factors::side_by_side::<LANES, false, R>(from, size, Self::depth(size[1]), room, self.0)
@@ -84,6 +72,8 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
     fn values<'a>(self, from: Rows<'a>, size: [usize; 2], room: &'a mut [f32]) -> Left<'a> {
         let [rows, columns] = size;
         let depth = Self::depth(rows);
+        // Half of the room is enough for keys. Values are pairs of rows in one half, and transposed
+        // in the other.
         let (values, pairs) = room.split_at_mut(room.len() / 2);
         let pairs = &mut pairs[..depth * columns];
         for (two, to) in pairs.chunks_exact_mut(columns.max(1)).enumerate() {
@@ -97,13 +87,7 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
             columns,
             self.0,
         );
-        Left {
-            values,
-            row: depth,
-            step: 1,
-            rows: columns,
-            depth,
-        }
+        Left::of_rows(values, columns, depth)
     }
 
     #[inline(always)]

@@ -35,21 +35,16 @@ type Codes = [[u8; ROW]; GROUPS];
 /// # Safety
 /// The CPU has AMX-INT8 and these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     // SAFETY: an `Isa` of AMX exists only where the CPU, or its emulation, has tiles; parts of a
     // `Grid` are disjoint, and one thread computes each.
     unsafe {
         if !fills_a_tile(&part) {
-            avx512_vnni::multiply_blocks(product, format, out, part);
-        } else if format.has_offsets() {
-            on_tiles::<true>(product, format, out, part);
+            avx512_vnni::multiply_blocks(product, out, part);
+        } else if product.format().has_offsets() {
+            on_tiles::<true>(product, out, part);
         } else {
-            on_tiles::<false>(product, format, out, part);
+            on_tiles::<false>(product, out, part);
         }
     }
 }
@@ -61,10 +56,10 @@ pub unsafe fn multiply_blocks(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 unsafe fn on_tiles<const OFFSETS: bool>(
     product: &Product<'_, RowBlock>,
-    format: Blocks,
     out: &Sink<'_>,
     Part { rows, panels, .. }: Part,
 ) {
+    let format = product.format();
     // SAFETY: by the contract the CPU has tiles.
     let _configured = unsafe { Configured::new(Configuration::of_blocks()) };
     #[cfg(test)]

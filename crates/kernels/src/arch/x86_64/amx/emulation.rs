@@ -13,8 +13,8 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use super::attention::{self as on_tiles, OnTiles};
 use super::blocks;
-use super::nest::{self, FEW, Finish, fills_a_tile, multiply_on_tiles};
-use super::tiles::{Configuration, Configured, HEIGHT, LINE, Line};
+use super::nest::{self, FEW, Finish, Lines, fills_a_tile, multiply_on_tiles};
+use super::tiles::{Configuration, Configured, HEIGHT, LINE};
 use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::arch::x86_64::{avx2, avx512_vnni};
@@ -22,12 +22,10 @@ use crate::isa::cpu;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Block, Precision};
 use crate::loops::blocks::RowBlock;
-use crate::loops::buffer::RowsMut;
 use crate::loops::factors;
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::packed::Channels;
-use crate::qparams::blocks::Blocks;
 
 /// Calls a function of the best instruction set that this CPU has.
 macro_rules! on_best {
@@ -117,6 +115,16 @@ unsafe fn attend_by_avx2<const CAREFUL: bool>(
     }
 }
 
+/// Whether the CPU has all but tiles, which the handler has in any case.
+fn has_avx512() -> bool {
+    assert!(install(), "a handler of SIGILL");
+    cpu::avx512_vnni()
+}
+
+fn activate(activation: Activation, xs: &mut [f32]) {
+    run(Activate { activation, xs });
+}
+
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
@@ -132,26 +140,19 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
 
 /// # Safety
 /// No other thread computes a part that overlaps.
-pub unsafe fn multiply_blocks(
-    product: &Product<'_, RowBlock>,
-    format: Blocks,
-    out: &Sink<'_>,
-    part: Part,
-) {
-    if cpu::avx512_vnni() {
-        assert!(install(), "a handler of SIGILL");
+pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
+    if has_avx512() {
         // SAFETY: as in `multiply`.
-        return unsafe { blocks::multiply_blocks(product, format, out, part) };
+        return unsafe { blocks::multiply_blocks(product, out, part) };
     }
     // SAFETY: the contract is the same.
-    unsafe { portable::multiply_blocks_by::<LINE, 64>(product, format, out, part) }
+    unsafe { portable::multiply_blocks_by::<LINE, 64>(product, out, part) }
 }
 
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    if cpu::avx512_vnni() {
-        assert!(install(), "a handler of SIGILL");
+    if has_avx512() {
         // SAFETY: the CPU has these features, and tiles or the handler; the contract is the same.
         return unsafe { nest::multiply(product, out, part) };
     }
@@ -159,8 +160,6 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         // SAFETY: the contract is the same. Others have no registers for the panels of AMX.
         return unsafe { portable::multiply_by::<LINE, 64, 4>(product, out, part) };
     }
-    let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
-    assert!(install(), "a handler of SIGILL");
     // SAFETY: the handler carries out tile instructions; parts of a `Grid` are disjoint, and one
     // thread computes each.
     unsafe { multiply_on_tiles(product, out, part, Dequantize, activate) }
@@ -169,8 +168,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 /// # Safety
 /// No other thread computes a part that overlaps.
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
-    if cpu::avx512_vnni() {
-        assert!(install(), "a handler of SIGILL");
+    if has_avx512() {
         // SAFETY: as in `multiply`.
         return unsafe { nest::multiply_bf16(product, out, part) };
     }
@@ -178,8 +176,6 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         // SAFETY: as in `multiply`.
         return unsafe { portable::multiply_bf16_by::<LINE, 64, 4>(product, out, part) };
     }
-    let activate = |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs });
-    assert!(install(), "a handler of SIGILL");
     // SAFETY: as in `multiply`.
     unsafe { multiply_on_tiles(product, out, part, AddBias, activate) }
 }
@@ -189,15 +185,8 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 struct Dequantize;
 
 impl Finish for Dequantize {
-    unsafe fn finish<const C: usize>(
-        self,
-        sums: [&[Line]; C],
-        rows: &[Row],
-        channels: [Channels<'_, LINE>; C],
-        out: RowsMut<'_>,
-    ) {
-        each_lane(sums, rows.len(), out, |sum: i32, r, [j, lane]| {
-            let (row, channels) = (&rows[r], &channels[j]);
+    unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
+        each_lane(lines, |sum, row, channels, lane| {
             let zero_point = channels.zero_points.map_or(0, |all| all[lane]);
             let lhs = row.zero_point.wrapping_mul(channels.sums[lane]);
             let rhs = row.sum.wrapping_mul(zero_point);
@@ -212,33 +201,26 @@ impl Finish for Dequantize {
 struct AddBias;
 
 impl Finish for AddBias {
-    unsafe fn finish<const C: usize>(
-        self,
-        sums: [&[Line]; C],
-        rows: &[Row],
-        channels: [Channels<'_, LINE>; C],
-        out: RowsMut<'_>,
-    ) {
-        each_lane(sums, rows.len(), out, |sum: i32, _, [j, lane]| {
-            f32::from_bits(sum.cast_unsigned()) + channels[j].bias[lane]
+    unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
+        each_lane(lines, |sum, _, channels, lane| {
+            f32::from_bits(sum.cast_unsigned()) + channels.bias[lane]
         });
     }
 }
 
-/// Writes the value of each sum by its row, its tile and its lane.
+/// Writes the value of each sum by the parameters of its row and of its tile's channels, and its
+/// lane.
 fn each_lane<const C: usize>(
-    sums: [&[Line]; C],
-    rows: usize,
-    mut out: RowsMut<'_>,
-    value: impl Fn(i32, usize, [usize; 2]) -> f32,
+    mut lines: Lines<'_, C>,
+    value: impl Fn(i32, &Row, &Channels<'_, LINE>, usize) -> f32,
 ) {
-    assert!(out.has([rows, C * LINE]));
-    for (j, sums) in sums.into_iter().enumerate() {
-        for (r, sums) in sums.iter().enumerate() {
-            // SAFETY: by the assertion there is that row.
-            let out = unsafe { out.row(r) };
-            for (lane, sum) in sums.iter().enumerate() {
-                out[j * LINE + lane].write(value(*sum, r, [j, lane]));
+    assert!(lines.out.has([lines.rows.len(), C * LINE]));
+    for (r, row) in lines.rows.iter().enumerate() {
+        // SAFETY: by the assertion there is that row.
+        let out = unsafe { lines.out.row(r) };
+        for (j, (sums, channels)) in lines.sums.iter().zip(&lines.channels).enumerate() {
+            for (lane, sum) in sums[r].iter().enumerate() {
+                out[j * LINE + lane].write(value(*sum, row, channels, lane));
             }
         }
     }
@@ -326,8 +308,7 @@ struct Memory {
 /// # Safety
 /// The context belongs to an instruction of this thread, whose memory operands are its own.
 unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
-    // SAFETY: the instruction pointer and the memory operands are those of an instruction of this
-    // thread.
+    // SAFETY: instruction pointer and memory operands belong to an instruction of this thread.
     unsafe {
         let at = registers[libc::REG_RIP as usize] as *const u8;
         let byte = |i: usize| *at.add(i);
@@ -338,59 +319,51 @@ unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
         let (prefix, opcode, operand) = (byte(2) & 3, byte(3), byte(4));
         let register = usize::from(operand >> 3 & 7);
         let direct = operand >> 6 == 3;
-        let mut length = 5;
+        let (mut start, mut stride, mut length) = (0, 0, 5);
+        if !direct {
+            Memory {
+                start,
+                stride,
+                length,
+            } = memory(at, registers)?;
+        }
+        // The other two operands of a product.
+        let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
         match (opcode, prefix, direct) {
             (0x49, 0, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
-                let shapes = *(memory.start as *const Configuration);
+                let shapes = *(start as *const Configuration);
                 if !shapes.is_valid() {
                     return None;
                 }
                 tiles.shapes = shapes;
                 tiles.bytes.fill([[0; ROW]; ROWS]);
             }
-            (0x49, 1, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
-                *(memory.start as *mut Configuration) = tiles.shapes;
-            }
+            (0x49, 1, false) => *(start as *mut Configuration) = tiles.shapes,
             (0x49, 0, true) => tiles.shapes = Configuration::NONE,
             (0x49, 3, true) => {
                 tiles.shape(register)?;
                 tiles.bytes[register] = [[0; ROW]; ROWS];
             }
             (0x4B, 1 | 3, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
                 let (rows, row) = tiles.shape(register)?;
                 tiles.bytes[register] = [[0; ROW]; ROWS];
                 for (i, to) in tiles.bytes[register].iter_mut().enumerate().take(rows) {
-                    let from = (memory.start + i * memory.stride) as *const u8;
+                    let from = (start + i * stride) as *const u8;
                     to[..row].copy_from_slice(std::slice::from_raw_parts(from, row));
                 }
             }
             (0x4B, 2, false) => {
-                let memory = memory(at, registers)?;
-                length = memory.length;
                 let (rows, row) = tiles.shape(register)?;
                 for (i, from) in tiles.bytes[register].iter().enumerate().take(rows) {
-                    let to = (memory.start + i * memory.stride) as *mut u8;
+                    let to = (start + i * stride) as *mut u8;
                     to.copy_from_nonoverlapping(from.as_ptr(), row);
                 }
             }
-            (0x5E, 1, true) => {
-                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
-                tiles.multiply(register, lhs, rhs, i32::from)?;
-            }
+            (0x5E, 1, true) => tiles.multiply(register, lhs, rhs, i32::from)?,
             (0x5E, 3, true) => {
-                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
                 tiles.multiply(register, lhs, rhs, |byte| byte.cast_signed().into())?;
             }
-            (0x5C, 2, true) => {
-                let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
-                tiles.multiply_bf16(register, lhs, rhs)?;
-            }
+            (0x5C, 2, true) => tiles.multiply_bf16(register, lhs, rhs)?,
             _ => return None,
         }
         registers[libc::REG_RIP as usize] += length as i64;

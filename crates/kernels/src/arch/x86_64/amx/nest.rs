@@ -78,15 +78,9 @@ struct Dequantize {
 
 impl Finish for Dequantize {
     #[inline(always)]
-    unsafe fn finish<const C: usize>(
-        self,
-        sums: [&[Line]; C],
-        rows: &[Row],
-        channels: [Channels<'_, LINE>; C],
-        out: RowsMut<'_>,
-    ) {
+    unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
         // SAFETY: the CPU has the features, by the contract.
-        unsafe { dequantize(sums, rows, channels, out, self.streams) }
+        unsafe { dequantize(lines, self.streams) }
     }
 }
 
@@ -98,27 +92,16 @@ struct AddBias {
 
 impl Finish for AddBias {
     #[inline(always)]
-    unsafe fn finish<const C: usize>(
-        self,
-        sums: [&[Line]; C],
-        rows: &[Row],
-        channels: [Channels<'_, LINE>; C],
-        out: RowsMut<'_>,
-    ) {
+    unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
         // SAFETY: the CPU has the features, by the contract.
-        unsafe { add_bias(sums, rows, channels, out, self.streams) }
+        unsafe { add_bias(lines, self.streams) }
     }
 }
 
 /// Loads what depends on no row once.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-fn dequantize<const C: usize>(
-    sums: [&[Line]; C],
-    rows: &[Row],
-    channels: [Channels<'_, LINE>; C],
-    out: RowsMut<'_>,
-    streams: bool,
-) {
+fn dequantize<const C: usize>(lines: Lines<'_, C>, streams: bool) {
+    let channels = lines.channels;
     let of_channels = channels.map(|channels| avx512_vnni::integers(channels.sums));
     let scales = channels.map(|channels| avx512_vnni::floats(channels.scales));
     let bias = channels.map(|channels| avx512_vnni::floats(channels.bias));
@@ -131,10 +114,10 @@ fn dequantize<const C: usize>(
     let zero_points =
         channels.map(|channels| channels.zero_points.map(|all| avx512_vnni::integers(all)));
     if zero_points.iter().all(Option::is_none) {
-        return each_row(sums, rows, out, streams, value);
+        return each_row(lines, streams, value);
     }
     let zero_points = zero_points.map(|some| some.unwrap_or_else(|| _mm512_set1_epi32(0)));
-    each_row(sums, rows, out, streams, |sums, row: &Row, j: usize| {
+    each_row(lines, streams, |sums, row: &Row, j: usize| {
         let sum = _mm512_set1_epi32(row.sum);
         let sums = _mm512_sub_epi32(sums, _mm512_mullo_epi32(sum, zero_points[j]));
         value(sums, row, j)
@@ -142,15 +125,11 @@ fn dequantize<const C: usize>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-fn add_bias<const C: usize>(
-    sums: [&[Line]; C],
-    rows: &[Row],
-    channels: [Channels<'_, LINE>; C],
-    out: RowsMut<'_>,
-    streams: bool,
-) {
-    let bias = channels.map(|channels| avx512_vnni::floats(channels.bias));
-    each_row(sums, rows, out, streams, |sums, _: &Row, j: usize| {
+fn add_bias<const C: usize>(lines: Lines<'_, C>, streams: bool) {
+    let bias = lines
+        .channels
+        .map(|channels| avx512_vnni::floats(channels.bias));
+    each_row(lines, streams, |sums, _: &Row, j: usize| {
         _mm512_add_ps(_mm512_castsi512_ps(sums), bias[j])
     });
 }
@@ -159,12 +138,16 @@ fn add_bias<const C: usize>(
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn each_row<const C: usize>(
-    sums: [&[Line]; C],
-    rows: &[Row],
-    mut out: RowsMut<'_>,
+    lines: Lines<'_, C>,
     streams: bool,
     value: impl Fn(__m512i, &Row, usize) -> __m512,
 ) {
+    let Lines {
+        sums,
+        rows,
+        mut out,
+        ..
+    } = lines;
     assert!(out.has([rows.len(), C * LINE]) && sums.iter().all(|sums| sums.len() == rows.len()));
     let streams = streams && out.is_aligned(size_of::<__m512>());
     for (r, row) in rows.iter().enumerate() {
@@ -195,21 +178,24 @@ pub fn fills_a_tile(part: &Part) -> bool {
     part.rows.len() >= HEIGHT
 }
 
-/// Finishes the sums of adjacent tiles by the parameters of their rows and of their channels.
+/// The sums of `C` adjacent tiles, with the parameters of their rows and of their channels.
+pub struct Lines<'a, const C: usize> {
+    pub sums: [&'a [Line]; C],
+    pub rows: &'a [Row],
+    pub channels: [Channels<'a, LINE>; C],
+    /// Where their values go.
+    pub out: RowsMut<'a>,
+}
+
+/// Finishes the sums of adjacent tiles.
 pub trait Finish: Copy {
-    /// Writes `rows.len()` rows of `C` lines. A row is written as a whole: lines that are adjacent
+    /// Writes rows of `C` lines. A row is written as a whole: lines that are adjacent
     /// in memory, written one after the other, take less time than tile after tile (on Sapphire
     /// Rapids all of a product of 1024 x 768 x 768 took 0.7 times as long).
     ///
     /// # Safety
     /// The CPU has the instructions that it uses.
-    unsafe fn finish<const C: usize>(
-        self,
-        sums: [&[Line]; C],
-        rows: &[Row],
-        channels: [Channels<'_, LINE>; C],
-        out: RowsMut<'_>,
-    );
+    unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>);
 }
 
 /// The activations of a block of rows as tiles read them.
@@ -362,9 +348,9 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
                 } else {
                     of_panel(panel.weights)
                 };
-                // SAFETY: tiles are configured, and blocks are those of this panel and of these
-                // rows, which are about equally many in all columns, and so at least as many as a
-                // tile has. They are a part of ours.
+                // SAFETY: tiles are configured; the blocks cover this panel and these rows, which
+                // are a part of ours. Rows are about equally many in all blocks of them, and so at
+                // least as many as a tile has.
                 unsafe {
                     activations.multiply([weights, of_panel(end)], tiles, ahead);
                     sums.store(tiles.shape);
@@ -487,19 +473,13 @@ impl Tiles {
         for (i, first) in self.rows.into_iter().enumerate().take(high) {
             let rows = rows.start + first..rows.start + first + height;
             for j in (0..wide).step_by(2) {
-                let line = Lines {
-                    sums,
-                    tile: i * wide + j,
-                    rows: rows.clone(),
-                    panel,
-                    lane: self.lane + j * LINE,
-                };
+                let place = (sums, i * wide + j, panel, self.lane + j * LINE);
                 // SAFETY: the contract is the same.
                 unsafe {
                     if wide - j == 1 {
-                        line.finish::<G, 1>(product, out, finish)
+                        finish_lines::<G, 1>(place, rows.clone(), product, out, finish)
                     } else {
-                        line.finish::<G, 2>(product, out, finish)
+                        finish_lines::<G, 2>(place, rows.clone(), product, out, finish)
                     }
                 }
             }
@@ -507,48 +487,43 @@ impl Tiles {
     }
 }
 
-/// Adjacent tiles with the same rows: the first tile, the rows, and the first channel.
-struct Lines<'a> {
-    sums: &'a Sums,
-    tile: usize,
+/// Finishes the sums of `C` adjacent tiles with the same rows, given the first tile and the first
+/// channel of a panel.
+///
+/// # Safety
+/// They were stored, the CPU has the instructions of `finish`, and no other thread writes these
+/// rows of this panel.
+#[inline(always)]
+unsafe fn finish_lines<G: Group, const C: usize>(
+    (sums, tile, panel, lane): (&Sums, usize, Panel<'_>, usize),
     rows: Range<usize>,
-    panel: Panel<'a>,
-    lane: usize,
-}
-
-impl Lines<'_> {
-    /// Finishes the sums of `C` tiles.
-    ///
-    /// # Safety
-    /// They were stored, the CPU has the instructions of `finish`, and no other thread writes these
-    /// rows of this panel.
-    #[inline(always)]
-    unsafe fn finish<G: Group, const C: usize>(
-        self,
-        product: &Product<'_, G>,
-        out: &Sink<'_>,
-        finish: impl Finish,
-    ) {
-        let height = self.rows.len();
-        let rows = &product.rows[self.rows.clone()];
-        let channels = self.panel.channels::<LINE, C>(self.lane);
-        // SAFETY: the tiles were stored; no other thread writes these rows of this panel, and no
-        // other of ours is alive.
-        unsafe {
-            let sums = std::array::from_fn(|j| self.sums.rows(self.tile + j, height));
-            let out = out.rows(self.rows, out.columns(self.panel));
-            let mut out = out.narrow(self.lane, C * LINE);
-            if out.has([height, C * LINE]) {
-                return finish.finish(sums, rows, channels, out);
-            }
-            // Padding channels are computed like the others and not stored.
-            let mut lines = [[[0f32; LINE]; C]; HEIGHT];
-            let room = &mut lines.as_flattened_mut().as_flattened_mut()[..height * C * LINE];
-            finish.finish(sums, rows, channels, RowsMut::of(room, C * LINE));
-            for (r, line) in lines[..height].iter().enumerate() {
-                let out = out.row(r);
-                out.write_copy_of_slice(&line.as_flattened()[..out.len()]);
-            }
+    product: &Product<'_, G>,
+    out: &Sink<'_>,
+    finish: impl Finish,
+) {
+    let height = rows.len();
+    // SAFETY: the tiles were stored; no other thread writes these rows of this panel, and no other
+    // of ours is alive.
+    unsafe {
+        let sums = std::array::from_fn(|j| sums.rows(tile + j, height));
+        let lines = |out| Lines {
+            sums,
+            rows: &product.rows[rows.clone()],
+            channels: panel.channels::<LINE, C>(lane),
+            out,
+        };
+        let out = out.rows(rows.clone(), out.columns(panel));
+        let mut out = out.narrow(lane, C * LINE);
+        if out.has([height, C * LINE]) {
+            return finish.finish(lines(out));
+        }
+        // Padding channels are computed like the others and not stored.
+        let mut values = [[[0f32; LINE]; C]; HEIGHT];
+        let room = &mut values.as_flattened_mut().as_flattened_mut()[..height * C * LINE];
+        finish.finish(lines(RowsMut::of(room, C * LINE)));
+        for (r, line) in values[..height].iter().enumerate() {
+            let out = out.row(r);
+            out.write_copy_of_slice(&line.as_flattened()[..out.len()]);
         }
     }
 }

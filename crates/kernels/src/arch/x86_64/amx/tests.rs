@@ -10,7 +10,7 @@ use crate::calls::attention::attention;
 use crate::calls::linear::linear;
 use crate::calls::pack::blocks::pack_block_codes;
 use crate::isa::{Isa, Kind, cpu};
-use crate::loops::attention::{Attention, Heads, Precision};
+use crate::loops::attention::{Attention, Precision};
 use crate::loops::product::Product;
 use crate::packed::Packed;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
@@ -29,11 +29,7 @@ pub fn count_part() {
 fn multiply(rows: usize) {
     let (n, k) = (40, 70);
     let (codes, scales, zero_points) = (vec![1; n * k], vec![1.; n], vec![0; n]);
-    let rhs = Int8 {
-        codes: &codes,
-        scales: &scales,
-        zero_points: &zero_points,
-    };
+    let rhs = Int8::new(&codes, &scales, &zero_points);
     let packed = Packed::int8(Isa(Kind::AmxInt8), k, 1, rhs, &vec![0.; n]);
     // One scale a row: 1.
     let lhs = vec![255.; rows * k];
@@ -64,29 +60,12 @@ fn multiply_blocks(rows: usize) {
 
 /// Attention of some queries and one key, too small to be shared with other threads.
 fn attend(precision: Precision, queries: usize) {
-    let one = Heads {
-        values: &[1., 2., 127.],
-        strides: [0; 3],
-        rows: 1,
-        columns: 3,
-    };
-    let operands = Attention {
-        q: Heads {
-            rows: queries,
-            ..one
-        },
-        k: one,
-        v: one,
-        mask: None,
-        causal: false,
-        scale: 1.,
-        batch: 1,
-        heads: 1,
-        kv_heads: 1,
-        precision,
-    };
+    let one = [1., 2., 127.];
+    let mut operands = Attention::one_head([&one; 3], one.len());
+    operands.precision = precision;
+    (operands.queries.q.rows, operands.queries.q.strides) = (queries, [0; 3]);
     let got = attention(Isa(Kind::AmxInt8), operands);
-    let mut pairs = got.iter().zip(one.values.iter().cycle());
+    let mut pairs = got.iter().zip(one.iter().cycle());
     assert_eq!(got.len(), 3 * queries);
     assert!(
         pairs.all(|(got, value)| (got - value).abs() < 1e-4),

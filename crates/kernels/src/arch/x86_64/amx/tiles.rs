@@ -260,41 +260,43 @@ macro_rules! steps {
     }};
 }
 
-/// Loads the only tile of activations.
-macro_rules! row {
-    () => {
-        "tileloadd tmm4, [{a0} + {a_stride}]"
-    };
-}
-
 /// Loads a tile of weights and adds its products with the only tile of activations.
 macro_rules! column {
     ($dot:literal, 0) => {
-        concat!(
-            "tileloadd tmm5, [{b} + {b_stride}]\n",
-            $dot,
-            " tmm0, tmm4, tmm5"
-        )
+        column!($dot, "tmm5", "", "tmm0")
     };
     ($dot:literal, 1) => {
-        concat!(
-            "tileloadd tmm6, [{b} + {b_stride} + 64]\n",
-            $dot,
-            " tmm1, tmm4, tmm6"
-        )
+        column!($dot, "tmm6", " + 64", "tmm1")
     };
     ($dot:literal, 2) => {
-        concat!(
-            "tileloadd tmm7, [{b} + {b_stride} + 128]\n",
-            $dot,
-            " tmm2, tmm4, tmm7"
-        )
+        column!($dot, "tmm7", " + 128", "tmm2")
     };
     ($dot:literal, 3) => {
+        column!($dot, "tmm5", " + 192", "tmm3")
+    };
+    ($dot:literal, $weights:literal, $offset:literal, $sums:literal) => {
         concat!(
-            "tileloadd tmm5, [{b} + {b_stride} + 192]\n",
+            "tileloadd ",
+            $weights,
+            ", [{b} + {b_stride}",
+            $offset,
+            "]\n",
             $dot,
-            " tmm3, tmm4, tmm5"
+            " ",
+            $sums,
+            ", tmm4, ",
+            $weights
+        )
+    };
+}
+
+/// The loop of one tile of activations by these of weights.
+macro_rules! single {
+    ($dot:literal, $operands:expr, $steps:expr, [$($column:tt),*]) => {
+        steps!(
+            $operands,
+            $steps,
+            ["tileloadd tmm4, [{a0} + {a_stride}]", $(column!($dot, $column)),*]
         )
     };
 }
@@ -385,28 +387,10 @@ macro_rules! multiply {
                     concat!($dot, " tmm1, tmm5, tmm6"),
                 ]
             ),
-            [_, 4] => steps!(
-                $operands,
-                $steps,
-                [
-                    row!(),
-                    column!($dot, 0),
-                    column!($dot, 1),
-                    column!($dot, 2),
-                    column!($dot, 3)
-                ]
-            ),
-            [_, 3] => steps!(
-                $operands,
-                $steps,
-                [row!(), column!($dot, 0), column!($dot, 1), column!($dot, 2)]
-            ),
-            [_, 2] => steps!(
-                $operands,
-                $steps,
-                [row!(), column!($dot, 0), column!($dot, 1)]
-            ),
-            _ => steps!($operands, $steps, [row!(), column!($dot, 0)]),
+            [_, 4] => single!($dot, $operands, $steps, [0, 1, 2, 3]),
+            [_, 3] => single!($dot, $operands, $steps, [0, 1, 2]),
+            [_, 2] => single!($dot, $operands, $steps, [0, 1]),
+            _ => single!($dot, $operands, $steps, [0]),
         }
     };
 }
