@@ -4,7 +4,7 @@ use candle_core::{D, DType, IndexOp, Result as CandleResult, Tensor};
 
 use super::kind::{CellState, Kind};
 use super::stack::{Axes, Input, Stack, States};
-use super::state::check_state;
+use super::state::{Given, check_state};
 use super::weights::Direction;
 use crate::error::Result;
 use crate::sizes;
@@ -21,17 +21,11 @@ struct Steps<C> {
 impl<K: Kind> Stack<K> {
     /// All layers, as the kernels run them, in the dtype of the weights; and c after each step of
     /// the last direction, `[steps, batch, hidden]`.
-    pub(super) fn by_candle(
-        &self,
-        input: &Input<'_>,
-        h_0: Option<&Tensor>,
-        c_0: Option<&K::Cell>,
-    ) -> Result<(States<K::Cell>, K::Cell)> {
-        let (dtype, xs) = (self.dtype(), input.xs);
-        let h_0 = self.states(input, "initial state h", h_0, self.state_size())?;
+    pub(super) fn by_candle(&self, input: &Input<'_>) -> Result<(States<K::Cell>, K::Cell)> {
+        let (dtype, Given { xs, h, c }) = (self.dtype(), input.given);
+        let h_0 = self.states(input, "initial state h", h, self.state_size())?;
         let c_0 = K::Cell::of([], |[]| {
-            let given = c_0.and_then(K::Cell::tensor);
-            self.states(input, "initial state c", given, self.hidden_size())
+            self.states(input, "initial state c", c, self.hidden_size())
         })?;
         // [steps, batch, features], and 1 where a sequence is not over.
         let mut rows = match (xs.rank(), input.axes) {
@@ -94,7 +88,7 @@ impl<K: Kind> Stack<K> {
         size: usize,
     ) -> Result<Tensor> {
         let all = (self.directions.len(), input.schedule.batch, size);
-        let device = input.xs.device();
+        let device = input.given.xs.device();
         sizes::elements(op, &[self.directions.len(), input.schedule.batch, size])?;
         Ok(match given {
             None => Tensor::zeros(all, self.dtype(), device)?,

@@ -7,6 +7,7 @@ use super::config::RecurrentConfig;
 use super::kind::Kind;
 use super::layer::{forward_h, recurrent_layer};
 use super::stack::Stack;
+use super::weights::Direction;
 use crate::kernels::Gates;
 
 /// Gated recurrent units over a sequence, with all of `torch.nn.GRU`'s options.

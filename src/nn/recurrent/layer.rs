@@ -36,7 +36,7 @@ macro_rules! recurrent_layer {
             }
 
             fn weight_infos(&self) -> Vec<$crate::module::WeightInfo> {
-                self.$inner.weight_infos()
+                self.$inner.directions().iter().flat_map(Direction::weight_infos).collect()
             }
 
             fn quantize(&self, qconfig: &$crate::qconfig::QConfig) -> $crate::error::Result<Self> {
@@ -46,11 +46,12 @@ macro_rules! recurrent_layer {
             }
 
             fn stored(&self) -> $crate::error::Result<Vec<$crate::weight::StoredWeight>> {
-                Ok(self.$inner.stored())
+                Ok(self.$inner.directions().iter().flat_map(Direction::stored).collect())
             }
 
             fn weights(&self) -> $crate::error::Result<Vec<candle_core::Tensor>> {
-                self.$inner.projections().map($crate::nn::projection::Projection::value).collect()
+                let all = self.$inner.directions().iter().flat_map(Direction::projections);
+                all.map($crate::nn::projection::Projection::value).collect()
             }
 
             fn attach(&mut self, tap: Option<$crate::tap::Tap>) -> bool {

@@ -8,6 +8,8 @@ use super::config::RecurrentConfig;
 use super::kind::Kind;
 use super::layer::recurrent_layer;
 use super::stack::Stack;
+use super::state::Given;
+use super::weights::Direction;
 use crate::error::{Error, Result};
 use crate::kernels::Gates;
 use crate::trace;
@@ -97,9 +99,9 @@ impl LSTM {
     ) -> Result<(Tensor, LSTMState)> {
         trace::forward!("lstm", self.stack.name());
         let run = || {
-            let input = self.stack.input(xs, self.stack.axes(), lengths)?;
             let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-            let states = self.stack.run(&input, h, c)?;
+            let input = (self.stack).input(Given { xs, h, c }, self.stack.axes(), lengths)?;
+            let (states, _) = self.stack.run(&input, false)?;
             Ok((states.ys, LSTMState::new(states.h, states.c)))
         };
         run().map_err(|e: Error| e.at(self.stack.name().unwrap_or("LSTM")))

@@ -6,6 +6,33 @@ use crate::error::Result;
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, mismatch};
 
+/// The tensors of a call: its input, and the states before the first step, zeros where none is given.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    pub xs: &'a Tensor,
+    pub h: Option<&'a Tensor>,
+    /// Of an LSTM.
+    pub c: Option<&'a Tensor>,
+}
+
+impl<'a> Given<'a> {
+    /// As they are reported, without what is not given.
+    pub fn of(inputs: &[&'a Tensor]) -> Option<Self> {
+        match *inputs {
+            [xs] => Some((xs, None, None)),
+            [xs, h] => Some((xs, Some(h), None)),
+            [xs, h, c] => Some((xs, Some(h), Some(c))),
+            _ => None,
+        }
+        .map(|(xs, h, c)| Self { xs, h, c })
+    }
+
+    pub fn tensors(self) -> Vec<&'a Tensor> {
+        let all = [Some(self.xs), self.h, self.c];
+        all.into_iter().flatten().collect()
+    }
+}
+
 /// A state that `copy` makes of f32 elements, or zeros where none is given.
 pub fn read_state(
     op: &'static str,
