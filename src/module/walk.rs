@@ -131,21 +131,13 @@ fn push(path: &mut String, name: impl fmt::Display) -> usize {
 }
 
 /// A shared pointer to a module tree.
-pub(super) trait Pointer: Deref<Target: Quantizable + Sized> + Clone + 'static {
-    fn to(value: Self::Target) -> Self;
+pub(super) trait Pointer:
+    Deref<Target: Quantizable + Sized> + From<<Self as Deref>::Target> + Clone + 'static
+{
 }
 
-impl<T: Quantizable + 'static> Pointer for Arc<T> {
-    fn to(value: T) -> Self {
-        Self::new(value)
-    }
-}
-
-impl<T: Quantizable + 'static> Pointer for Rc<T> {
-    fn to(value: T) -> Self {
-        Self::new(value)
-    }
-}
+impl<T: Quantizable + 'static> Pointer for Arc<T> {}
+impl<T: Quantizable + 'static> Pointer for Rc<T> {}
 
 type SharedKey = (*const (), TypeId);
 
@@ -176,18 +168,20 @@ impl Visitor for TensorsOnly<'_> {
 /// Events of a walk that this crate sees besides its visitor's.
 #[derive(Default)]
 pub(crate) struct Aside {
-    pub matrices: Vec<QMatrix>,
+    /// Tensors of candle's quantized ones that are no layers, of floats.
+    pub matrices: Vec<FoundTensor>,
     /// Paths of `VarBuilder`s in strict types.
     pub strict_builders: Vec<String>,
 }
 
-/// A tensor of candle's quantized ones that is no layer, of floats.
-pub(crate) struct QMatrix {
+/// A float matrix that a walk met outside of layers.
+pub(crate) struct FoundTensor {
     pub path: String,
-    /// Without a name.
-    pub info: WeightInfo,
+    pub held_by: Option<&'static str>,
     /// Whether it is in a strict type.
     pub strict: bool,
+    /// Without a name.
+    pub info: WeightInfo,
 }
 
 /// A walk that looks at every layer of a tree.
@@ -256,8 +250,17 @@ impl<'v> Walk<'v> {
         name: impl fmt::Display,
         child: &M,
     ) -> Result<()> {
+        self.below(name, |walk| child.visit(walk))
+    }
+
+    /// The result of `visit` at the path with `name` behind it.
+    pub(super) fn below<T>(
+        &mut self,
+        name: impl fmt::Display,
+        visit: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         let before = push(&mut self.path, name);
-        let result = child.visit(self);
+        let result = visit(self);
         self.path.truncate(before);
         result
     }
@@ -265,9 +268,8 @@ impl<'v> Walk<'v> {
     /// Shows a layer at the present path.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &L) -> Result<()> {
-        self.visitor
-            .layer(&self.path, layer)
-            .map_err(|e| e.at(&self.path))
+        let shown = self.visitor.layer(&self.path, layer);
+        shown.map_err(|e| e.at(&self.path))
     }
 
     /// Shows a norm at the present path.
@@ -283,9 +285,7 @@ impl<'v> Walk<'v> {
 
     /// Shows the tensor under `name` that a layer of candle's holds.
     pub(super) fn tensor_of(&mut self, holder: &'static str, name: &str, tensor: &Tensor) {
-        let before = push(&mut self.path, name);
-        self.show_tensor(tensor, Some(holder));
-        self.path.truncate(before);
+        self.below(name, |walk| walk.show_tensor(tensor, Some(holder)));
     }
 
     /// Tells of a quantized tensor of candle's at the present path, if it is one of floats.
@@ -298,10 +298,11 @@ impl<'v> Walk<'v> {
         };
         let (shape, bytes) = (tensor.shape().dims(), tensor.storage_size_in_bytes());
         let info = WeightInfo::new("", shape, dtype, bytes);
-        self.aside.matrices.push(QMatrix {
+        self.aside.matrices.push(FoundTensor {
             path: self.path.clone(),
-            info: WeightInfo { id, ..info },
+            held_by: None,
             strict: self.strict,
+            info: WeightInfo { id, ..info },
         });
     }
 
@@ -325,16 +326,7 @@ impl<'v> Walk<'v> {
     /// Reports a field under `name` that is not a module tree.
     #[doc(hidden)]
     pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
-        let before = push(&mut self.path, name);
-        self.visitor.opaque(&self.path, type_name);
-        self.path.truncate(before);
-    }
-
-    /// Reports a field under `name` that is not a module tree and whose type is `Copy`.
-    pub(super) fn opaque_copy(&mut self, name: &str, type_name: &'static str) {
-        let before = push(&mut self.path, name);
-        self.opaque_copy_here(type_name);
-        self.path.truncate(before);
+        self.below(name, |walk| walk.opaque_here(type_name));
     }
 
     /// Reports that the value at the current path is not a module tree.
@@ -349,8 +341,7 @@ impl<'v> Walk<'v> {
 
     pub(super) fn var_builder(&mut self, type_name: &'static str) {
         if self.strict {
-            let path = self.path.clone();
-            self.aside.strict_builders.push(path);
+            self.aside.strict_builders.push(self.path.clone());
         }
         self.opaque_here(type_name);
     }
@@ -517,11 +508,8 @@ impl<'v> WalkMut<'v> {
     /// Shows a layer at the present path.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &mut L) -> Result<()> {
-        let changed = self
-            .visitor
-            .layer(&self.path, layer)
-            .map_err(|e| e.at(&self.path))?;
-        self.changes += usize::from(changed);
+        let changed = self.visitor.layer(&self.path, layer);
+        self.changes += usize::from(changed.map_err(|e| e.at(&self.path))?);
         Ok(())
     }
 
@@ -562,7 +550,7 @@ impl<'v> WalkMut<'v> {
         let before = self.changes;
         copy.visit_mut(self)?;
         if self.changes != before {
-            *shared = P::to(copy);
+            *shared = P::from(copy);
         }
         if let Pointers::Visited(visited) = &mut self.shared {
             let replaced = Replaced {

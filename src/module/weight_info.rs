@@ -137,15 +137,6 @@ impl WeightInfo {
         }
     }
 
-    /// This weight, loaded from there.
-    #[must_use]
-    pub(crate) fn loaded_from(self, origin: Option<&Origin>) -> Self {
-        Self {
-            origin: origin.cloned(),
-            ..self
-        }
-    }
-
     /// This weight as a quantized one, `saturated` elements of which were out of range.
     #[doc(hidden)]
     #[must_use]

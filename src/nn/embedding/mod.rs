@@ -232,13 +232,13 @@ impl Layer for Embedding {
     }
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
-        vec![
-            match &self.table {
+        vec![WeightInfo {
+            origin: self.origin.clone(),
+            ..match &self.table {
                 Table::Quantized(quantized) => quantized.info(),
                 Table::Float(table) => WeightInfo::of_float("weight", table),
             }
-            .loaded_from(self.origin.as_ref()),
-        ]
+        }]
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {

@@ -173,11 +173,13 @@ impl Projection {
 
     /// The description of this weight for a [`Layer`](crate::Layer), under the name it gives it.
     pub fn info(&self, name: &str) -> WeightInfo {
-        match &self.weight {
-            Weight::Float(weight) => WeightInfo::of_float(name, weight),
-            Weight::Quantized(weight) => weight_info(weight, name),
+        WeightInfo {
+            origin: self.origin.clone(),
+            ..match &self.weight {
+                Weight::Float(weight) => WeightInfo::of_float(name, weight),
+                Weight::Quantized(weight) => weight_info(weight, name),
+            }
         }
-        .loaded_from(self.origin.as_ref())
     }
 
     /// The quantized weight, for a layer that holds the same tensor: see
