@@ -10,7 +10,7 @@ use regex::Captures;
 
 use super::config::Equalization;
 use super::factors::column_maxima;
-use super::report::{EqualizedPair, Unfoldable};
+use super::report::EqualizedPair;
 use crate::error::{Error, Fault, Result};
 use crate::inspect::gathered;
 use crate::module::{AnyNorm, Layer, LayerKind, MemoryId, Quantizable, Visitor, Walk, WeightId};
@@ -186,7 +186,7 @@ impl Probed {
         config: &Equalization,
         rank: usize,
         known: &BTreeSet<String>,
-    ) -> Result<Vec<(EqualizedPair, Option<Unfoldable>)>> {
+    ) -> Result<Vec<(EqualizedPair, Option<String>)>> {
         let unused = self.unused(config)?;
         let norms = self.places.iter().filter(|place| place.is_norm);
         let calls = norms.flat_map(|place| &place.calls);
@@ -258,15 +258,14 @@ impl Probed {
             .collect()
     }
 
-    /// A place that may read the source, but was not called.
-    fn missed(&self, source: &Place, unused: &[&Place]) -> Option<Unfoldable> {
+    /// That a place may read the source, but was not called.
+    fn missed(&self, source: &Place, unused: &[&Place]) -> Option<String> {
         let may_read =
             |place: &&Place| place.sizes.iter().any(|size| source.divides == Some(*size));
         let is_unused = |place: &&Place| unused.iter().any(|other| other.path == place.path);
         let missed = self.places.iter().filter(|place| place.calls.is_empty());
         let mut missed = missed.filter(may_read).filter(|place| !is_unused(place));
-        let layer = missed.next()?.path.clone();
-        Some(Unfoldable::NotCalled { layer })
+        Some(format!("the probe does not reach {}", missed.next()?.path))
     }
 
     /// Why the output cannot be divided for these readers. Of layers that a user names it is not
@@ -277,36 +276,34 @@ impl Probed {
         residuals: &[&Place],
         outputs: &BTreeSet<MemoryId>,
         seen: bool,
-    ) -> Option<Unfoldable> {
+    ) -> Option<String> {
         let only = |place: &Place, index: usize| {
             let mut inputs = place.calls.iter().map(|call| call.inputs.get(index));
             inputs.all(|input| input.is_some_and(|input| outputs.contains(input)))
         };
-        let path = |place: &Place| place.path.clone();
+        let reads_others = |place: &Place| format!("{} reads other tensors too", place.path);
         for place in layers {
-            let layer = path(place);
             if place.is_norm || !place.folds {
-                return Some(Unfoldable::NotLinear { layer });
+                let layer = &place.path;
+                return Some(format!("read by {layer}, which is no float Linear"));
             }
             if seen && !only(place, 0) {
-                return Some(Unfoldable::ReadsOthers { layer });
+                return Some(reads_others(place));
             }
             if let Some(tied) = self.tied(place) {
                 return Some(tied);
             }
         }
         let others = residuals.iter().find(|place| !only(place, 1));
-        others.map(|place| Unfoldable::ReadsOthers { layer: path(place) })
+        others.map(|place| reads_others(place))
     }
 
-    /// Whether another layer has the weight.
-    fn tied(&self, place: &Place) -> Option<Unfoldable> {
+    /// That another layer has the weight, which would be held twice.
+    fn tied(&self, place: &Place) -> Option<String> {
         let has = |weight: &WeightId| place.weights.contains(weight);
         let holders = self.places.iter();
         let holders = holders.filter(|other| other.weights.iter().any(has));
-        (holders.count() > 1).then(|| Unfoldable::Tied {
-            layer: place.path.clone(),
-        })
+        (holders.count() > 1).then(|| format!("{} shares its weight", place.path))
     }
 
     /// The layers that the config names for each source.

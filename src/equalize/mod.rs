@@ -20,7 +20,6 @@ use crate::quantize::Skipped;
 use crate::tensor::to_f32_vec;
 use find::Probed;
 use fold::{Fold, fold};
-use report::Unfoldable;
 
 /// Difference of the float model's output up to which a pair is kept, in units of its maximum
 /// element.
@@ -120,8 +119,7 @@ where
         for pair in found.pairs {
             let path = pair.source.clone();
             if let Some(by) = folding.change(vec![pair])? {
-                let left = Skipped::new(path, Unfoldable::ChangesOutput { by });
-                folding.report.left.push(left);
+                folding.report.left.push(Skipped::new(path, changes(by)));
             }
         }
     }
@@ -162,8 +160,7 @@ where
             }
             for pairs in kinds.into_values() {
                 if let Some(by) = self.change(pairs.clone())? {
-                    let fault = Unfoldable::ChangesOutput { by };
-                    left.extend(pairs.into_iter().map(|pair| (pair, fault.clone())));
+                    left.extend(pairs.into_iter().map(|pair| (pair, changes(by))));
                 }
             }
         }
@@ -196,6 +193,11 @@ where
         self.report.pairs.extend(pairs);
         Ok(None)
     }
+}
+
+/// Why pairs are left that change the output, in units of the maximum element.
+fn changes(by: f64) -> String {
+    format!("would change the output by {by:.1e}")
 }
 
 /// The output of the probe.

@@ -42,36 +42,21 @@ pub fn observe<M, T>(
 where
     M: Quantizable + ?Sized,
 {
-    /// The sums of one layer: they are in the order of the calls, the errors the first.
-    type Sums = Mutex<Result<Option<Deviation>>>;
-
-    let compare = |(path, other): (String, Replay)| {
-        let sums = Arc::new(Sums::new(Ok(None)));
-        let own = Arc::clone(&sums);
-        let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
-            let mut one = Deviation::default();
-            let compared = other(inputs).and_then(|other| one.add(output, &other));
-            let mut sums = own.lock().unwrap_or_else(PoisonError::into_inner);
-            match (&mut *sums, compared) {
-                (Ok(sums), Ok(())) => sums.get_or_insert_default().merge(&one),
-                (sums @ Ok(_), Err(error)) => *sums = Err(error),
-                (Err(_), _) => {}
-            }
-        });
-        (path, (receiver, sums))
+    // The sums of one layer are in the order of its calls.
+    let compare = |own: &mut (Replay, Option<Deviation>), inputs: &[&Tensor], output: &Tensor| {
+        let mut one = Deviation::default();
+        one.add(output, &(own.0)(inputs)?)?;
+        own.1.get_or_insert_default().merge(&one);
+        Ok(())
     };
-    let compared: BTreeMap<_, _> = others.into_iter().map(compare).collect();
-    let receivers = compared.iter();
-    let receivers = receivers.map(|(path, (receiver, _))| (path.as_str(), receiver));
-    let result = tapped(model, &receivers.collect(), run)?;
+    let others = others.into_iter();
+    let states = others.map(|(path, other)| (path, (other, None)));
+    let (result, compared) = gathered(model, states.collect(), compare, run)?;
     let (mut outputs, mut silent) = (BTreeMap::new(), Vec::new());
-    for (path, (_, sums)) in &compared {
-        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *sums, Ok(None)).map_err(|e| e.at(path))? {
-            Some(sums) => {
-                outputs.insert(path.clone(), sums);
-            }
-            None => silent.push(path.clone()),
+    for (path, (_, sums)) in compared {
+        match sums {
+            Some(sums) => drop(outputs.insert(path, sums)),
+            None => silent.push(path),
         }
     }
     Ok(Observed {
