@@ -5,7 +5,7 @@
 
 use candle_core::Tensor;
 
-use super::config::{Observer, ObserverConfig};
+use super::config::{Observer, ObserverConfig, ObserverKind};
 use super::formula::Formula;
 use super::values::ranges;
 use super::weight_qparams::WeightQParams;
@@ -50,7 +50,7 @@ impl HistogramObserver {
             return Err(Error::argument("bins", "1 to 1048576", bins));
         }
         Ok(Self {
-            formula: Formula::pytorch(config, "Histogram", false)?,
+            formula: Formula::pytorch(config, &ObserverKind::Histogram { bins })?,
             bins,
             seen: None,
         })

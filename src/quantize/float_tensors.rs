@@ -94,16 +94,6 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
     tensors
 }
 
-/// Checks that no tensor that is named where these layers are swapped is in a strict type, and no
-/// `VarBuilder`.
-pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
-    if survey.tensors.iter().any(|tensor| tensor.strict) {
-        checked(survey, is_swapped).map(drop)
-    } else {
-        check_builders(survey)
-    }
-}
-
 fn check_builders(survey: &Survey) -> Result<()> {
     match survey.strict_builders.first() {
         None => Ok(()),
