@@ -161,11 +161,8 @@ impl Probed {
             if layers.iter().all(|place| place.is_norm) {
                 continue;
             }
-            let residuals = self.readers(&outputs, 1);
-            let residuals: Vec<_> = residuals
-                .into_iter()
-                .filter(|place| place.is_norm)
-                .collect();
+            let mut residuals = self.readers(&outputs, 1);
+            residuals.retain(|place| place.is_norm);
             let fault = (self.missed(source, &unused))
                 .or_else(|| self.fault(&layers, &residuals, &outputs, named.is_empty()));
             match fault {
@@ -230,32 +227,30 @@ impl Probed {
     fn unused(&self, config: &Equalization) -> Result<Vec<&Place>> {
         let mut all = Vec::new();
         for pattern in &config.unused {
-            let regex = NameRegex::whole(pattern);
-            let regex = regex.compiled()?;
-            let before = all.len();
-            all.extend(
-                self.places
-                    .iter()
-                    .filter(|place| regex.is_match(&place.path)),
-            );
-            if all.len() == before {
-                return Err(unmatched(pattern, "the path of a layer"));
-            }
+            all.extend(self.matching(pattern, |_| true)?);
+        }
+        Ok(all)
+    }
+
+    /// Some of those whose paths a regex matches as a whole, of which there is one at least.
+    fn matching(&self, pattern: &str, of: impl Fn(&Place) -> bool) -> Result<Vec<&Place>> {
+        let regex = NameRegex::whole(pattern);
+        let regex = regex.compiled()?;
+        let all = self.places.iter();
+        let all = all.filter(|place| regex.is_match(&place.path) && of(place));
+        let all: Vec<_> = all.collect();
+        if all.is_empty() {
+            return Err(unmatched(pattern, "the path of a layer"));
         }
         Ok(all)
     }
 
     /// Those with a call whose input of that index is one of these outputs.
     fn readers(&self, outputs: &BTreeSet<MemoryId>, index: usize) -> Vec<&Place> {
-        let reads = |call: &Call| {
-            call.inputs
-                .get(index)
-                .is_some_and(|it| outputs.contains(it))
-        };
-        let readers = self.places.iter();
-        readers
-            .filter(|place| place.calls.iter().any(reads))
-            .collect()
+        let is_output = |input: &MemoryId| outputs.contains(input);
+        let reads = |call: &Call| call.inputs.get(index).is_some_and(is_output);
+        let reads = |place: &&Place| place.calls.iter().any(reads);
+        self.places.iter().filter(reads).collect()
     }
 
     /// That a place may read the source, but was not called.
@@ -317,17 +312,7 @@ impl Probed {
                 let Some(groups) = sources.captures(&place.path) else {
                     continue;
                 };
-                let pattern = expand(layers, &groups);
-                let layers = NameRegex::whole(&pattern);
-                let layers = layers.compiled()?;
-                let layers = self
-                    .places
-                    .iter()
-                    .filter(|place| layers.is_match(&place.path));
-                let layers: Vec<_> = layers.filter(|place| !place.is_norm).collect();
-                if layers.is_empty() {
-                    return Err(unmatched(&pattern, "the path of a layer"));
-                }
+                let layers = self.matching(&expand(layers, &groups), |place| !place.is_norm)?;
                 named.insert(place.path.as_str(), layers);
             }
             if named.len() == before {

@@ -202,29 +202,20 @@ impl Report {
             Some(note) => format!("{type_name} ({note})"),
             None => type_name.to_owned(),
         };
-        let mut fields = fields
-            .map(|field| (what(&field.type_name), field.path.as_str()))
-            .peekable();
-        if fields.peek().is_none() {
-            return Ok(());
-        }
-        writeln!(f, "opaque fields (not visited):")?;
-        fmt_by(f, fields)
+        let fields = fields.map(|field| (what(&field.type_name), field.path.as_str()));
+        fmt_by(f, "opaque fields (not visited)", fields)
     }
 }
 
 /// Fields that may hold layers, by type.
 pub(crate) fn fmt_hidden(f: &mut fmt::Formatter<'_>, hidden: &[OpaqueField]) -> fmt::Result {
-    if hidden.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "fields that may hold layers (not visited):")?;
     let of = |field: &OpaqueField| {
         let advice = field.advice.as_deref().unwrap_or_default();
         format!("{} ({advice})", field.type_name)
     };
     let fields = hidden.iter();
-    fmt_by(f, fields.map(|field| (of(field), field.path.as_str())))
+    let fields = fields.map(|field| (of(field), field.path.as_str()));
+    fmt_by(f, "fields that may hold layers (not visited)", fields)
 }
 
 /// Float tensors in no layer, by what they are.
@@ -232,12 +223,9 @@ pub(crate) fn fmt_float_tensors(
     f: &mut fmt::Formatter<'_>,
     tensors: &[FloatTensor],
 ) -> fmt::Result {
-    if tensors.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "float tensors in no layer ({ADVICE}):")?;
     let tensors = tensors.iter();
-    fmt_by(f, tensors.map(|t| (t.description(), shown(&t.path))))
+    let tensors = tensors.map(|t| (t.description(), shown(&t.path)));
+    fmt_by(f, &format!("float tensors in no layer ({ADVICE})"), tensors)
 }
 
 /// `1 field`, `2 fields`.
@@ -258,23 +246,22 @@ fn some<'a>(paths: impl Iterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-/// Paths of fields by their advice: a model has few types and many fields.
+/// Paths of fields, if there are some, by their advice: a model has few types and many fields.
 fn fmt_by<'a>(
     f: &mut fmt::Formatter<'_>,
+    title: &str,
     fields: impl Iterator<Item = (String, &'a str)>,
 ) -> fmt::Result {
-    if f.alternate() {
-        for (what, path) in fields {
-            writeln!(f, "  {path}: {what}")?;
-        }
-        return Ok(());
-    }
+    let each = f.alternate();
     let mut by: Vec<(String, Vec<&str>)> = Vec::new();
     for (what, path) in fields {
-        match by.iter_mut().find(|(known, _)| *known == what) {
+        match by.iter_mut().find(|(known, _)| !each && *known == what) {
             Some((_, paths)) => paths.push(path),
             None => by.push((what, vec![path])),
         }
+    }
+    if !by.is_empty() {
+        writeln!(f, "{title}:")?;
     }
     for (what, paths) in by {
         for folded in fold(paths) {
