@@ -3,9 +3,9 @@
 use candle_core::{Result, Tensor};
 use candle_nn::rotary_emb;
 
-use super::ours::is_ours;
+use super::ours::fused;
 use crate::kernels;
-use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::tensor::mismatch;
 use crate::trace;
 
 /// Rotates the pairs `(x[i], x[i + dim / 2])` of each head by the angle of its position: candle's
@@ -78,38 +78,30 @@ fn rotate(
     if cos.dims() != sin.dims() {
         return Err(mismatch(op, format!("{:?}", cos.dims()), sin).into());
     }
-    let ours = is_ours(op, &[xs, cos, sin])?;
-    if xs.elem_count() == 0 {
-        return xs.zeros_like();
-    }
-    if !ours {
-        return candle(&xs.contiguous()?, &cos.contiguous()?, &sin.contiguous()?);
-    }
-    let (input, cos, sin) = (as_f32(xs, op)?, as_f32(cos, op)?, as_f32(sin, op)?);
     // The angles of a sequence; where they have two dimensions, all sequences share them.
     let of_a_sequence = match *cos.dims() {
         [_, positions, pairs] => positions * pairs,
         _ => 0,
     };
-    let (input, cos, sin) = (Elements::of(&input), Elements::of(&cos), Elements::of(&sin));
-    let input = input.as_slice::<f32>()?;
-    let (cos, sin) = (cos.as_slice::<f32>()?, sin.as_slice::<f32>()?);
-    let mut ys = vec![0.; input.len()];
     let (heads_of_a_row, rows_of_a_sequence) = if side_by_side {
         (inner, outer)
     } else {
         (1, outer * inner)
     };
     let (half, length) = (dim / 2, heads_of_a_row * dim);
-    kernels::for_each_row(&mut ys, length, |row, ys| {
-        let at = row / rows_of_a_sequence * of_a_sequence + row % positions * half;
-        let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);
-        let heads = input[row * length..][..length].chunks_exact(dim);
-        for (xs, ys) in heads.zip(ys.chunks_exact_mut(dim)) {
-            rotate_head(xs, cos, sin, ys);
-        }
-    });
-    Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
+    let candle = || candle(&xs.contiguous()?, &cos.contiguous()?, &sin.contiguous()?);
+    fused(op, [xs, cos, sin], candle, |_, [xs, cos, sin]| {
+        let mut ys = vec![0.; xs.len()];
+        kernels::for_each_row(&mut ys, length, |row, ys| {
+            let at = row / rows_of_a_sequence * of_a_sequence + row % positions * half;
+            let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);
+            let heads = xs[row * length..][..length].chunks_exact(dim);
+            for (xs, ys) in heads.zip(ys.chunks_exact_mut(dim)) {
+                rotate_head(xs, cos, sin, ys);
+            }
+        });
+        ys
+    })
 }
 
 /// Whether there are cosines or sines for each pair of each position.

@@ -11,7 +11,7 @@ use super::kind::{CellState, Kind};
 use super::layer::recurrent_layer;
 use super::lstm::Lstm;
 use super::rnn::Nonlinearity;
-use super::state::{Given, check_state, read_state};
+use super::state::{Given, as_rows, read_state};
 use super::weights::{Direction, Inits, Shape, check_input, is_for_kernels};
 use crate::error::Result;
 use crate::kernels::{self, Step};
@@ -77,8 +77,9 @@ impl<K: Kind> Cell<K> {
         }
     }
 
-    fn forward(&self, given: Given<'_>) -> Result<(Tensor, K::Cell)> {
-        let states = self.step(given)?;
+    fn forward(&self, kind: &str, given: Given<'_>) -> Result<(Tensor, K::Cell)> {
+        let states = self.step(given);
+        let states = states.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
         tap::report(self.tap.as_ref(), &given.tensors(), &states.0);
         Ok(states)
     }
@@ -145,16 +146,10 @@ impl<K: Kind> Cell<K> {
         shape: &[usize],
     ) -> Result<(Tensor, K::Cell)> {
         let dtype = self.weights.ih.dtype();
-        let state = |op, given: Option<&Tensor>| -> Result<Tensor> {
-            let rows = (batch, self.weights.shape.hidden);
+        let rows = [batch, self.weights.shape.hidden];
+        let state = |op, given: Option<&Tensor>| {
             sizes::elements(op, shape)?;
-            Ok(match given {
-                None => Tensor::zeros(rows, dtype, xs.device())?,
-                Some(given) => {
-                    check_state(op, given, shape)?;
-                    given.to_dtype(dtype)?.reshape(rows)?
-                }
-            })
+            as_rows(op, given, [shape, &rows], dtype, xs.device())
         };
         let h = state("state h", h)?;
         let c = K::Cell::of([], |[]| state("state c", c))?;
@@ -168,15 +163,6 @@ impl<K: Kind> Cell<K> {
         let (h, c) = self.kind.step(products, &h, &c)?;
         let like_xs = |state: &Tensor| Ok(state.reshape(shape)?.to_dtype(xs.dtype())?);
         Ok((like_xs(&h)?, K::Cell::of([&c], |[c]| like_xs(c))?))
-    }
-}
-
-impl<K: Kind<Cell = ()>> Cell<K> {
-    /// [`forward`](Self::forward) of a cell whose state is h alone.
-    fn forward_h(&self, kind: &str, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        let state = self.forward(Given { xs, h, c: None });
-        let (h, _) = state.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
-        Ok(h)
     }
 }
 
@@ -218,8 +204,7 @@ impl LSTMCell {
     pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<LSTMState> {
         trace::forward!("lstm-cell", self.cell.name());
         let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-        let state = self.cell.forward(Given { xs, h, c });
-        let (h, c) = state.map_err(|e| e.at(self.cell.name().unwrap_or("LSTMCell")))?;
+        let (h, c) = self.cell.forward("LSTMCell", Given { xs, h, c })?;
         Ok(LSTMState { h, c })
     }
 }
@@ -240,7 +225,8 @@ impl GRUCell {
     /// weights.
     pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
         trace::forward!("gru-cell", self.cell.name());
-        self.cell.forward_h("GRUCell", xs, h)
+        let (h, ()) = self.cell.forward("GRUCell", Given { xs, h, c: None })?;
+        Ok(h)
     }
 }
 
@@ -263,6 +249,7 @@ impl RNNCell {
     /// weights.
     pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
         trace::forward!("rnn-cell", self.cell.name());
-        self.cell.forward_h("RNNCell", xs, h)
+        let (h, ()) = self.cell.forward("RNNCell", Given { xs, h, c: None })?;
+        Ok(h)
     }
 }

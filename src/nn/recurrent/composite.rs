@@ -4,7 +4,7 @@ use candle_core::{D, DType, IndexOp, Result as CandleResult, Tensor};
 
 use super::kind::{CellState, Kind};
 use super::stack::{Axes, Input, Stack, States};
-use super::state::{Given, check_state};
+use super::state::{Given, as_rows};
 use super::weights::Direction;
 use crate::error::Result;
 use crate::sizes;
@@ -62,15 +62,11 @@ impl<K: Kind> Stack<K> {
             (_, Axes::BatchFirst) => rows.transpose(0, 1)?,
             (_, Axes::StepsFirst) => rows,
         };
-        let state = |parts: &[Tensor]| {
-            let all = Tensor::stack(parts, 0)?.to_dtype(xs.dtype())?;
-            if xs.rank() == 2 {
-                all.squeeze(1)
-            } else {
-                Ok(all)
-            }
-        };
         let all = |parts: &[Tensor]| Tensor::stack(parts, 0)?.to_dtype(xs.dtype());
+        let state = |parts: &[Tensor]| match xs.rank() {
+            2 => all(parts)?.squeeze(1),
+            _ => all(parts),
+        };
         let states = States {
             ys: ys.contiguous()?.to_dtype(xs.dtype())?,
             h: state(&last_h)?,
@@ -87,16 +83,11 @@ impl<K: Kind> Stack<K> {
         given: Option<&Tensor>,
         size: usize,
     ) -> Result<Tensor> {
-        let all = (self.directions.len(), input.schedule.batch, size);
+        let all = [self.directions.len(), input.schedule.batch, size];
         let device = input.given.xs.device();
-        sizes::elements(op, &[self.directions.len(), input.schedule.batch, size])?;
-        Ok(match given {
-            None => Tensor::zeros(all, self.dtype(), device)?,
-            Some(given) => {
-                check_state(op, given, &self.state_shape(input, size))?;
-                given.to_dtype(self.dtype())?.reshape(all)?
-            }
-        })
+        sizes::elements(op, &all)?;
+        let shape = self.state_shape(input, size);
+        as_rows(op, given, [&shape, &all], self.dtype(), device)
     }
 
     fn steps(

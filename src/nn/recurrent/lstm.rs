@@ -10,7 +10,7 @@ use super::layer::recurrent_layer;
 use super::stack::Stack;
 use super::state::Given;
 use super::weights::Direction;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernels::Gates;
 use crate::trace;
 
@@ -98,13 +98,9 @@ impl LSTM {
         state: Option<&LSTMState>,
     ) -> Result<(Tensor, LSTMState)> {
         trace::forward!("lstm", self.stack.name());
-        let run = || {
-            let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-            let input = (self.stack).input(Given { xs, h, c }, self.stack.axes(), lengths)?;
-            let (states, _) = self.stack.run(&input, false)?;
-            Ok((states.ys, LSTMState::new(states.h, states.c)))
-        };
-        run().map_err(|e: Error| e.at(self.stack.name().unwrap_or("LSTM")))
+        let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
+        let states = self.stack.forward("LSTM", Given { xs, h, c }, lengths)?;
+        Ok((states.ys, LSTMState::new(states.h, states.c)))
     }
 }
 

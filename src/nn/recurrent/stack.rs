@@ -240,6 +240,19 @@ impl<K: Kind> Stack<K> {
         })
     }
 
+    /// Runs all layers over all steps, and names the layer in an error.
+    pub fn forward(
+        &self,
+        kind: &str,
+        given: Given<'_>,
+        lengths: Option<&[usize]>,
+    ) -> Result<States<K::Cell>> {
+        let input = self.input(given, self.axes(), lengths);
+        let states = input.and_then(|input| self.run(&input, false));
+        let (states, _) = states.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
+        Ok(states)
+    }
+
     /// Runs all layers over the input; and if `each` is asked for, which is for one layer in one
     /// direction, c after each step, `[steps, batch, hidden]`.
     pub fn run(&self, input: &Input<'_>, each: bool) -> Result<(States<K::Cell>, K::Cell)> {
@@ -308,23 +321,5 @@ impl<K: Kind> Stack<K> {
             3 => vec![self.directions.len(), input.schedule.batch, size],
             _ => vec![self.directions.len(), size],
         }
-    }
-}
-
-impl<K: Kind<Cell = ()>> Stack<K> {
-    /// [`run`](Self::run) of a layer whose state is h alone.
-    pub fn forward_h(
-        &self,
-        kind: &str,
-        xs: &Tensor,
-        lengths: Option<&[usize]>,
-        h: Option<&Tensor>,
-    ) -> Result<(Tensor, Tensor)> {
-        let run = || -> Result<_> {
-            let input = self.input(Given { xs, h, c: None }, self.axes(), lengths)?;
-            let (states, _) = self.run(&input, false)?;
-            Ok((states.ys, states.h))
-        };
-        run().map_err(|e| e.at(self.name().unwrap_or(kind)))
     }
 }

@@ -1,6 +1,6 @@
 //! States as layers and cells are given them.
 
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 
 use crate::error::Result;
 use crate::sizes;
@@ -49,8 +49,24 @@ pub fn read_state(
     Ok(copy(Elements::of(&state).as_slice()?))
 }
 
+/// A state of that shape as a tensor of another one for candle's operations, or zeros where none is
+/// given.
+pub fn as_rows(
+    op: &'static str,
+    state: Option<&Tensor>,
+    [shape, rows]: [&[usize]; 2],
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
+    let Some(state) = state else {
+        return Ok(Tensor::zeros(rows, dtype, device)?);
+    };
+    check_state(op, state, shape)?;
+    Ok(state.to_dtype(dtype)?.reshape(rows)?)
+}
+
 /// Checks the shape of a state.
-pub fn check_state(op: &'static str, state: &Tensor, shape: &[usize]) -> Result<()> {
+fn check_state(op: &'static str, state: &Tensor, shape: &[usize]) -> Result<()> {
     if state.dims() == shape {
         Ok(())
     } else {
