@@ -109,14 +109,17 @@ where
 pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Replay>> {
     let mut replays = BTreeMap::new();
     Walk::layers(model, |path, layer| {
-        let quantized = layer.precision().is_some_and(Precision::is_reduced)
-            || layer.weight_infos().iter().any(|weight| weight.quantized);
-        if let Some(replay) = layer.replay().filter(|_| quantized) {
-            replays.insert(path.to_owned(), replay);
-        }
+        let replay = layer.replay().filter(|_| is_quantized(layer));
+        replays.extend(replay.map(|replay| (path.to_owned(), replay)));
         Ok(())
     })?;
     Ok(replays)
+}
+
+/// Whether a layer multiplies, or has a weight, in fewer bits.
+pub(super) fn is_quantized(layer: &dyn Layer) -> bool {
+    layer.precision().is_some_and(Precision::is_reduced)
+        || layer.weight_infos().iter().any(|weight| weight.quantized)
 }
 
 /// Runs a model whose layers and norms at these paths report each call to a state of their own, one

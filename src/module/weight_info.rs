@@ -147,13 +147,4 @@ impl WeightInfo {
             ..self
         }
     }
-
-    /// This weight with elements whose channels are below the normal range.
-    #[must_use]
-    pub(crate) fn with_underflowed(self, underflowed: usize) -> Self {
-        Self {
-            underflowed,
-            ..self
-        }
-    }
 }

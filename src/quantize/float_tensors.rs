@@ -8,7 +8,7 @@ use super::found_tensor::keeps_more;
 use super::hidden::BUILDER_ADVICE;
 use super::owners::Owners;
 use super::survey::Survey;
-use super::text::{human_bytes, shown};
+use super::text::{human_bytes, shown, some};
 use crate::error::{Error, Fault, Result};
 use crate::module::WeightDType;
 
@@ -124,10 +124,5 @@ pub(super) fn of_float(survey: &Survey) -> Option<String> {
 }
 
 fn listed(tensors: &[&FloatTensor]) -> Option<String> {
-    let some = tensors.iter().take(3);
-    let mut texts: Vec<_> = some.map(|tensor| tensor.to_string()).collect();
-    if tensors.len() > texts.len() {
-        texts.push(format!("and {} more", tensors.len() - texts.len()));
-    }
-    (!texts.is_empty()).then(|| format!("{}; {ADVICE}", texts.join("; ")))
+    Some(format!("{}; {ADVICE}", some(tensors)?))
 }

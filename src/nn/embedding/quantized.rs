@@ -141,10 +141,12 @@ impl Quantized {
             Rows::Weight { weight, .. } => projection::weight_info(weight, name),
             Rows::Table(table) => {
                 let dtype = WeightDType::of_quantized(table.dtype(), table.half_type());
-                WeightInfo::new(name, &table.shape(), dtype, table.bytes())
-                    .quantized(table.saturated())
-                    .with_underflowed(table.underflowed())
-                    .held_as(WeightId::of_shared(self))
+                WeightInfo {
+                    underflowed: table.underflowed(),
+                    ..WeightInfo::new(name, &table.shape(), dtype, table.bytes())
+                        .quantized(table.saturated())
+                        .held_as(WeightId::of_shared(self))
+                }
             }
         }
     }

@@ -309,8 +309,10 @@ pub(super) fn weight_info(weight: &Arc<QWeight>, name: &str) -> WeightInfo {
         Some(groups) => WeightDType::of_groups(groups.dtype),
         None => WeightDType::of_quantized(weight.dtype(), weight.half_type()),
     };
-    WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
-        .quantized(weight.saturated())
-        .with_underflowed(weight.underflowed())
-        .held_as(WeightId::of_shared(weight))
+    WeightInfo {
+        underflowed: weight.underflowed(),
+        ..WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
+            .quantized(weight.saturated())
+            .held_as(WeightId::of_shared(weight))
+    }
 }

@@ -130,31 +130,24 @@ impl Report {
     }
 
     fn fmt_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for LayerReport {
-            path,
-            saturated,
-            underflowed,
-            outcome,
-            ..
-        } in &self.layers
-        {
-            let path = shown(path);
-            let (dtype, max, least) = match outcome {
+        for layer in &self.layers {
+            let (path, saturated) = (shown(&layer.path), layer.saturated);
+            let (dtype, max, least) = match layer.outcome {
                 Outcome::Swapped {
                     to: QConfig::Half(HalfType::BFloat16),
                 } => ("bfloat16", "3.39e38", "1.2e-38"),
                 _ => ("float16", "65504", "6.1e-5"),
             };
-            if *saturated > 0 {
-                let weights = counted(*saturated, "weight");
-                let were = if *saturated == 1 { "was" } else { "were" };
+            if saturated > 0 {
+                let weights = counted(saturated, "weight");
+                let were = if saturated == 1 { "was" } else { "were" };
                 writeln!(
                     f,
                     "{path}: {weights} exceeded the {dtype} range and {were} clamped to ±{max}"
                 )?;
             }
-            if *underflowed > 0 {
-                let weights = counted(*underflowed, "weight");
+            if layer.underflowed > 0 {
+                let weights = counted(layer.underflowed, "weight");
                 writeln!(
                     f,
                     "{path}: {weights} in channels below the {dtype} range, {least}, lost \
