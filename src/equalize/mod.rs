@@ -217,21 +217,14 @@ fn finite(output: &Tensor) -> Result<Vec<f32>> {
 
 /// The maximum difference, in units of the maximum element.
 fn relative(expected: &[f32], got: &[f32]) -> f64 {
-    let greatest = expected
-        .iter()
-        .fold(f32::MIN_POSITIVE, |max, x| max.max(x.abs()));
-    let pairs = expected.iter().zip(got);
-    let by = pairs.fold(0., |max: f64, (expected, got)| {
-        let by = f64::from(expected - got).abs();
-        if by.is_nan() {
-            f64::INFINITY
-        } else {
-            max.max(by)
-        }
-    });
-    if expected.len() == got.len() {
-        by / f64::from(greatest)
-    } else {
-        f64::INFINITY
+    if expected.len() != got.len() {
+        return f64::INFINITY;
     }
+    let sizes = expected.iter().map(|x| x.abs());
+    let pairs = expected.iter().zip(got);
+    let by = pairs.map(|(expected, got)| match f64::from(expected - got).abs() {
+        by if by.is_nan() => f64::INFINITY,
+        by => by,
+    });
+    by.fold(0., f64::max) / f64::from(sizes.fold(f32::MIN_POSITIVE, f32::max))
 }

@@ -380,17 +380,13 @@ impl<'v> Walk<'v> {
 /// A walk that may replace every layer of a tree.
 pub struct WalkMut<'v> {
     path: String,
-    shared: Pointers,
+    /// The shared pointers that were visited, each the first time it was met.
+    shared: HashMap<SharedKey, Replaced>,
+    /// Whether they are of another walk, by their new addresses: the old ones are put back, and none
+    /// is visited.
+    puts_back: bool,
     changes: usize,
     visitor: &'v mut dyn VisitorMut,
-}
-
-/// The treatment of shared pointers.
-enum Pointers {
-    /// Each is visited, the first time it is met.
-    Visited(HashMap<SharedKey, Replaced>),
-    /// Those that another walk replaced are put back, by their new addresses; none is visited.
-    PutBack(HashMap<SharedKey, Replaced>),
 }
 
 /// A shared pointer that was visited: the old one, which keeps its address from being reused, and
@@ -415,13 +411,14 @@ impl<'v> WalkMut<'v> {
         root: &mut M,
         visitor: &'v mut dyn VisitorMut,
     ) -> Result<()> {
-        root.visit_mut(&mut Self::new(visitor, Pointers::Visited(HashMap::new())))
+        root.visit_mut(&mut Self::new(visitor))
     }
 
-    fn new(visitor: &'v mut dyn VisitorMut, shared: Pointers) -> Self {
+    fn new(visitor: &'v mut dyn VisitorMut) -> Self {
         Self {
             path: String::new(),
-            shared,
+            shared: HashMap::new(),
+            puts_back: false,
             changes: 0,
             visitor,
         }
@@ -472,10 +469,9 @@ impl<'v> WalkMut<'v> {
         HashMap<SharedKey, Replaced>,
     ) {
         // After a panic the tree is looked at in the second walk only, which is there to mend it.
-        let mut walk = WalkMut::new(visitor, Pointers::Visited(HashMap::new()));
+        let mut walk = WalkMut::new(visitor);
         let result = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
-        let (Pointers::Visited(pointers) | Pointers::PutBack(pointers)) = walk.shared;
-        (result, pointers)
+        (result, walk.shared)
     }
 
     fn put_back<M: Quantizable + ?Sized>(
@@ -484,8 +480,11 @@ impl<'v> WalkMut<'v> {
         pointers: HashMap<SharedKey, Replaced>,
     ) {
         let pointers = pointers.into_values();
-        let pointers = pointers.map(|replaced| (replaced.key, replaced)).collect();
-        let mut walk = WalkMut::new(undo, Pointers::PutBack(pointers));
+        let mut walk = WalkMut {
+            shared: pointers.map(|replaced| (replaced.key, replaced)).collect(),
+            puts_back: true,
+            ..WalkMut::new(undo)
+        };
         // It stops where the first walk stopped; nothing beyond was changed.
         let _ = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
     }
@@ -526,11 +525,8 @@ impl<'v> WalkMut<'v> {
     /// wherever the walk meets it again; pointers held outside the tree keep the old value.
     pub(super) fn shared<P: Pointer<Target: Clone>>(&mut self, shared: &mut P) -> Result<()> {
         let key = shared_key(shared);
-        let (replaced, put_back) = match &self.shared {
-            Pointers::Visited(visited) => (visited.get(&key).map(|r| &r.new), false),
-            Pointers::PutBack(replaced) => (replaced.get(&key).map(|r| &r.old), true),
-        };
-        if let Some(pointer) = replaced {
+        if let Some(Replaced { old, new, .. }) = self.shared.get(&key) {
+            let pointer = if self.puts_back { old } else { new };
             let pointer = pointer.downcast_ref::<P>();
             let pointer = pointer.ok_or_else(|| {
                 Error::from(Fault::InconsistentWalk {
@@ -542,7 +538,7 @@ impl<'v> WalkMut<'v> {
             *shared = pointer.clone();
             return Ok(());
         }
-        if put_back {
+        if self.puts_back {
             return Ok(());
         }
         let old = shared.clone();
@@ -552,14 +548,12 @@ impl<'v> WalkMut<'v> {
         if self.changes != before {
             *shared = P::from(copy);
         }
-        if let Pointers::Visited(visited) = &mut self.shared {
-            let replaced = Replaced {
-                old: Box::new(old),
-                new: Box::new(shared.clone()),
-                key: shared_key(shared),
-            };
-            visited.insert(key, replaced);
-        }
+        let replaced = Replaced {
+            old: Box::new(old),
+            new: Box::new(shared.clone()),
+            key: shared_key(shared),
+        };
+        self.shared.insert(key, replaced);
         Ok(())
     }
 }

@@ -148,7 +148,7 @@ fn on_single<K: Kind, T>(
     kind: &str,
     f: impl FnOnce(&Stack<K>) -> Result<T>,
 ) -> CandleResult<T> {
-    let result = if stack.is_single() {
+    let result = if stack.directions.len() == 1 {
         f(stack)
     } else {
         let what = "layer used through candle_nn::RNN";
@@ -161,8 +161,8 @@ fn on_single<K: Kind, T>(
 /// A state of zeros, `[batch, hidden_size]`.
 fn zeros<K: Kind>(stack: &Stack<K>, kind: &str, batch: usize) -> CandleResult<Tensor> {
     on_single(stack, kind, |_| Ok(()))?;
-    sizes::elements("zero_state", &[batch, stack.hidden_size()])?;
-    let shape = (batch, stack.hidden_size());
+    sizes::elements("zero_state", &[batch, stack.shape.hidden])?;
+    let shape = (batch, stack.shape.hidden);
     Tensor::zeros(shape, stack.dtype(), &stack.device())
 }
 

@@ -63,15 +63,21 @@ impl<K: Kind> Cell<K> {
     /// Checks `xs`, `[batch, input_size]` or `[input_size]`: the batch, and the shape of a state.
     fn input(&self, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
         check_input(self.directions(), xs)?;
-        let products = self.weights.shape.gates.count() * self.weights.shape.hidden;
+        let Shape {
+            gates,
+            input,
+            hidden,
+            ..
+        } = self.weights.shape;
         match *xs.dims() {
-            [batch, last] if last == self.weights.shape.input => {
-                sizes::computed("forward", &[batch, products], xs.elem_count())?;
-                Ok((batch, vec![batch, self.weights.shape.hidden]))
+            [batch, last] if last == input => {
+                let products = [batch, gates.count() * hidden];
+                sizes::computed("forward", &products, xs.elem_count())?;
+                Ok((batch, vec![batch, hidden]))
             }
-            [last] if last == self.weights.shape.input => Ok((1, vec![self.weights.shape.hidden])),
+            [last] if last == input => Ok((1, vec![hidden])),
             _ => {
-                let expected = format!("[batch, {0}] or [{0}]", self.weights.shape.input);
+                let expected = format!("[batch, {input}] or [{input}]");
                 Err(mismatch("forward", expected, xs))
             }
         }
@@ -128,12 +134,8 @@ impl<K: Kind> Cell<K> {
             h: &mut h,
             c: &mut c,
         };
-        kernels::update_state(
-            isa,
-            self.weights.shape.gates,
-            self.weights.shape.hidden,
-            step,
-        );
+        let Shape { gates, hidden, .. } = self.weights.shape;
+        kernels::update_state(isa, gates, hidden, step);
         let sources = given.tensors();
         let tensor = |values| without_gradient(from_f32_vec(values, shape, xs.dtype())?, &sources);
         Ok((tensor(h)?, K::Cell::of([], |[]| tensor(c))?))

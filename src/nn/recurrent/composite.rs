@@ -23,9 +23,9 @@ impl<K: Kind> Stack<K> {
     /// the last direction, `[steps, batch, hidden]`.
     pub(super) fn by_candle(&self, input: &Input<'_>) -> Result<(States<K::Cell>, K::Cell)> {
         let (dtype, Given { xs, h, c }) = (self.dtype(), input.given);
-        let h_0 = self.states(input, "initial state h", h, self.state_size())?;
+        let h_0 = self.states(input, "initial state h", h, self.shape.state())?;
         let c_0 = K::Cell::of([], |[]| {
-            self.states(input, "initial state c", c, self.hidden_size())
+            self.states(input, "initial state c", c, self.shape.hidden)
         })?;
         // [steps, batch, features], and 1 where a sequence is not over.
         let mut rows = match (xs.rank(), input.axes) {
@@ -44,7 +44,7 @@ impl<K: Kind> Stack<K> {
             rows = masked(masks, &rows, &rows.zeros_like()?)?;
         }
         let (mut last_h, mut last_c, mut cs) = (Vec::new(), Vec::new(), Vec::new());
-        for directions in self.layers() {
+        for directions in self.directions.chunks(self.direction_count()) {
             let mut outs = Vec::new();
             for direction in directions {
                 let h = h_0.i(last_h.len())?;

@@ -24,7 +24,7 @@ impl<K: Kind> Stack<K> {
     ) -> Result<(States<K::Cell>, K::Cell)> {
         let Given { xs, h, c } = input.given;
         let (schedule, axes) = (&input.schedule, input.axes);
-        let (state, hidden) = (self.state_size(), self.shape.hidden);
+        let (state, hidden) = (self.shape.state(), self.shape.hidden);
         let of_each = [if each { input.steps } else { 0 }, schedule.batch, hidden];
         let count = sizes::elements("forward", &of_each)?;
         let (mut c, mut cs) = if K::Cell::EXISTS {
@@ -96,7 +96,7 @@ impl<K: Kind> Stack<K> {
         [h, c]: [&mut ChunksExactMut<'_, f32>; 2],
         mut cs: &mut [f32],
     ) -> Result<Vec<f32>> {
-        let state_size = self.state_size();
+        let state_size = self.shape.state();
         let count = self.direction_count();
         let directions = &self.directions[layer * count..][..count];
         let steps = directions.iter().map(|d| schedule.rows_of_steps(d.reverse));

@@ -135,10 +135,6 @@ impl<K: Kind> Stack<K> {
         self.name.as_deref()
     }
 
-    pub fn hidden_size(&self) -> usize {
-        self.shape.hidden
-    }
-
     /// Dtype of the weights, dequantized ones being f32.
     pub fn dtype(&self) -> DType {
         self.directions.first().map_or(DType::F32, |d| d.ih.dtype())
@@ -149,15 +145,6 @@ impl<K: Kind> Stack<K> {
         let first = self.directions.first().map(|direction| &direction.ih);
         let float = first.filter(|ih| ih.qweight().is_none());
         float.map_or(Device::Cpu, |ih| ih.weight().device().clone())
-    }
-
-    /// The directions of each layer.
-    pub fn layers(&self) -> impl Iterator<Item = &[Direction]> {
-        self.directions.chunks(self.direction_count())
-    }
-
-    pub fn is_single(&self) -> bool {
-        self.directions.len() == 1
     }
 
     pub fn axes(&self) -> Axes {
@@ -172,13 +159,8 @@ impl<K: Kind> Stack<K> {
         if self.config.bidirectional { 2 } else { 1 }
     }
 
-    /// Size of the hidden state as the next step and layer see it.
-    pub fn state_size(&self) -> usize {
-        self.shape.state()
-    }
-
     pub fn output_size(&self) -> usize {
-        self.direction_count() * self.state_size()
+        self.direction_count() * self.shape.state()
     }
 
     pub fn directions(&self) -> &[Direction] {
