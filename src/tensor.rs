@@ -76,14 +76,8 @@ pub(crate) fn to_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
     let tensor = readable(tensor)?;
     let isa = kernels::active()?;
     let values = match tensor.dtype() {
-        DType::BF16 => {
-            let tensor = tensor.contiguous()?;
-            kernels::widen_bf16(isa, Elements::of(&tensor).as_slice()?)
-        }
-        DType::F16 => {
-            let tensor = tensor.contiguous()?;
-            kernels::widen_f16(isa, Elements::of(&tensor).as_slice()?)
-        }
+        DType::BF16 => kernels::widen_bf16(isa, Elements::of(&tensor.contiguous()?).as_slice()?),
+        DType::F16 => kernels::widen_f16(isa, Elements::of(&tensor.contiguous()?).as_slice()?),
         _ => return Ok(tensor.to_dtype(DType::F32)?),
     };
     Ok(Tensor::from_vec(values, tensor.shape(), &Device::Cpu)?)

@@ -55,15 +55,10 @@ impl fmt::Display for EqualizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.pairs.len() + self.left.len();
         write!(f, "{} of {total} pairs equalized", self.pairs.len())?;
-        for EqualizedPair {
-            source,
-            layers,
-            residuals,
-        } in &self.pairs
-        {
-            write!(f, "\n  {source} -> {}", layers.join(", "))?;
-            if !residuals.is_empty() {
-                write!(f, "; residual of {}", residuals.join(", "))?;
+        for pair in &self.pairs {
+            write!(f, "\n  {} -> {}", pair.source, pair.layers.join(", "))?;
+            if !pair.residuals.is_empty() {
+                write!(f, "; residual of {}", pair.residuals.join(", "))?;
             }
         }
         for Skipped { path, reason } in &self.left {

@@ -140,7 +140,7 @@ where
     let report = Arc::new(report);
     let shared = |(path, state)| (path, Arc::new(Mutex::new(Some(Ok(state)))));
     let states: Vec<_> = states.into_iter().map(shared).collect();
-    let receivers = states.iter().map(|(_, state)| {
+    let receivers = states.iter().map(|(path, state)| {
         let (state, report) = (Arc::clone(state), Arc::clone(&report));
         let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,17 +150,12 @@ where
                 *state = Some(Err(error));
             }
         });
-        receiver
+        (path.as_str(), receiver)
     });
-    let receivers: Vec<_> = receivers.collect();
-    let paths = states.iter().map(|(path, _)| path.as_str());
-    let result = tapped(model, &paths.zip(&receivers).collect(), run)?;
+    let result = tapped(model, &receivers.collect(), run)?;
     let taken = states.into_iter().filter_map(|(path, state)| {
-        let state = state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()?;
-        Some(match state {
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(match state.take()? {
             Ok(state) => Ok((path, state)),
             Err(error) => Err(Error::at(error, &path)),
         })
@@ -171,14 +166,14 @@ where
 /// Runs a model whose layers and norms report to the receivers at their paths.
 fn tapped<M, T>(
     model: &mut M,
-    receivers: &BTreeMap<&str, &Arc<Receiver>>,
+    receivers: &BTreeMap<&str, Arc<Receiver>>,
     run: impl FnOnce(&M) -> T,
 ) -> Result<T>
 where
     M: Quantizable + ?Sized,
 {
     struct Taps<'a> {
-        receivers: &'a BTreeMap<&'a str, &'a Arc<Receiver>>,
+        receivers: &'a BTreeMap<&'a str, Arc<Receiver>>,
         attached: bool,
     }
     impl Taps<'_> {

@@ -132,7 +132,10 @@ impl Embedding {
     /// The quantized table, if it is quantized and its own, not an output projection's.
     #[doc(hidden)]
     pub fn qtable(&self) -> Option<&QTable> {
-        self.quantized()?.own()
+        match &self.quantized()?.rows {
+            Rows::Table(table) => Some(table),
+            Rows::Weight { .. } => None,
+        }
     }
 
     /// [`forward`](Module::forward) with this crate's error.
@@ -165,9 +168,12 @@ impl Embedding {
         })
     }
 
-    /// The weight of an output projection that it shares with a checkpoint's other layers.
+    /// The weight of an output projection, if it was read from a checkpoint as one.
     pub(super) fn tied(&self) -> Option<&Arc<QWeight>> {
-        self.quantized()?.tied()
+        match &self.quantized()?.rows {
+            Rows::Weight { weight, multiplied } => multiplied.then_some(weight),
+            Rows::Table(_) => None,
+        }
     }
 
     fn quantized(&self) -> Option<&Arc<Quantized>> {

@@ -11,7 +11,7 @@ use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
 use crate::qconfig::QConfig;
 use crate::weight::origin::Parts;
-use crate::weight::{Origin, QTable, QWeight, Quantized as Rows, WeightCodes};
+use crate::weight::{Origin, Quantized as Rows, WeightCodes};
 
 /// A quantized table, and the tensor it dequantizes to.
 #[derive(Debug)]
@@ -48,13 +48,6 @@ impl Quantized {
             dtype,
             origin,
             dequantized: OnceLock::new(),
-        }
-    }
-
-    pub fn own(&self) -> Option<&QTable> {
-        match &self.rows {
-            Rows::Table(table) => Some(table),
-            Rows::Weight { .. } => None,
         }
     }
 
@@ -125,14 +118,6 @@ impl Quantized {
             }
             table
         })
-    }
-
-    /// The weight of an output projection, if it was read from a checkpoint as one.
-    pub fn tied(&self) -> Option<&Arc<QWeight>> {
-        match &self.rows {
-            Rows::Weight { weight, multiplied } => multiplied.then_some(weight),
-            Rows::Table(_) => None,
-        }
     }
 
     pub fn info(self: &Arc<Self>) -> WeightInfo {

@@ -1,7 +1,7 @@
 //! A report as text: totals, fields that may hold layers, float tensors in no layer, table, notes,
 //! opaque fields.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use super::fold::fold;
@@ -18,7 +18,7 @@ impl fmt::Display for Report {
         fmt_hidden(f, &self.hidden)?;
         fmt_float_tensors(f, &self.float_tensors)?;
         if !self.layers.is_empty() {
-            let rows = self.rows(f.alternate()).into_iter().map(Row::cells);
+            let rows = self.rows(f.alternate()).into_values();
             writeln!(f, "{}", table(HEADER, rows, &[1, 4, 5]))?;
         }
         self.fmt_out_of_range(f)?;
@@ -27,38 +27,28 @@ impl fmt::Display for Report {
     }
 }
 
-/// Layers that share a row of the table.
-struct Row<'a> {
-    name: String,
-    /// Each layer of the row has its kind, outcome and bytes.
-    first: &'a LayerReport,
-    count: usize,
-}
-
 const HEADER: [&str; 6] = ["layer", "", "kind", "now", "before", "after"];
 
-impl Row<'_> {
-    fn cells(self) -> [String; 6] {
-        let Self { name, first, count } = self;
-        let bytes = |bytes| match first.precision {
-            Some(_) => "-".to_owned(),
-            None => human_bytes(bytes),
-        };
-        [
-            name,
-            match count {
-                1 => String::new(),
-                count => format!("x{count}"),
-            },
-            first.kind.to_string(),
-            match (&first.outcome, first.precision) {
-                (Outcome::Swapped { .. }, Some(precision)) => precision.to_string(),
-                (outcome, _) => outcome.to_string(),
-            },
-            bytes(count * first.bytes_before),
-            bytes(count * first.bytes_after),
-        ]
-    }
+/// The row of so many layers, each of which has the kind, outcome and bytes of the first.
+fn cells(name: String, first: &LayerReport, count: usize) -> [String; 6] {
+    let bytes = |bytes| match first.precision {
+        Some(_) => "-".to_owned(),
+        None => human_bytes(bytes),
+    };
+    [
+        name,
+        match count {
+            1 => String::new(),
+            count => format!("x{count}"),
+        },
+        first.kind.to_string(),
+        match (&first.outcome, first.precision) {
+            (Outcome::Swapped { .. }, Some(precision)) => precision.to_string(),
+            (outcome, _) => outcome.to_string(),
+        },
+        bytes(count * first.bytes_before),
+        bytes(count * first.bytes_after),
+    ]
 }
 
 impl Report {
@@ -101,8 +91,9 @@ impl Report {
         }
     }
 
-    /// One row for each layer, or for all layers that differ in nothing but their paths.
-    fn rows(&self, each: bool) -> Vec<Row<'_>> {
+    /// One row for each layer, or for all layers that differ in nothing but their paths, by the
+    /// index of the first.
+    fn rows(&self, each: bool) -> BTreeMap<usize, [String; 6]> {
         let mut groups: Vec<Vec<(usize, &LayerReport)>> = Vec::new();
         for layer in self.layers.iter().enumerate() {
             let group = groups.iter_mut().find(|g| !each && alike(g[0].1, layer.1));
@@ -111,22 +102,16 @@ impl Report {
                 None => groups.push(vec![layer]),
             }
         }
-        let mut rows = Vec::new();
+        let mut rows = BTreeMap::new();
         for group in groups {
             for folded in fold(group.iter().map(|(_, layer)| layer.path.as_str())) {
                 let (index, first) = group[folded.first];
                 let path = shown(&folded.text).to_owned();
                 let names: Vec<_> = [path].into_iter().chain(other_names(first, each)).collect();
-                let row = Row {
-                    name: names.join(" = "),
-                    first,
-                    count: folded.count,
-                };
-                rows.push((index, row));
+                rows.insert(index, cells(names.join(" = "), first, folded.count));
             }
         }
-        rows.sort_by_key(|(index, _)| *index);
-        rows.into_iter().map(|(_, row)| row).collect()
+        rows
     }
 
     fn fmt_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
