@@ -245,15 +245,4 @@ mod tests {
         );
         Ok(())
     }
-
-    #[test]
-    fn other_dtypes_are_refused() -> Result<()> {
-        let tensor = Tensor::zeros(3, DType::U32, &Device::Cpu)?;
-        let message = as_f32(&tensor, "forward").unwrap_err().to_string();
-        assert!(
-            message.contains("forward") && message.contains("U32"),
-            "{message}"
-        );
-        Ok(())
-    }
 }

@@ -366,14 +366,4 @@ mod tests {
             assert_eq!(histogram.quantization_error(start, end), expected);
         }
     }
-
-    #[test]
-    fn a_middle_on_a_bound_goes_right() {
-        let histogram = Histogram {
-            counts: vec![16.; 2],
-            min: 0.,
-            max: 64.,
-        };
-        assert_eq!(histogram.spread(-31., 97.), [16.; 2]);
-    }
 }

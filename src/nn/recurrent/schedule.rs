@@ -182,11 +182,6 @@ mod tests {
         (order, active)
     }
 
-    /// Numbers that are all different, none of them 0.
-    fn numbers(len: usize) -> Vec<f32> {
-        (1..=len).map(|i| i as f32).collect()
-    }
-
     const CASES: [(usize, &[usize]); 9] = [
         (0, &[]),
         (0, &[0, 0]),
@@ -225,6 +220,11 @@ mod tests {
                     mask[step * batch + sequence] = 1;
                 }
                 assert_eq!(schedule.mask(), (!whole).then_some(mask), "{of}");
+                // Nothing is copied where all is in place.
+                for axes in [Axes::StepsFirst, Axes::BatchFirst] {
+                    let in_place = axes == Axes::StepsFirst || batch <= 1 || steps <= 1;
+                    assert_eq!(schedule.is_packed(axes), whole && in_place, "{of}");
+                }
                 let row = |step| active.partition_point(|[of_row, _]| *of_row < step);
                 let mut rows: Vec<_> = (0..steps).map(|step| row(step)..row(step + 1)).collect();
                 assert_eq!(schedule.rows_of_steps(false), rows, "{of}");
@@ -234,50 +234,6 @@ mod tests {
         }
         // Without sequences there are no steps.
         assert!(Schedule::new(usize::MAX / 2, 0, None)?.steps.is_empty());
-        Ok(())
-    }
-
-    #[test]
-    fn what_is_packed_is_unpacked_where_it_was() -> Result<()> {
-        for (steps, lengths) in CASES {
-            let batch = lengths.len();
-            let schedule = Schedule::new(steps, batch, Some(lengths))?;
-            let (order, active) = plain(steps, lengths);
-            let whole = lengths.iter().all(|length| *length == steps);
-            for width in [0, 1, 3] {
-                let of = format!("{steps} {lengths:?} {width}");
-                let xs = numbers(steps * batch * width);
-                for axes in [Axes::StepsFirst, Axes::BatchFirst] {
-                    let place = |[step, sequence]: &[usize; 2]| match axes {
-                        Axes::StepsFirst => step * batch + sequence,
-                        Axes::BatchFirst => sequence * steps + step,
-                    };
-                    let (mut packed, mut zeros) = (Vec::new(), vec![0.; xs.len()]);
-                    for at in active.iter().map(|row| place(row) * width) {
-                        packed.extend_from_slice(&xs[at..at + width]);
-                        zeros[at..at + width].copy_from_slice(&xs[at..at + width]);
-                    }
-                    let got = schedule.pack(&xs, width, axes);
-                    assert_eq!(*got, packed, "{of}");
-                    // Nothing is copied where all is in place.
-                    let in_place = axes == Axes::StepsFirst || batch <= 1 || steps <= 1;
-                    let borrowed = matches!(got, Cow::Borrowed(_));
-                    assert_eq!(borrowed, whole && in_place, "{of}");
-                    assert_eq!(schedule.unpack(packed, width, axes), zeros, "{of}");
-                }
-                // Two layers of states.
-                let states = numbers(2 * batch * width);
-                let mut sorted = Vec::new();
-                for (layer, sequence) in
-                    (0..2).flat_map(|layer| order.iter().map(move |s| (layer, s)))
-                {
-                    sorted
-                        .extend_from_slice(&states[(layer * batch + sequence) * width..][..width]);
-                }
-                assert_eq!(schedule.sort(&states, width), sorted, "{of}");
-                assert_eq!(schedule.restore(sorted, width), states, "{of}");
-            }
-        }
         Ok(())
     }
 
