@@ -134,9 +134,8 @@ impl Probed {
             None => {
                 let layers = pair.layers.iter().filter_map(|path| place(path));
                 let calls = layers.flat_map(|layer| &layer.calls);
-                calls
-                    .filter_map(|call| call.input_tensors.first())
-                    .collect()
+                let inputs = calls.filter_map(|call| call.input_tensors.first());
+                inputs.collect()
             }
         };
         let matrices = tensors.into_iter().map(|tensor| {

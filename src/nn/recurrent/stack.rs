@@ -205,10 +205,8 @@ impl<K: Kind> Stack<K> {
                 return Err(mismatch("forward", expected, xs));
             }
         };
-        for width in [
-            self.shape.gates.count() * self.shape.hidden,
-            self.output_size(),
-        ] {
+        let products = self.shape.gates.count() * self.shape.hidden;
+        for width in [products, self.output_size()] {
             // Each sequence has a state, each step a schedule.
             let computed = [steps.max(1), batch, width.max(1)];
             sizes::computed("forward", &computed, xs.elem_count())?;
