@@ -11,7 +11,7 @@ pub(crate) use candle_dynquant_kernels::*;
 pub use candle_dynquant_kernels::{InputFactor, Isa};
 
 use crate::error::{self, Error, Fault};
-use crate::words::{unknown_name, words};
+use crate::words::{converted, unknown_name, words};
 
 /// An activation function, under PyTorch's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +31,9 @@ pub enum FusedActivation {
     Sigmoid,
 }
 
-impl From<FusedActivation> for candle_dynquant_kernels::Activation {
-    fn from(activation: FusedActivation) -> Self {
-        match activation {
-            FusedActivation::Relu => Self::Relu,
-            FusedActivation::Gelu => Self::Gelu,
-            FusedActivation::GeluTanh => Self::GeluTanh,
-            FusedActivation::Silu => Self::Silu,
-            FusedActivation::Tanh => Self::Tanh,
-            FusedActivation::Sigmoid => Self::Sigmoid,
-        }
-    }
-}
+converted!(FusedActivation => candle_dynquant_kernels::Activation {
+    Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid
+});
 
 /// The precision of the factors that attention multiplies: queries by keys, weights by values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,32 +59,19 @@ impl Precision {
     }
 }
 
-impl From<Precision> for candle_dynquant_kernels::Precision {
-    fn from(precision: Precision) -> Self {
-        match precision {
-            Precision::Float32 => Self::Float32,
-            Precision::BFloat16 => Self::BFloat16,
-            Precision::Int8 => Self::Int8,
-        }
-    }
-}
+converted!(Precision => candle_dynquant_kernels::Precision { Float32, BFloat16, Int8 });
 
 impl From<candle_dynquant_kernels::Error> for Error {
     fn from(error: candle_dynquant_kernels::Error) -> Self {
-        match error {
-            candle_dynquant_kernels::Error::NonFiniteWeight { index, value } => {
-                Error::from(Fault::NonFiniteWeight { index, value })
+        use candle_dynquant_kernels::Error as Of;
+        Self::from(match error {
+            Of::NonFiniteWeight { index, value } => Fault::NonFiniteWeight { index, value },
+            Of::AccumulatorOverflow { channel, got } => Fault::AccumulatorOverflow { channel, got },
+            Of::UnknownIsa { got, expected } => {
+                return unknown_name("instruction set in DYNQUANT_ISA", &got, expected);
             }
-            candle_dynquant_kernels::Error::AccumulatorOverflow { channel, got } => {
-                Error::from(Fault::AccumulatorOverflow { channel, got })
-            }
-            candle_dynquant_kernels::Error::UnknownIsa { got, expected } => {
-                unknown_name("instruction set in DYNQUANT_ISA", &got, expected)
-            }
-            candle_dynquant_kernels::Error::UnavailableIsa { got, expected } => {
-                Error::from(Fault::UnavailableIsa { got, expected })
-            }
-        }
+            Of::UnavailableIsa { got, expected } => Fault::UnavailableIsa { got, expected },
+        })
     }
 }
 

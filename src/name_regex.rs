@@ -53,13 +53,16 @@ impl NameRegex {
     }
 
     pub fn compiled(&self) -> Result<&Regex> {
-        self.compiled.as_ref().map_err(|message| {
-            Error::from(Fault::InvalidRegex {
-                pattern: brief(&self.pattern, 200),
-                message: brief(reason(message), MESSAGE),
-            })
-        })
+        let compiled = self.compiled.as_ref();
+        compiled.map_err(|message| invalid(&self.pattern, message))
     }
+}
+
+fn invalid(pattern: &str, message: &str) -> Error {
+    Error::from(Fault::InvalidRegex {
+        pattern: brief(pattern, 200),
+        message: brief(reason(message), MESSAGE),
+    })
 }
 
 /// Characters of an error's message.
@@ -109,12 +112,8 @@ impl NameRegexes {
         let mut builder = RegexSetBuilder::new(anchored);
         builder.size_limit(MAX_COUNT * MAX_COMPILED);
         builder.dfa_size_limit(MAX_SET_CACHED);
-        let set = builder.build().map_err(|e| {
-            Error::from(Fault::InvalidRegex {
-                pattern: brief(&patterns.join("|"), 200),
-                message: brief(reason(&e.to_string()), MESSAGE),
-            })
-        });
+        let set = builder.build();
+        let set = set.map_err(|e| invalid(&patterns.join("|"), &e.to_string()));
         set.map(Self)
     }
 

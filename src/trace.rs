@@ -6,14 +6,11 @@
 /// Traces the rest of the block as the forward call of a layer, by candle-transformers' name for
 /// its kind, or as an operation, which has no name of its own.
 macro_rules! forward {
-    ($kind:literal) => {
-        #[cfg(feature = "tracing")]
-        let _span = tracing::trace_span!(target: "candle_dynquant::forward", $kind).entered();
-    };
-    ($kind:literal, $name:expr) => {
+    ($kind:literal $(, $name:expr)?) => {
         #[cfg(feature = "tracing")]
         let _span =
-            tracing::trace_span!(target: "candle_dynquant::forward", $kind, layer = $name).entered();
+            tracing::trace_span!(target: "candle_dynquant::forward", $kind $(, layer = $name)?)
+                .entered();
     };
 }
 

@@ -100,7 +100,21 @@ macro_rules! serde_as_word {
     };
 }
 
-pub(crate) use {serde_as_word, words};
+/// An enum as another one that has variants of the same names.
+macro_rules! converted {
+    ($from:ty => $to:ty { $($variant:ident $(($value:ident))?),+ }) => {
+        impl From<$from> for $to {
+            fn from(from: $from) -> Self {
+                type Own = $from;
+                match from {
+                    $(Own::$variant $(($value))? => Self::$variant $(($value))?),+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {converted, serde_as_word, words};
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use regex::Captures;
 
 use super::config::Equalization;
 use super::factors::column_maxima;
-use super::report::{EqualizedPair, Unfoldable};
+use super::report::EqualizedPair;
 use crate::error::{Error, Fault, Result};
 use crate::inspect::gathered;
 use crate::module::{AnyNorm, Layer, LayerKind, MemoryId, Quantizable, Visitor, Walk, WeightId};
@@ -134,9 +134,8 @@ impl Probed {
             None => {
                 let layers = pair.layers.iter().filter_map(|path| place(path));
                 let calls = layers.flat_map(|layer| &layer.calls);
-                calls
-                    .filter_map(|call| call.input_tensors.first())
-                    .collect()
+                let inputs = calls.filter_map(|call| call.input_tensors.first());
+                inputs.collect()
             }
         };
         let matrices = tensors.into_iter().map(|tensor| {
@@ -161,11 +160,8 @@ impl Probed {
             if layers.iter().all(|place| place.is_norm) {
                 continue;
             }
-            let residuals = self.readers(&outputs, 1);
-            let residuals: Vec<_> = residuals
-                .into_iter()
-                .filter(|place| place.is_norm)
-                .collect();
+            let mut residuals = self.readers(&outputs, 1);
+            residuals.retain(|place| place.is_norm);
             let fault = (self.missed(source, &unused))
                 .or_else(|| self.fault(&layers, &residuals, &outputs, named.is_empty()));
             match fault {
@@ -186,7 +182,7 @@ impl Probed {
         config: &Equalization,
         rank: usize,
         known: &BTreeSet<String>,
-    ) -> Result<Vec<(EqualizedPair, Option<Unfoldable>)>> {
+    ) -> Result<Vec<(EqualizedPair, Option<String>)>> {
         let unused = self.unused(config)?;
         let norms = self.places.iter().filter(|place| place.is_norm);
         let calls = norms.flat_map(|place| &place.calls);
@@ -230,43 +226,40 @@ impl Probed {
     fn unused(&self, config: &Equalization) -> Result<Vec<&Place>> {
         let mut all = Vec::new();
         for pattern in &config.unused {
-            let regex = NameRegex::whole(pattern);
-            let regex = regex.compiled()?;
-            let before = all.len();
-            all.extend(
-                self.places
-                    .iter()
-                    .filter(|place| regex.is_match(&place.path)),
-            );
-            if all.len() == before {
-                return Err(unmatched(pattern, "the path of a layer"));
-            }
+            all.extend(self.matching(pattern, |_| true)?);
+        }
+        Ok(all)
+    }
+
+    /// Some of those whose paths a regex matches as a whole, of which there is one at least.
+    fn matching(&self, pattern: &str, of: impl Fn(&Place) -> bool) -> Result<Vec<&Place>> {
+        let regex = NameRegex::whole(pattern);
+        let regex = regex.compiled()?;
+        let all = self.places.iter();
+        let all = all.filter(|place| regex.is_match(&place.path) && of(place));
+        let all: Vec<_> = all.collect();
+        if all.is_empty() {
+            return Err(unmatched(pattern, "the path of a layer"));
         }
         Ok(all)
     }
 
     /// Those with a call whose input of that index is one of these outputs.
     fn readers(&self, outputs: &BTreeSet<MemoryId>, index: usize) -> Vec<&Place> {
-        let reads = |call: &Call| {
-            call.inputs
-                .get(index)
-                .is_some_and(|it| outputs.contains(it))
-        };
-        let readers = self.places.iter();
-        readers
-            .filter(|place| place.calls.iter().any(reads))
-            .collect()
+        let is_output = |input: &MemoryId| outputs.contains(input);
+        let reads = |call: &Call| call.inputs.get(index).is_some_and(is_output);
+        let reads = |place: &&Place| place.calls.iter().any(reads);
+        self.places.iter().filter(reads).collect()
     }
 
-    /// A place that may read the source, but was not called.
-    fn missed(&self, source: &Place, unused: &[&Place]) -> Option<Unfoldable> {
+    /// That a place may read the source, but was not called.
+    fn missed(&self, source: &Place, unused: &[&Place]) -> Option<String> {
         let may_read =
             |place: &&Place| place.sizes.iter().any(|size| source.divides == Some(*size));
         let is_unused = |place: &&Place| unused.iter().any(|other| other.path == place.path);
         let missed = self.places.iter().filter(|place| place.calls.is_empty());
         let mut missed = missed.filter(may_read).filter(|place| !is_unused(place));
-        let layer = missed.next()?.path.clone();
-        Some(Unfoldable::NotCalled { layer })
+        Some(format!("the probe does not reach {}", missed.next()?.path))
     }
 
     /// Why the output cannot be divided for these readers. Of layers that a user names it is not
@@ -277,36 +270,34 @@ impl Probed {
         residuals: &[&Place],
         outputs: &BTreeSet<MemoryId>,
         seen: bool,
-    ) -> Option<Unfoldable> {
+    ) -> Option<String> {
         let only = |place: &Place, index: usize| {
             let mut inputs = place.calls.iter().map(|call| call.inputs.get(index));
             inputs.all(|input| input.is_some_and(|input| outputs.contains(input)))
         };
-        let path = |place: &Place| place.path.clone();
+        let reads_others = |place: &Place| format!("{} reads other tensors too", place.path);
         for place in layers {
-            let layer = path(place);
             if place.is_norm || !place.folds {
-                return Some(Unfoldable::NotLinear { layer });
+                let layer = &place.path;
+                return Some(format!("read by {layer}, which is no float Linear"));
             }
             if seen && !only(place, 0) {
-                return Some(Unfoldable::ReadsOthers { layer });
+                return Some(reads_others(place));
             }
             if let Some(tied) = self.tied(place) {
                 return Some(tied);
             }
         }
         let others = residuals.iter().find(|place| !only(place, 1));
-        others.map(|place| Unfoldable::ReadsOthers { layer: path(place) })
+        others.map(|place| reads_others(place))
     }
 
-    /// Whether another layer has the weight.
-    fn tied(&self, place: &Place) -> Option<Unfoldable> {
+    /// That another layer has the weight, which would be held twice.
+    fn tied(&self, place: &Place) -> Option<String> {
         let has = |weight: &WeightId| place.weights.contains(weight);
         let holders = self.places.iter();
         let holders = holders.filter(|other| other.weights.iter().any(has));
-        (holders.count() > 1).then(|| Unfoldable::Tied {
-            layer: place.path.clone(),
-        })
+        (holders.count() > 1).then(|| format!("{} shares its weight", place.path))
     }
 
     /// The layers that the config names for each source.
@@ -320,17 +311,7 @@ impl Probed {
                 let Some(groups) = sources.captures(&place.path) else {
                     continue;
                 };
-                let pattern = expand(layers, &groups);
-                let layers = NameRegex::whole(&pattern);
-                let layers = layers.compiled()?;
-                let layers = self
-                    .places
-                    .iter()
-                    .filter(|place| layers.is_match(&place.path));
-                let layers: Vec<_> = layers.filter(|place| !place.is_norm).collect();
-                if layers.is_empty() {
-                    return Err(unmatched(&pattern, "the path of a layer"));
-                }
+                let layers = self.matching(&expand(layers, &groups), |place| !place.is_norm)?;
                 named.insert(place.path.as_str(), layers);
             }
             if named.len() == before {

@@ -20,7 +20,6 @@ use crate::quantize::Skipped;
 use crate::tensor::to_f32_vec;
 use find::Probed;
 use fold::{Fold, fold};
-use report::Unfoldable;
 
 /// Difference of the float model's output up to which a pair is kept, in units of its maximum
 /// element.
@@ -120,8 +119,7 @@ where
         for pair in found.pairs {
             let path = pair.source.clone();
             if let Some(by) = folding.change(vec![pair])? {
-                let left = Skipped::new(path, Unfoldable::ChangesOutput { by });
-                folding.report.left.push(left);
+                folding.report.left.push(Skipped::new(path, changes(by)));
             }
         }
     }
@@ -162,8 +160,7 @@ where
             }
             for pairs in kinds.into_values() {
                 if let Some(by) = self.change(pairs.clone())? {
-                    let fault = Unfoldable::ChangesOutput { by };
-                    left.extend(pairs.into_iter().map(|pair| (pair, fault.clone())));
+                    left.extend(pairs.into_iter().map(|pair| (pair, changes(by))));
                 }
             }
         }
@@ -198,6 +195,11 @@ where
     }
 }
 
+/// Why pairs are left that change the output, in units of the maximum element.
+fn changes(by: f64) -> String {
+    format!("would change the output by {by:.1e}")
+}
+
 /// The output of the probe.
 fn finite(output: &Tensor) -> Result<Vec<f32>> {
     let values = to_f32_vec(output, "probe")?;
@@ -215,21 +217,14 @@ fn finite(output: &Tensor) -> Result<Vec<f32>> {
 
 /// The maximum difference, in units of the maximum element.
 fn relative(expected: &[f32], got: &[f32]) -> f64 {
-    let greatest = expected
-        .iter()
-        .fold(f32::MIN_POSITIVE, |max, x| max.max(x.abs()));
-    let pairs = expected.iter().zip(got);
-    let by = pairs.fold(0., |max: f64, (expected, got)| {
-        let by = f64::from(expected - got).abs();
-        if by.is_nan() {
-            f64::INFINITY
-        } else {
-            max.max(by)
-        }
-    });
-    if expected.len() == got.len() {
-        by / f64::from(greatest)
-    } else {
-        f64::INFINITY
+    if expected.len() != got.len() {
+        return f64::INFINITY;
     }
+    let sizes = expected.iter().map(|x| x.abs());
+    let pairs = expected.iter().zip(got);
+    let by = pairs.map(|(expected, got)| match f64::from(expected - got).abs() {
+        by if by.is_nan() => f64::INFINITY,
+        by => by,
+    });
+    by.fold(0., f64::max) / f64::from(sizes.fold(f32::MIN_POSITIVE, f32::max))
 }

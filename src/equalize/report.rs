@@ -33,36 +33,6 @@ impl EqualizedPair {
     }
 }
 
-/// Why factors cannot be folded into a norm, or a layer, and its readers.
-#[derive(Clone)]
-pub(super) enum Unfoldable {
-    /// This layer was not called on the probe: it may be a reader.
-    NotCalled { layer: String },
-    /// This layer is a reader, and no float `Linear`.
-    NotLinear { layer: String },
-    /// This layer reads other tensors as well.
-    ReadsOthers { layer: String },
-    /// This layer shares its weight with another, which would be held twice.
-    Tied { layer: String },
-    /// The output of the float model is another.
-    ChangesOutput {
-        /// In units of the maximum element.
-        by: f64,
-    },
-}
-
-impl fmt::Display for Unfoldable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotCalled { layer } => write!(f, "the probe does not reach {layer}"),
-            Self::NotLinear { layer } => write!(f, "read by {layer}, which is no float Linear"),
-            Self::ReadsOthers { layer } => write!(f, "{layer} reads other tensors too"),
-            Self::Tied { layer } => write!(f, "{layer} shares its weight"),
-            Self::ChangesOutput { by } => write!(f, "would change the output by {by:.1e}"),
-        }
-    }
-}
-
 /// The outcome of [`equalize`](super::equalize). Norms that no layer multiplies are not listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -85,15 +55,10 @@ impl fmt::Display for EqualizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.pairs.len() + self.left.len();
         write!(f, "{} of {total} pairs equalized", self.pairs.len())?;
-        for EqualizedPair {
-            source,
-            layers,
-            residuals,
-        } in &self.pairs
-        {
-            write!(f, "\n  {source} -> {}", layers.join(", "))?;
-            if !residuals.is_empty() {
-                write!(f, "; residual of {}", residuals.join(", "))?;
+        for pair in &self.pairs {
+            write!(f, "\n  {} -> {}", pair.source, pair.layers.join(", "))?;
+            if !pair.residuals.is_empty() {
+                write!(f, "; residual of {}", pair.residuals.join(", "))?;
             }
         }
         for Skipped { path, reason } in &self.left {

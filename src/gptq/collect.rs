@@ -1,5 +1,7 @@
 //! The inputs of some layers, as sums of their products, from a run of the model with taps.
 
+use std::collections::BTreeMap;
+
 use candle_core::Tensor;
 
 use crate::error::{Error, Result};
@@ -19,7 +21,7 @@ pub(super) struct Place {
 
 /// The inputs that a layer was called with.
 pub(super) struct Inputs {
-    k: usize,
+    pub place: Place,
     pub products: InputProducts,
     pub rows: usize,
     /// Whether the weight could multiply all that was reported.
@@ -28,7 +30,7 @@ pub(super) struct Inputs {
 
 impl Inputs {
     fn add(&mut self, isa: Isa, inputs: &[&Tensor]) -> Result<()> {
-        let k = self.k;
+        let k = self.place.k;
         let Some(xs) = inputs.first().filter(|xs| xs.dims().last() == Some(&k)) else {
             self.fits = false;
             return Ok(());
@@ -46,27 +48,27 @@ impl Inputs {
     }
 }
 
-/// Runs the model: the inputs of each place, in their order.
+/// Runs the model: the inputs of each place, by path.
 pub(super) fn collect<M, T>(
     model: &mut M,
     isa: Isa,
-    places: &[Place],
+    places: Vec<Place>,
     run: impl FnOnce(&M) -> candle_core::Result<T>,
-) -> Result<Vec<Inputs>>
+) -> Result<BTreeMap<String, Inputs>>
 where
     M: Quantizable + ?Sized,
 {
-    let states = places.iter().map(|place| {
+    let states = places.into_iter().map(|place| {
         let inputs = Inputs {
-            k: place.k,
             products: InputProducts::new(place.k),
+            place,
             rows: 0,
             fits: true,
         };
-        (place.path.clone(), inputs)
+        (inputs.place.path.clone(), inputs)
     });
     let add = move |own: &mut Inputs, inputs: &[&Tensor], _: &Tensor| own.add(isa, inputs);
     let (result, inputs) = gathered(model, states.collect(), add, run)?;
     result?;
-    Ok(inputs.into_iter().map(|(_, inputs)| inputs).collect())
+    Ok(inputs.into_iter().collect())
 }

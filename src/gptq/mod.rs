@@ -19,7 +19,7 @@ use crate::quantize::survey::{Found, Survey};
 use crate::quantize::swap::Replacements;
 use crate::quantize::{Skipped, quantize_made};
 use collect::{Inputs, Place, collect};
-use report::RoundedReason;
+use report::{KIND, NOT_CALLED};
 
 /// Quantizes a model in place as [`quantize_dynamic`](crate::quantize_dynamic) does, layers in
 /// groups with smaller errors on inputs like those that `run` gives it.
@@ -96,11 +96,8 @@ where
         let mut is_reached = places.is_empty();
         while !places.is_empty() {
             let rest = places.split_off(at_once(&places, config.memory));
-            let inputs = collect(model, made.isa, &places, &mut run)?;
-            is_reached |= inputs.iter().any(|inputs| inputs.rows > 0 || !inputs.fits);
-            made.inputs = (places.into_iter().zip(inputs))
-                .map(|(place, inputs)| (place.path, (place.qconfig, inputs)))
-                .collect();
+            made.inputs = collect(model, made.isa, places, &mut run)?;
+            is_reached |= made.inputs.values().any(|own| own.rows > 0 || !own.fits);
             Walk::over(model, &mut made)?;
             runs += 1;
             places = rest;
@@ -141,7 +138,7 @@ fn places(
                 k,
                 qconfig: qconfig.clone(),
             }),
-            None => rounded.push(Skipped::new(path, RoundedReason::Kind)),
+            None => rounded.push(Skipped::new(path, KIND)),
         }
     }
     if places.is_empty() && rounded.is_empty() {
@@ -174,7 +171,7 @@ fn at_once(places: &[Place], memory: usize) -> usize {
 struct Made {
     isa: Isa,
     damping: f64,
-    inputs: BTreeMap<String, (QConfig, Inputs)>,
+    inputs: BTreeMap<String, Inputs>,
     layers: Replacements,
     fed_back: BTreeMap<String, usize>,
     rounded: Vec<Skipped>,
@@ -182,17 +179,13 @@ struct Made {
 
 impl Visitor for Made {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-        let Some((qconfig, inputs)) = self.inputs.remove(path) else {
+        let Some(inputs) = self.inputs.remove(path) else {
             return Ok(());
         };
         let (path, rows) = (path.to_owned(), inputs.rows);
         let mut round = |path, reason| self.rounded.push(Skipped::new(path, reason));
-        if !inputs.fits {
-            round(path, RoundedReason::Kind);
-            return Ok(());
-        }
-        if rows == 0 {
-            round(path, RoundedReason::NotCalled);
+        if !inputs.fits || rows == 0 {
+            round(path, if inputs.fits { NOT_CALLED } else { KIND });
             return Ok(());
         }
         let factor = inputs.products.factor(self.isa, self.damping);
@@ -203,8 +196,8 @@ impl Visitor for Made {
                 self.damping,
             )
         })?;
-        match layer.quantize_for_boxed(&qconfig, &factor)? {
-            None => round(path, RoundedReason::Kind),
+        match layer.quantize_for_boxed(&inputs.place.qconfig, &factor)? {
+            None => round(path, KIND),
             Some(quantized) => {
                 self.layers.insert(path.clone(), quantized);
                 self.fed_back.insert(path, rows);

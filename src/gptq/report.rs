@@ -7,24 +7,11 @@ use serde::Serialize;
 
 use crate::quantize::{Report, Skipped};
 
-/// Why a layer in groups was rounded without its inputs.
-#[derive(Clone, Copy)]
-pub(super) enum RoundedReason {
-    /// It was not called, or reports no calls.
-    NotCalled,
-    /// It has no form for given inputs: an embedding, a recurrent layer, or one of a user's own
-    /// without [`Layer::quantize_for`](crate::Layer::quantize_for).
-    Kind,
-}
-
-impl fmt::Display for RoundedReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotCalled => "the run does not reach it",
-            Self::Kind => "its kind has no form for given inputs",
-        })
-    }
-}
+/// Why a layer is rounded that was not called, or reports no calls.
+pub(super) const NOT_CALLED: &str = "the run does not reach it";
+/// Why an embedding is rounded, a recurrent layer, or one of a user's own without
+/// [`Layer::quantize_for`](crate::Layer::quantize_for).
+pub(super) const KIND: &str = "its kind has no form for given inputs";
 
 /// The outcome of [`gptq`](super::gptq()).
 #[derive(Clone, Debug, Serialize)]

@@ -96,41 +96,43 @@ pub struct ActivationInspection {
 /// Gathers what an [`ActivationInspection`] says.
 pub(super) struct Activations {
     config: Option<DynamicConfig>,
-    min: f32,
-    max: f32,
-    is_empty: bool,
     used: [bool; CODES],
-    histogram: Histogram,
+    /// `None` if nothing was added.
+    seen: Option<ActivationInspection>,
 }
 
 impl Activations {
     pub fn new(config: Option<DynamicConfig>) -> Self {
         Self {
             config,
-            min: f32::INFINITY,
-            max: f32::NEG_INFINITY,
-            is_empty: true,
             used: [false; CODES],
-            histogram: Histogram::default(),
+            seen: None,
         }
     }
 
     /// Adds the input of a call.
     pub fn add(&mut self, input: &Tensor) -> Result<()> {
         let values = to_f32_vec(input, "activations")?;
+        if values.is_empty() {
+            return Ok(());
+        }
         let (min, max) = range(&values);
-        (self.min, self.max) = (self.min.min(min), self.max.max(max));
-        self.is_empty &= values.is_empty();
-        self.histogram.add(&values);
+        let seen = self.seen.get_or_insert_with(|| ActivationInspection {
+            min,
+            max,
+            clipped: self.config.map(|_| 0.),
+            unused_codes: None,
+            histogram: Histogram::default(),
+        });
+        (seen.min, seen.max) = (seen.min.min(min), seen.max.max(max));
+        seen.histogram.add(&values);
         if let Some(config) = self.config {
-            let columns = input.dims().last().copied().unwrap_or(1);
-            match config.granularity {
-                Granularity::PerTensor => self.quantize(config, &values),
-                Granularity::PerRow => {
-                    for row in values.chunks(columns.max(1)) {
-                        self.quantize(config, row);
-                    }
-                }
+            let columns = match config.granularity {
+                Granularity::PerTensor => values.len(),
+                Granularity::PerRow => input.dims().last().copied().unwrap_or(1),
+            };
+            for values in values.chunks(columns) {
+                self.quantize(config, values);
             }
         }
         Ok(())
@@ -164,13 +166,12 @@ impl Activations {
 
     /// `None` if nothing was added.
     pub fn finish(&self) -> Option<ActivationInspection> {
-        let dynamic = self.config.is_some();
-        (!self.is_empty).then(|| ActivationInspection {
-            min: self.min,
-            max: self.max,
-            clipped: dynamic.then_some(0.),
-            unused_codes: dynamic.then(|| unused(&self.used, self.top() as usize + 1)),
-            histogram: self.histogram.clone(),
+        let unused = |_| unused(&self.used, self.top() as usize + 1);
+        let unused_codes = self.config.map(unused);
+        let seen = self.seen.clone()?;
+        Some(ActivationInspection {
+            unused_codes,
+            ..seen
         })
     }
 }

@@ -71,20 +71,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_grows_and_no_value_is_lost() {
-        let (mut steps, mut at_once) = (Histogram::default(), Histogram::default());
-        let values: Vec<f32> = (-300..300).map(|i| i as f32 * 0.37).collect();
-        for value in &values {
-            steps.add(&[*value]);
-        }
-        at_once.add(&values);
-        assert_eq!(steps, at_once);
-        assert_eq!((steps.bound, steps.counts.iter().sum::<u64>()), (128., 600));
-        let bins = steps.bins();
-        assert_eq!((bins[0].0, bins[bins.len() - 1].0), (-111., 111.));
-    }
-
-    #[test]
     fn the_extremes_are_counted_and_what_is_not_finite_is_not() {
         let mut histogram = Histogram::default();
         histogram.add(&[

@@ -42,36 +42,21 @@ pub fn observe<M, T>(
 where
     M: Quantizable + ?Sized,
 {
-    /// The sums of one layer: they are in the order of the calls, the errors the first.
-    type Sums = Mutex<Result<Option<Deviation>>>;
-
-    let compare = |(path, other): (String, Replay)| {
-        let sums = Arc::new(Sums::new(Ok(None)));
-        let own = Arc::clone(&sums);
-        let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
-            let mut one = Deviation::default();
-            let compared = other(inputs).and_then(|other| one.add(output, &other));
-            let mut sums = own.lock().unwrap_or_else(PoisonError::into_inner);
-            match (&mut *sums, compared) {
-                (Ok(sums), Ok(())) => sums.get_or_insert_default().merge(&one),
-                (sums @ Ok(_), Err(error)) => *sums = Err(error),
-                (Err(_), _) => {}
-            }
-        });
-        (path, (receiver, sums))
+    // The sums of one layer are in the order of its calls.
+    let compare = |own: &mut (Replay, Option<Deviation>), inputs: &[&Tensor], output: &Tensor| {
+        let mut one = Deviation::default();
+        one.add(output, &(own.0)(inputs)?)?;
+        own.1.get_or_insert_default().merge(&one);
+        Ok(())
     };
-    let compared: BTreeMap<_, _> = others.into_iter().map(compare).collect();
-    let receivers = compared.iter();
-    let receivers = receivers.map(|(path, (receiver, _))| (path.as_str(), receiver));
-    let result = tapped(model, &receivers.collect(), run)?;
+    let others = others.into_iter();
+    let states = others.map(|(path, other)| (path, (other, None)));
+    let (result, compared) = gathered(model, states.collect(), compare, run)?;
     let (mut outputs, mut silent) = (BTreeMap::new(), Vec::new());
-    for (path, (_, sums)) in &compared {
-        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *sums, Ok(None)).map_err(|e| e.at(path))? {
-            Some(sums) => {
-                outputs.insert(path.clone(), sums);
-            }
-            None => silent.push(path.clone()),
+    for (path, (_, sums)) in compared {
+        match sums {
+            Some(sums) => drop(outputs.insert(path, sums)),
+            None => silent.push(path),
         }
     }
     Ok(Observed {
@@ -124,14 +109,17 @@ where
 pub fn replays<M: Quantizable + ?Sized>(model: &M) -> Result<BTreeMap<String, Replay>> {
     let mut replays = BTreeMap::new();
     Walk::layers(model, |path, layer| {
-        let quantized = layer.precision().is_some_and(Precision::is_reduced)
-            || layer.weight_infos().iter().any(|weight| weight.quantized);
-        if let Some(replay) = layer.replay().filter(|_| quantized) {
-            replays.insert(path.to_owned(), replay);
-        }
+        let replay = layer.replay().filter(|_| is_quantized(layer));
+        replays.extend(replay.map(|replay| (path.to_owned(), replay)));
         Ok(())
     })?;
     Ok(replays)
+}
+
+/// Whether a layer multiplies, or has a weight, in fewer bits.
+pub(super) fn is_quantized(layer: &dyn Layer) -> bool {
+    layer.precision().is_some_and(Precision::is_reduced)
+        || layer.weight_infos().iter().any(|weight| weight.quantized)
 }
 
 /// Runs a model whose layers and norms at these paths report each call to a state of their own, one
@@ -152,7 +140,7 @@ where
     let report = Arc::new(report);
     let shared = |(path, state)| (path, Arc::new(Mutex::new(Some(Ok(state)))));
     let states: Vec<_> = states.into_iter().map(shared).collect();
-    let receivers = states.iter().map(|(_, state)| {
+    let receivers = states.iter().map(|(path, state)| {
         let (state, report) = (Arc::clone(state), Arc::clone(&report));
         let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,17 +150,12 @@ where
                 *state = Some(Err(error));
             }
         });
-        receiver
+        (path.as_str(), receiver)
     });
-    let receivers: Vec<_> = receivers.collect();
-    let paths = states.iter().map(|(path, _)| path.as_str());
-    let result = tapped(model, &paths.zip(&receivers).collect(), run)?;
+    let result = tapped(model, &receivers.collect(), run)?;
     let taken = states.into_iter().filter_map(|(path, state)| {
-        let state = state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()?;
-        Some(match state {
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(match state.take()? {
             Ok(state) => Ok((path, state)),
             Err(error) => Err(Error::at(error, &path)),
         })
@@ -183,14 +166,14 @@ where
 /// Runs a model whose layers and norms report to the receivers at their paths.
 fn tapped<M, T>(
     model: &mut M,
-    receivers: &BTreeMap<&str, &Arc<Receiver>>,
+    receivers: &BTreeMap<&str, Arc<Receiver>>,
     run: impl FnOnce(&M) -> T,
 ) -> Result<T>
 where
     M: Quantizable + ?Sized,
 {
     struct Taps<'a> {
-        receivers: &'a BTreeMap<&'a str, &'a Arc<Receiver>>,
+        receivers: &'a BTreeMap<&'a str, Arc<Receiver>>,
         attached: bool,
     }
     impl Taps<'_> {

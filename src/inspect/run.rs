@@ -1,15 +1,14 @@
 //! The measurements of a model: its weights, then one run of each side.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use candle_core::Tensor;
 use serde::Serialize;
 
 use super::codes::{ActivationInspection, Activations, WeightInspection};
-use super::observe::gathered;
+use super::observe::{gathered, is_quantized};
 use crate::deviation::Deviation;
 use crate::error::{Error, Result};
-use crate::kernels::Precision;
 use crate::module::{LayerKind, Quantizable, Replay, Walk, WeightInfo};
 use crate::weight::StoredWeight;
 
@@ -113,7 +112,7 @@ pub fn inspect<M: Quantizable>(
         let weights = weights(&before, &after).map_err(|e| e.at(&path))?;
         Ok(LayerInspection {
             path,
-            quantized: after.is_quantized(),
+            quantized: after.quantized,
             bytes_before: held(&before.infos, &mut seen[0]),
             bytes_after: held(&after.infos, &mut seen[1]),
             bits: bits(&after.infos),
@@ -135,17 +134,10 @@ struct Side {
     path: String,
     kind: LayerKind,
     infos: Vec<WeightInfo>,
-    precision: Option<Precision>,
+    quantized: bool,
     values: Vec<Tensor>,
     stored: Vec<StoredWeight>,
     replay: Option<Replay>,
-}
-
-impl Side {
-    fn is_quantized(&self) -> bool {
-        self.precision.is_some_and(Precision::is_reduced)
-            || self.infos.iter().any(|info| info.quantized)
-    }
 }
 
 /// The layers in the order of the walk.
@@ -156,7 +148,7 @@ fn sides<M: Quantizable>(model: &M) -> Result<Vec<Side>> {
             path: path.to_owned(),
             kind: layer.kind(),
             infos: layer.weight_infos(),
-            precision: layer.precision(),
+            quantized: is_quantized(layer),
             values: layer.weights()?,
             // A layer of a user's own that cannot be saved has none to show.
             stored: layer.stored().unwrap_or_default(),
@@ -169,10 +161,8 @@ fn sides<M: Quantizable>(model: &M) -> Result<Vec<Side>> {
 
 /// Bytes of weights in memory that was not seen before.
 fn held(infos: &[WeightInfo], seen: &mut HashSet<crate::module::MemoryId>) -> usize {
-    let new = infos
-        .iter()
-        .filter(|info| info.id.as_ref().is_none_or(|id| seen.insert(id.memory())));
-    new.map(|info| info.bytes).sum()
+    let is_new = |info: &&WeightInfo| info.id.as_ref().is_none_or(|id| seen.insert(id.memory()));
+    infos.iter().filter(is_new).map(|info| info.bytes).sum()
 }
 
 fn bits(infos: &[WeightInfo]) -> Option<f64> {
@@ -184,18 +174,14 @@ fn bits(infos: &[WeightInfo]) -> Option<f64> {
 
 /// The quantized weights of a layer beside the float ones.
 fn weights(before: &Side, after: &Side) -> Result<Vec<WeightInspection>> {
-    let stored: BTreeMap<_, _> = after
-        .stored
-        .iter()
-        .filter_map(|weight| Some((weight.name(), weight.quantized()?)))
-        .collect();
     let pairs = before.values.iter().zip(&after.values).zip(&after.infos);
-    pairs
-        .filter_map(|((float, quantized), info)| {
-            let stored = stored.get(info.name.as_str())?;
-            Some(WeightInspection::of(&info.name, [float, quantized], stored))
-        })
-        .collect()
+    let weights = pairs.filter_map(|((float, quantized), info)| {
+        let stored = after.stored.iter().rev();
+        let mut stored = stored.filter(|weight| weight.name() == info.name);
+        let stored = stored.find_map(StoredWeight::quantized)?;
+        Some(WeightInspection::of(&info.name, [float, quantized], stored))
+    });
+    weights.collect()
 }
 
 /// The measurements of a layer during the runs.
@@ -223,7 +209,7 @@ impl Probe {
         let mut quantized = after.stored.iter().filter_map(StoredWeight::quantized);
         let config = quantized.find_map(|own| own.format().activation());
         Self {
-            other: after.replay.clone().filter(|_| after.is_quantized()),
+            other: after.replay.clone().filter(|_| after.quantized),
             multiplied,
             activations: (multiplied > 0).then(|| Activations::new(config)),
             output: None,

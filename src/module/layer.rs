@@ -130,11 +130,8 @@ pub trait Layer: AnyLayer {
     /// # Errors
     /// When the layer cannot give them; by default, when it has any.
     fn stored(&self) -> Result<Vec<StoredWeight>> {
-        match self
-            .weight_infos()
-            .into_iter()
-            .find(|weight| weight.quantized)
-        {
+        let mut weights = self.weight_infos().into_iter();
+        match weights.find(|weight| weight.quantized) {
             None => Ok(Vec::new()),
             Some(weight) => Err(Error::unsavable(
                 "one that implements `Layer::stored`",

@@ -16,19 +16,9 @@ pub struct Affine {
     pub residual: Option<Tensor>,
 }
 
-impl Affine {
-    pub(crate) fn new(weight: &Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Self {
-        Self {
-            weight: weight.clone(),
-            bias: bias.cloned(),
-            residual: residual.cloned(),
-        }
-    }
-}
-
 /// A norm that a walk shows: [`nn::LayerNorm`](crate::nn::LayerNorm) and
 /// [`nn::RmsNorm`](crate::nn::RmsNorm).
-pub trait AnyNorm: sealed::Sealed {
+pub trait AnyNorm {
     /// The name it was loaded under, if it remembers one.
     fn checkpoint_name(&self) -> Option<&str>;
     /// Its parameters.
@@ -39,8 +29,4 @@ pub trait AnyNorm: sealed::Sealed {
     fn set_affine(&mut self, affine: Affine);
     /// As [`Layer::attach`](super::Layer::attach); a residual is reported after the input.
     fn attach(&mut self, tap: Option<Tap>);
-}
-
-pub(crate) mod sealed {
-    pub trait Sealed {}
 }

@@ -21,7 +21,9 @@ pub struct FieldMut<'a, T: ?Sized>(pub &'a mut T);
 /// Fields of `Copy` types; a type's own methods come before these.
 pub trait Copied: Sized {
     /// Reports the field under `name`.
-    fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()>;
+    fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()> {
+        walk.below(name, |walk| self.visit_here(walk))
+    }
 
     /// Reports the field at the present path.
     fn visit_here(self, walk: &mut Walk<'_>) -> Result<()>;
@@ -52,13 +54,6 @@ impl<T: Quantizable + ?Sized> Field<'_, T> {
 }
 
 impl<T: Copy> Copied for Field<'_, T> {
-    fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()> {
-        if may_refer(self.0) {
-            walk.opaque_copy(name, std::any::type_name::<T>());
-        }
-        Ok(())
-    }
-
     fn visit_here(self, walk: &mut Walk<'_>) -> Result<()> {
         if may_refer(self.0) {
             walk.opaque_copy_here(std::any::type_name::<T>());
@@ -71,10 +66,7 @@ impl<T: ?Sized> Fallback for &Field<'_, T> {
     type Walk<'v> = Walk<'v>;
 
     fn visit(self, name: &str, walk: &mut Walk<'_>) -> Result<()> {
-        if may_refer(self.0) {
-            walk.opaque(name, std::any::type_name::<T>());
-        }
-        Ok(())
+        walk.below(name, |walk| self.visit_here(walk))
     }
 
     fn visit_here(self, walk: &mut Walk<'_>) -> Result<()> {

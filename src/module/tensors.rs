@@ -7,64 +7,43 @@ use candle_nn as nn;
 use candle_nn::var_builder::{Backend, VarBuilderArgs};
 
 use super::tied::WeightId;
-use super::walk::{Quantizable, Walk, WalkMut};
-use crate::error::Result;
+use super::trees::trees;
 
-macro_rules! shown {
-    ($($holder:ty, $self:ident, $walk:ident => $shown:expr;)+) => {$(
-        impl Quantizable for $holder {
-            fn visit(&$self, $walk: &mut Walk<'_>) -> Result<()> {
-                $shown
-            }
+trees! { self, walk:
+    [] Tensor => { walk.tensor(self); Ok(()) }, Ok(());
 
-            fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
+    [] Var => self.as_tensor().visit(walk), Ok(());
+
+    /// It keeps the float memory of quantized layers that were made of its variables.
+    [] nn::VarMap => self.data().visit(walk), Ok(());
+
+    [] QTensor => { walk.quantized_tensor(self, None); Ok(()) }, Ok(());
+
+    [] QMatMul =>
+        match self {
+            Self::QTensor(tensor) => {
+                walk.quantized_tensor(tensor, Some(WeightId::of_shared(tensor)));
                 Ok(())
             }
-        }
-    )+};
-}
+            Self::Tensor(tensor) | Self::TensorF16(tensor) => tensor.visit(walk),
+        },
+        Ok(());
 
-shown! {
-    Tensor, self, walk => {
-        walk.tensor(self);
-        Ok(())
-    };
-    Var, self, walk => self.as_tensor().visit(walk);
-    // It keeps the float memory of quantized layers that were made of its variables.
-    nn::VarMap, self, walk => self.data().visit(walk);
-    QTensor, self, walk => {
-        walk.quantized_tensor(self, None);
-        Ok(())
-    };
-    QMatMul, self, walk => match self {
-        Self::QTensor(tensor) => {
-            walk.quantized_tensor(tensor, Some(WeightId::of_shared(tensor)));
-            Ok(())
-        }
-        Self::Tensor(tensor) | Self::TensorF16(tensor) => tensor.visit(walk),
-    };
-}
-
-/// A builder's source cannot be listed: a file, or all float tensors of the model.
-impl<B: Backend> Quantizable for VarBuilderArgs<'_, B> {
-    fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
+    /// A builder's source cannot be listed: a file, or all float tensors of the model.
+    [B: Backend] VarBuilderArgs<'_, B> => {
         walk.var_builder(std::any::type_name::<Self>());
         Ok(())
-    }
-
-    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> Result<()> {
-        Ok(())
-    }
+    }, Ok(());
 }
 
 macro_rules! convolutions {
     ($($name:ident),+) => {
-        shown! {$(
-            nn::$name, self, walk => {
+        trees! { self, walk: $(
+            [] nn::$name => {
                 walk.tensor_of(concat!("candle_nn::", stringify!($name)), "weight", self.weight());
                 Ok(())
-            };
-        )+}
+            }, Ok(());
+        )+ }
     };
 }
 

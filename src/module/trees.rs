@@ -11,6 +11,7 @@ macro_rules! trees {
                 $visit
             }
 
+            #[allow(unused_variables, reason = "of some there is nothing to be changed")]
             fn visit_mut(
                 &mut $self,
                 $walk: &mut $crate::module::WalkMut<'_>,

@@ -131,21 +131,13 @@ fn push(path: &mut String, name: impl fmt::Display) -> usize {
 }
 
 /// A shared pointer to a module tree.
-pub(super) trait Pointer: Deref<Target: Quantizable + Sized> + Clone + 'static {
-    fn to(value: Self::Target) -> Self;
+pub(super) trait Pointer:
+    Deref<Target: Quantizable + Sized> + From<<Self as Deref>::Target> + Clone + 'static
+{
 }
 
-impl<T: Quantizable + 'static> Pointer for Arc<T> {
-    fn to(value: T) -> Self {
-        Self::new(value)
-    }
-}
-
-impl<T: Quantizable + 'static> Pointer for Rc<T> {
-    fn to(value: T) -> Self {
-        Self::new(value)
-    }
-}
+impl<T: Quantizable + 'static> Pointer for Arc<T> {}
+impl<T: Quantizable + 'static> Pointer for Rc<T> {}
 
 type SharedKey = (*const (), TypeId);
 
@@ -176,18 +168,20 @@ impl Visitor for TensorsOnly<'_> {
 /// Events of a walk that this crate sees besides its visitor's.
 #[derive(Default)]
 pub(crate) struct Aside {
-    pub matrices: Vec<QMatrix>,
+    /// Tensors of candle's quantized ones that are no layers, of floats.
+    pub matrices: Vec<FoundTensor>,
     /// Paths of `VarBuilder`s in strict types.
     pub strict_builders: Vec<String>,
 }
 
-/// A tensor of candle's quantized ones that is no layer, of floats.
-pub(crate) struct QMatrix {
+/// A float matrix that a walk met outside of layers.
+pub(crate) struct FoundTensor {
     pub path: String,
-    /// Without a name.
-    pub info: WeightInfo,
+    pub held_by: Option<&'static str>,
     /// Whether it is in a strict type.
     pub strict: bool,
+    /// Without a name.
+    pub info: WeightInfo,
 }
 
 /// A walk that looks at every layer of a tree.
@@ -256,8 +250,17 @@ impl<'v> Walk<'v> {
         name: impl fmt::Display,
         child: &M,
     ) -> Result<()> {
+        self.below(name, |walk| child.visit(walk))
+    }
+
+    /// The result of `visit` at the path with `name` behind it.
+    pub(super) fn below<T>(
+        &mut self,
+        name: impl fmt::Display,
+        visit: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         let before = push(&mut self.path, name);
-        let result = child.visit(self);
+        let result = visit(self);
         self.path.truncate(before);
         result
     }
@@ -265,9 +268,8 @@ impl<'v> Walk<'v> {
     /// Shows a layer at the present path.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &L) -> Result<()> {
-        self.visitor
-            .layer(&self.path, layer)
-            .map_err(|e| e.at(&self.path))
+        let shown = self.visitor.layer(&self.path, layer);
+        shown.map_err(|e| e.at(&self.path))
     }
 
     /// Shows a norm at the present path.
@@ -283,9 +285,7 @@ impl<'v> Walk<'v> {
 
     /// Shows the tensor under `name` that a layer of candle's holds.
     pub(super) fn tensor_of(&mut self, holder: &'static str, name: &str, tensor: &Tensor) {
-        let before = push(&mut self.path, name);
-        self.show_tensor(tensor, Some(holder));
-        self.path.truncate(before);
+        self.below(name, |walk| walk.show_tensor(tensor, Some(holder)));
     }
 
     /// Tells of a quantized tensor of candle's at the present path, if it is one of floats.
@@ -298,10 +298,11 @@ impl<'v> Walk<'v> {
         };
         let (shape, bytes) = (tensor.shape().dims(), tensor.storage_size_in_bytes());
         let info = WeightInfo::new("", shape, dtype, bytes);
-        self.aside.matrices.push(QMatrix {
+        self.aside.matrices.push(FoundTensor {
             path: self.path.clone(),
-            info: WeightInfo { id, ..info },
+            held_by: None,
             strict: self.strict,
+            info: WeightInfo { id, ..info },
         });
     }
 
@@ -325,16 +326,7 @@ impl<'v> Walk<'v> {
     /// Reports a field under `name` that is not a module tree.
     #[doc(hidden)]
     pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
-        let before = push(&mut self.path, name);
-        self.visitor.opaque(&self.path, type_name);
-        self.path.truncate(before);
-    }
-
-    /// Reports a field under `name` that is not a module tree and whose type is `Copy`.
-    pub(super) fn opaque_copy(&mut self, name: &str, type_name: &'static str) {
-        let before = push(&mut self.path, name);
-        self.opaque_copy_here(type_name);
-        self.path.truncate(before);
+        self.below(name, |walk| walk.opaque_here(type_name));
     }
 
     /// Reports that the value at the current path is not a module tree.
@@ -349,8 +341,7 @@ impl<'v> Walk<'v> {
 
     pub(super) fn var_builder(&mut self, type_name: &'static str) {
         if self.strict {
-            let path = self.path.clone();
-            self.aside.strict_builders.push(path);
+            self.aside.strict_builders.push(self.path.clone());
         }
         self.opaque_here(type_name);
     }
@@ -389,17 +380,13 @@ impl<'v> Walk<'v> {
 /// A walk that may replace every layer of a tree.
 pub struct WalkMut<'v> {
     path: String,
-    shared: Pointers,
+    /// The shared pointers that were visited, each the first time it was met.
+    shared: HashMap<SharedKey, Replaced>,
+    /// Whether they are of another walk, by their new addresses: the old ones are put back, and none
+    /// is visited.
+    puts_back: bool,
     changes: usize,
     visitor: &'v mut dyn VisitorMut,
-}
-
-/// The treatment of shared pointers.
-enum Pointers {
-    /// Each is visited, the first time it is met.
-    Visited(HashMap<SharedKey, Replaced>),
-    /// Those that another walk replaced are put back, by their new addresses; none is visited.
-    PutBack(HashMap<SharedKey, Replaced>),
 }
 
 /// A shared pointer that was visited: the old one, which keeps its address from being reused, and
@@ -424,13 +411,14 @@ impl<'v> WalkMut<'v> {
         root: &mut M,
         visitor: &'v mut dyn VisitorMut,
     ) -> Result<()> {
-        root.visit_mut(&mut Self::new(visitor, Pointers::Visited(HashMap::new())))
+        root.visit_mut(&mut Self::new(visitor))
     }
 
-    fn new(visitor: &'v mut dyn VisitorMut, shared: Pointers) -> Self {
+    fn new(visitor: &'v mut dyn VisitorMut) -> Self {
         Self {
             path: String::new(),
-            shared,
+            shared: HashMap::new(),
+            puts_back: false,
             changes: 0,
             visitor,
         }
@@ -481,10 +469,9 @@ impl<'v> WalkMut<'v> {
         HashMap<SharedKey, Replaced>,
     ) {
         // After a panic the tree is looked at in the second walk only, which is there to mend it.
-        let mut walk = WalkMut::new(visitor, Pointers::Visited(HashMap::new()));
+        let mut walk = WalkMut::new(visitor);
         let result = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
-        let (Pointers::Visited(pointers) | Pointers::PutBack(pointers)) = walk.shared;
-        (result, pointers)
+        (result, walk.shared)
     }
 
     fn put_back<M: Quantizable + ?Sized>(
@@ -493,8 +480,11 @@ impl<'v> WalkMut<'v> {
         pointers: HashMap<SharedKey, Replaced>,
     ) {
         let pointers = pointers.into_values();
-        let pointers = pointers.map(|replaced| (replaced.key, replaced)).collect();
-        let mut walk = WalkMut::new(undo, Pointers::PutBack(pointers));
+        let mut walk = WalkMut {
+            shared: pointers.map(|replaced| (replaced.key, replaced)).collect(),
+            puts_back: true,
+            ..WalkMut::new(undo)
+        };
         // It stops where the first walk stopped; nothing beyond was changed.
         let _ = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
     }
@@ -517,11 +507,8 @@ impl<'v> WalkMut<'v> {
     /// Shows a layer at the present path.
     #[doc(hidden)]
     pub fn layer<L: Layer>(&mut self, layer: &mut L) -> Result<()> {
-        let changed = self
-            .visitor
-            .layer(&self.path, layer)
-            .map_err(|e| e.at(&self.path))?;
-        self.changes += usize::from(changed);
+        let changed = self.visitor.layer(&self.path, layer);
+        self.changes += usize::from(changed.map_err(|e| e.at(&self.path))?);
         Ok(())
     }
 
@@ -538,11 +525,8 @@ impl<'v> WalkMut<'v> {
     /// wherever the walk meets it again; pointers held outside the tree keep the old value.
     pub(super) fn shared<P: Pointer<Target: Clone>>(&mut self, shared: &mut P) -> Result<()> {
         let key = shared_key(shared);
-        let (replaced, put_back) = match &self.shared {
-            Pointers::Visited(visited) => (visited.get(&key).map(|r| &r.new), false),
-            Pointers::PutBack(replaced) => (replaced.get(&key).map(|r| &r.old), true),
-        };
-        if let Some(pointer) = replaced {
+        if let Some(Replaced { old, new, .. }) = self.shared.get(&key) {
+            let pointer = if self.puts_back { old } else { new };
             let pointer = pointer.downcast_ref::<P>();
             let pointer = pointer.ok_or_else(|| {
                 Error::from(Fault::InconsistentWalk {
@@ -554,7 +538,7 @@ impl<'v> WalkMut<'v> {
             *shared = pointer.clone();
             return Ok(());
         }
-        if put_back {
+        if self.puts_back {
             return Ok(());
         }
         let old = shared.clone();
@@ -562,16 +546,14 @@ impl<'v> WalkMut<'v> {
         let before = self.changes;
         copy.visit_mut(self)?;
         if self.changes != before {
-            *shared = P::to(copy);
+            *shared = P::from(copy);
         }
-        if let Pointers::Visited(visited) = &mut self.shared {
-            let replaced = Replaced {
-                old: Box::new(old),
-                new: Box::new(shared.clone()),
-                key: shared_key(shared),
-            };
-            visited.insert(key, replaced);
-        }
+        let replaced = Replaced {
+            old: Box::new(old),
+            new: Box::new(shared.clone()),
+            key: shared_key(shared),
+        };
+        self.shared.insert(key, replaced);
         Ok(())
     }
 }

@@ -137,15 +137,6 @@ impl WeightInfo {
         }
     }
 
-    /// This weight, loaded from there.
-    #[must_use]
-    pub(crate) fn loaded_from(self, origin: Option<&Origin>) -> Self {
-        Self {
-            origin: origin.cloned(),
-            ..self
-        }
-    }
-
     /// This weight as a quantized one, `saturated` elements of which were out of range.
     #[doc(hidden)]
     #[must_use]
@@ -153,15 +144,6 @@ impl WeightInfo {
         Self {
             quantized: true,
             saturated,
-            ..self
-        }
-    }
-
-    /// This weight with elements whose channels are below the normal range.
-    #[must_use]
-    pub(crate) fn with_underflowed(self, underflowed: usize) -> Self {
-        Self {
-            underflowed,
             ..self
         }
     }

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::kernels;
 use crate::module::leaves::leaves;
 use crate::ops;
+use crate::words::converted;
 
 /// An activation function, in place of [`candle_nn::Activation`]: the same variants, words in a
 /// configuration and results. A transformer's functions are several times as fast on the CPU.
@@ -65,24 +66,11 @@ impl Module for Activation {
 
 leaves! { Activation }
 
-/// Both enums have the same variants.
+/// In both directions.
 macro_rules! as_candle {
-    ($($variant:ident $(($value:ident))?),+) => {
-        impl From<Activation> for candle_nn::Activation {
-            fn from(activation: Activation) -> Self {
-                match activation {
-                    $(Activation::$variant $(($value))? => Self::$variant $(($value))?,)+
-                }
-            }
-        }
-
-        impl From<candle_nn::Activation> for Activation {
-            fn from(activation: candle_nn::Activation) -> Self {
-                match activation {
-                    $(candle_nn::Activation::$variant $(($value))? => Self::$variant $(($value))?,)+
-                }
-            }
-        }
+    ($($variants:tt)+) => {
+        converted!(Activation => candle_nn::Activation { $($variants)+ });
+        converted!(candle_nn::Activation => Activation { $($variants)+ });
     };
 }
 

@@ -93,11 +93,8 @@ impl Linear {
             up: bound,
         };
         let bias = || {
-            if bias {
-                Ok(Some(vb.get_with_hints(out_dim, "bias", uniform)?))
-            } else {
-                Ok(None)
-            }
+            let load = || vb.get_with_hints(out_dim, "bias", uniform);
+            Ok(bias.then(load).transpose()?)
         };
         let shape = [out_dim, in_dim];
         Ok(Self {
@@ -162,15 +159,21 @@ impl Linear {
         layers: [&Self; N],
         xs: &Tensor,
     ) -> CandleResult<[Tensor; N]> {
-        trace::forward!("linear", layers.first().and_then(|l| l.name.as_deref()));
+        let name = layers.first().and_then(|layer| layer.name.as_deref());
+        trace::forward!("linear", name);
         let outs = Projection::forward_each(layers.map(|layer| &layer.projection), xs);
-        let name = || layers.first().and_then(|layer| layer.name.as_deref());
-        outs.map_err(|e| e.at(name().unwrap_or("Linear")).into())
+        outs.map_err(|e| e.at(name.unwrap_or("Linear")).into())
     }
 
     /// The projection that the layer multiplies with.
     pub fn projection(&self) -> &Projection {
         &self.projection
+    }
+
+    /// This layer with another projection.
+    fn with(&self, projection: Projection) -> Self {
+        let name = self.name.clone();
+        Self { projection, name }
     }
 }
 
@@ -202,18 +205,12 @@ impl Layer for Linear {
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
-        Ok(Self {
-            projection: self.projection.quantize(qconfig)?,
-            name: self.name.clone(),
-        })
+        Ok(self.with(self.projection.quantize(qconfig)?))
     }
 
     fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
         let quantized = self.projection.quantize_for(qconfig, inputs)?;
-        Ok(quantized.map(|projection| Self {
-            projection,
-            name: self.name.clone(),
-        }))
+        Ok(quantized.map(|projection| self.with(projection)))
     }
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {
@@ -230,10 +227,7 @@ impl Layer for Linear {
 
     fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
         let scaled = self.projection.scale(dim, factors)?;
-        Ok(scaled.map(|projection| Self {
-            projection,
-            name: self.name.clone(),
-        }))
+        Ok(scaled.map(|projection| self.with(projection)))
     }
 
     fn attach(&mut self, tap: Option<Tap>) -> bool {

@@ -8,7 +8,7 @@ use candle_nn::{LayerNormConfig, Module, VarBuilder};
 use super::prefix::prefix_of;
 use crate::error;
 use crate::module::trees::trees;
-use crate::module::{Affine, AnyNorm, SealedNorm};
+use crate::module::{Affine, AnyNorm};
 use crate::ops::Norm;
 use crate::sizes;
 use crate::tap::{self, Tap};
@@ -290,15 +290,17 @@ impl Module for RmsNorm {
     }
 }
 
-impl SealedNorm for LayerNorm {}
-
 impl AnyNorm for LayerNorm {
     fn checkpoint_name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
     fn affine(&self) -> Affine {
-        Affine::new(self.weight(), self.bias(), self.residual.as_ref())
+        Affine {
+            weight: self.weight().clone(),
+            bias: self.bias().cloned(),
+            residual: self.residual.clone(),
+        }
     }
 
     fn set_affine(&mut self, affine: Affine) {

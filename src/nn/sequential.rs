@@ -5,9 +5,8 @@ use std::fmt;
 use candle_core::{Result, Tensor};
 use candle_nn::Module;
 
-use crate::error;
+use crate::module::Quantizable;
 use crate::module::trees::trees;
-use crate::module::{Quantizable, Walk, WalkMut};
 
 /// Layers one after the other, call-compatible with [`candle_nn::Sequential`]; the walk sees them
 /// as `0`, `1`, ..
@@ -96,6 +95,14 @@ impl Module for Sequential {
 
 trees! { self, walk:
     [] Sequential => self.layers.visit(walk), self.layers.visit_mut(walk);
+
+    [F] Function<F> => {
+        // A function that captures nothing holds no layer.
+        if size_of::<F>() > 0 {
+            walk.opaque_here(std::any::type_name::<F>());
+        }
+        Ok(())
+    }, Ok(());
 }
 
 /// A closure as a layer.
@@ -104,19 +111,5 @@ struct Function<F>(F);
 impl<F: Fn(&Tensor) -> Result<Tensor>> Module for Function<F> {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         (self.0)(xs)
-    }
-}
-
-impl<F> Quantizable for Function<F> {
-    fn visit(&self, walk: &mut Walk<'_>) -> error::Result<()> {
-        // A function that captures nothing holds no layer.
-        if size_of::<F>() > 0 {
-            walk.opaque_here(std::any::type_name::<F>());
-        }
-        Ok(())
-    }
-
-    fn visit_mut(&mut self, _walk: &mut WalkMut<'_>) -> error::Result<()> {
-        Ok(())
     }
 }

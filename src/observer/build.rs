@@ -46,19 +46,13 @@ impl ObserverConfig {
             let expected = "above 0 and at most 1";
             return Err(Error::argument("averaging_constant", expected, constant));
         }
-        let (name, per_channel) = match &self.kind {
-            ObserverKind::MinMax => ("MinMax", false),
-            ObserverKind::PerChannelMinMax => ("PerChannelMinMax", true),
-            ObserverKind::MovingAverageMinMax { .. } => ("MovingAverageMinMax", false),
-            ObserverKind::MovingAveragePerChannelMinMax { .. } => {
-                ("MovingAveragePerChannelMinMax", true)
-            }
-            ObserverKind::OnnxRuntime => return Formula::onnxruntime(self).map(Some),
+        match &self.kind {
+            ObserverKind::OnnxRuntime => Formula::onnxruntime(self).map(Some),
             ObserverKind::Histogram { .. }
             | ObserverKind::Placeholder
-            | ObserverKind::Custom(_) => return Ok(None),
-        };
-        Formula::pytorch(self, name, per_channel).map(Some)
+            | ObserverKind::Custom(_) => Ok(None),
+            kind => Formula::pytorch(self, kind).map(Some),
+        }
     }
 }
 

@@ -156,6 +156,31 @@ impl PartialEq for CustomObserver {
     }
 }
 
+impl ObserverKind {
+    /// PyTorch's name for it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::MinMax => "MinMaxObserver",
+            Self::PerChannelMinMax => "PerChannelMinMaxObserver",
+            Self::MovingAverageMinMax { .. } => "MovingAverageMinMaxObserver",
+            Self::MovingAveragePerChannelMinMax { .. } => "MovingAveragePerChannelMinMaxObserver",
+            Self::Histogram { .. } => "HistogramObserver",
+            Self::OnnxRuntime => "OnnxRuntimeObserver",
+            Self::Placeholder => "PlaceholderObserver",
+            Self::Custom(_) => "Custom",
+        }
+    }
+
+    /// Whether it is per channel, if it is not both.
+    pub(crate) fn per_channel(&self) -> Option<bool> {
+        match self {
+            Self::MinMax | Self::MovingAverageMinMax { .. } | Self::Histogram { .. } => Some(false),
+            Self::PerChannelMinMax | Self::MovingAveragePerChannelMinMax { .. } => Some(true),
+            Self::OnnxRuntime | Self::Placeholder | Self::Custom(_) => None,
+        }
+    }
+}
+
 impl ObserverConfig {
     /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
     #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! From the ranges an observer kept to scales and zero points: PyTorch's `calculate_qparams`, and
 //! ONNX Runtime's formulas.
 
-use super::config::ObserverConfig;
+use super::config::{ObserverConfig, ObserverKind};
 use super::weight_qparams::{WeightQParams, ZeroPoints, check_quant_range};
 use crate::error::{Error, Result};
 use crate::qparams::{
@@ -12,30 +12,79 @@ use crate::qparams::{
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Formula {
     PyTorch(PyTorch),
-    OnnxRuntime(OnnxRuntime),
+    /// The formulas of `onnxruntime.quantization.quantize_dynamic`.
+    ///
+    /// Scales, zero points and codes equal onnxruntime 1.31.1's: a symmetric qint8 leaves out -128,
+    /// codes are clamped to all of the dtype's, and values are divided by the scale. Per channel,
+    /// `ch_axis` 0 of `[out_features, in_features]` is the last axis of ONNX's transposed weight.
+    OnnxRuntime {
+        dtype: QDType,
+        quant_range: [i32; 2],
+        symmetric: bool,
+    },
 }
 
 impl Formula {
-    /// For an observer that keeps one range, or one for each channel.
-    pub fn pytorch(config: &ObserverConfig, observer: &str, per_channel: bool) -> Result<Self> {
-        check_granularity(config, observer, per_channel)?;
+    /// For an observer that keeps one range, or one for each channel, as `kind` does.
+    pub fn pytorch(config: &ObserverConfig, kind: &ObserverKind) -> Result<Self> {
+        let per_channel = config.qscheme.is_per_channel();
+        if kind.per_channel() == Some(!per_channel) {
+            let of = if per_channel { "tensor" } else { "channel" };
+            let observer = kind.name().trim_end_matches("Observer");
+            let expected = format!("a scheme per {of} for the {observer} observer");
+            return Err(Error::qconfig(expected, config.qscheme));
+        }
         PyTorch::new(config).map(Self::PyTorch)
     }
 
+    /// # Errors
+    /// When the configuration has float zero points, a `quant_range` or an `eps`: ONNX Runtime
+    /// has none of them.
     pub fn onnxruntime(config: &ObserverConfig) -> Result<Self> {
-        OnnxRuntime::new(config).map(Self::OnnxRuntime)
+        let refuse = |expected: &str, got: String| {
+            let expected = format!("{expected} for the OnnxRuntime observer");
+            Err(Error::qconfig(expected, got))
+        };
+        if config.qscheme == QScheme::PerChannelAffineFloatQParams {
+            return refuse("integer zero points", config.qscheme.to_string());
+        }
+        if let Some(range) = config.quant_range {
+            return refuse("no quant_range", format!("{range:?}"));
+        }
+        if config.eps != f32::EPSILON {
+            let expected = "the default eps, which is not used,";
+            return refuse(expected, config.eps.to_string());
+        }
+        let symmetric = config.qscheme.is_symmetric();
+        Ok(Self::OnnxRuntime {
+            dtype: config.dtype,
+            quant_range: onnxruntime_quant_range(config.dtype, symmetric, config.reduce_range),
+            symmetric,
+        })
     }
 
     /// The parameters of each range; without a range, before the first tensor, as for a weight
     /// of zeros.
     pub fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
-        match self {
-            Self::PyTorch(formula) => formula.calculate_qparams(ranges),
-            Self::OnnxRuntime(formula) if ranges.is_empty() => {
-                formula.calculate_qparams(&[[0., 0.]])
-            }
-            Self::OnnxRuntime(formula) => formula.calculate_qparams(ranges),
-        }
+        let (dtype, quant_range, symmetric) = match *self {
+            Self::PyTorch(formula) => return formula.calculate_qparams(ranges),
+            Self::OnnxRuntime {
+                dtype,
+                quant_range,
+                symmetric,
+            } => (dtype, quant_range, symmetric),
+        };
+        let ranges = if ranges.is_empty() {
+            &[[0., 0.]]
+        } else {
+            ranges
+        };
+        let qparams = ranges.iter();
+        let qparams =
+            qparams.map(|[min, max]| onnxruntime_weight(*min, *max, quant_range, symmetric));
+        let (scales, zero_points) = qparams.map(|q| (q.scale, q.zero_point)).unzip();
+        let qparams = WeightQParams::new(dtype, scales, ZeroPoints::Int(zero_points))?;
+        Ok(qparams.with_rounding(Rounding::Divide))
     }
 }
 
@@ -132,64 +181,4 @@ impl PyTorch {
         }
         WeightQParams::new(self.dtype, scales, zero_points)?.with_quant_range(quant_range)
     }
-}
-
-/// The formulas of `onnxruntime.quantization.quantize_dynamic`.
-///
-/// Scales, zero points and codes equal onnxruntime 1.31.1's: a symmetric qint8 leaves out -128,
-/// codes are clamped to all of the dtype's, and values are divided by the scale. Per channel,
-/// `ch_axis` 0 of `[out_features, in_features]` is the last axis of ONNX's transposed weight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OnnxRuntime {
-    dtype: QDType,
-    quant_range: [i32; 2],
-    symmetric: bool,
-}
-
-impl OnnxRuntime {
-    /// # Errors
-    /// When the configuration has float zero points, a `quant_range` or an `eps`: ONNX Runtime
-    /// has none of them.
-    fn new(config: &ObserverConfig) -> Result<Self> {
-        let refuse = |expected: &str, got: String| {
-            let expected = format!("{expected} for the OnnxRuntime observer");
-            Err(Error::qconfig(expected, got))
-        };
-        if config.qscheme == QScheme::PerChannelAffineFloatQParams {
-            return refuse("integer zero points", config.qscheme.to_string());
-        }
-        if let Some(range) = config.quant_range {
-            return refuse("no quant_range", format!("{range:?}"));
-        }
-        if config.eps != f32::EPSILON {
-            return refuse(
-                "the default eps, which is not used,",
-                config.eps.to_string(),
-            );
-        }
-        let symmetric = config.qscheme.is_symmetric();
-        Ok(Self {
-            dtype: config.dtype,
-            quant_range: onnxruntime_quant_range(config.dtype, symmetric, config.reduce_range),
-            symmetric,
-        })
-    }
-
-    fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
-        let qparams = ranges
-            .iter()
-            .map(|[min, max]| onnxruntime_weight(*min, *max, self.quant_range, self.symmetric));
-        let (scales, zero_points) = qparams.map(|q| (q.scale, q.zero_point)).unzip();
-        let qparams = WeightQParams::new(self.dtype, scales, ZeroPoints::Int(zero_points))?;
-        Ok(qparams.with_rounding(Rounding::Divide))
-    }
-}
-
-fn check_granularity(config: &ObserverConfig, observer: &str, per_channel: bool) -> Result<()> {
-    if config.qscheme.is_per_channel() == per_channel {
-        return Ok(());
-    }
-    let kind = if per_channel { "channel" } else { "tensor" };
-    let expected = format!("a scheme per {kind} for the {observer} observer");
-    Err(Error::qconfig(expected, config.qscheme))
 }

@@ -5,7 +5,7 @@
 
 use candle_core::Tensor;
 
-use super::config::{Observer, ObserverConfig};
+use super::config::{Observer, ObserverConfig, ObserverKind};
 use super::formula::Formula;
 use super::values::ranges;
 use super::weight_qparams::WeightQParams;
@@ -50,7 +50,7 @@ impl HistogramObserver {
             return Err(Error::argument("bins", "1 to 1048576", bins));
         }
         Ok(Self {
-            formula: Formula::pytorch(config, "Histogram", false)?,
+            formula: Formula::pytorch(config, &ObserverKind::Histogram { bins })?,
             bins,
             seen: None,
         })
@@ -365,15 +365,5 @@ mod tests {
         ] {
             assert_eq!(histogram.quantization_error(start, end), expected);
         }
-    }
-
-    #[test]
-    fn a_middle_on_a_bound_goes_right() {
-        let histogram = Histogram {
-            counts: vec![16.; 2],
-            min: 0.,
-            max: 64.,
-        };
-        assert_eq!(histogram.spread(-31., 97.), [16.; 2]);
     }
 }

@@ -11,18 +11,16 @@ use crate::tensor::{Elements, as_f32};
 /// Empty where the tensor has no elements.
 pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32; 2]>> {
     let tensor = as_f32(tensor, "observe")?;
-    let channels = match ch_axis {
-        None => 1,
-        Some(ch_axis) => tensor.dim(axis(ch_axis, tensor.rank())?)?,
-    };
+    let axis = ch_axis.map(|ch_axis| axis(ch_axis, tensor.rank()));
+    let axis = axis.transpose()?;
+    let channels = axis.map_or(1, |axis| tensor.dims()[axis]);
     if tensor.elem_count() == 0 {
         return Ok(Vec::new());
     }
-    let by_channel = match ch_axis {
+    let by_channel = match axis {
         None => tensor.clone(),
-        Some(ch_axis) => tensor.transpose(0, axis(ch_axis, tensor.rank())?)?,
+        Some(axis) => tensor.transpose(0, axis)?.contiguous()?,
     };
-    let by_channel = by_channel.contiguous()?;
     let elements = Elements::of(&by_channel);
     let values = elements.as_slice()?;
     let (isa, k) = (kernels::active()?, values.len() / channels);

@@ -2,10 +2,10 @@
 
 use candle_core::{D, Module, Result, Tensor};
 
-use super::ours::is_ours;
+use super::ours::{fused, is_ours};
 use crate::error::Error;
 use crate::kernels::{self, FusedActivation};
-use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::tensor::mismatch;
 use crate::trace;
 
 /// Applies an activation function to each element; the shape stays.
@@ -26,18 +26,10 @@ use crate::trace;
 /// When the dtype is no float.
 pub fn activate(xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
     trace::forward!("activation");
-    let op = name(activation);
-    let ours = is_ours(op, &[xs])?;
-    if xs.elem_count() == 0 {
-        return xs.zeros_like();
-    }
-    if !ours {
-        return composite(xs, activation);
-    }
-    let isa = kernels::active()?;
-    let input = as_f32(xs, op)?;
-    let ys = kernels::activate(isa, activation.into(), Elements::of(&input).as_slice()?);
-    Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
+    let candle = || composite(xs, activation);
+    fused(name(activation), [xs], candle, |isa, [xs]| {
+        kernels::activate(isa, activation.into(), xs)
+    })
 }
 
 fn name(activation: FusedActivation) -> &'static str {
@@ -151,7 +143,7 @@ pub fn gelu_erf(xs: &Tensor) -> Result<Tensor> {
 pub fn activate_mul(gates: &Tensor, xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
     trace::forward!("activation");
     let op = "activate_mul";
-    let ours = is_ours(op, &[gates, xs])?;
+    is_ours(op, &[gates, xs])?;
     if gates.dims() != xs.dims() {
         return Err(mismatch(op, format!("{:?}", gates.dims()), xs).into());
     }
@@ -163,18 +155,10 @@ pub fn activate_mul(gates: &Tensor, xs: &Tensor, activation: FusedActivation) ->
         )
         .into());
     }
-    if xs.elem_count() == 0 {
-        return xs.zeros_like();
-    }
-    if !ours {
-        return composite(gates, activation)? * xs;
-    }
-    let isa = kernels::active()?;
-    let (gates, factors) = (as_f32(gates, op)?, as_f32(xs, op)?);
-    let (gates, factors) = (Elements::of(&gates), Elements::of(&factors));
-    let (gates, factors) = (gates.as_slice()?, factors.as_slice()?);
-    let ys = kernels::activate_mul(isa, activation.into(), gates, factors);
-    Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
+    let candle = || composite(gates, activation)? * xs;
+    fused(op, [gates, xs], candle, |isa, [gates, xs]| {
+        kernels::activate_mul(isa, activation.into(), gates, xs)
+    })
 }
 
 /// `silu(x) * y` of the first and the second half of the last dimension: candle's `swiglu`.

@@ -174,26 +174,18 @@ pub(super) struct Call<'a> {
 impl Call<'_> {
     /// Whether the result is zeros, or nothing.
     fn is_empty(&self) -> error::Result<bool> {
-        let Sizes {
-            batch,
-            heads,
-            queries,
-            keys,
-            value_dim,
-            ..
-        } = self.sizes;
-        let shape = [batch, queries, heads, value_dim];
+        let shape = self.sizes.result();
         sizes::computed(self.op, &shape, self.q.elem_count())?;
-        Ok([batch, heads, queries, keys, value_dim].contains(&0))
+        Ok(shape.contains(&0) || self.sizes.keys == 0)
     }
 
-    /// The result, if `run` computes the elements `[batch, queries, heads, value_dim]`.
+    /// The result, if `run` computes its elements, in the shape of [`Sizes::result`].
     pub(super) fn by_kernels(
         &self,
         run: impl FnOnce(Isa, Queries<'_>) -> error::Result<Vec<f32>>,
     ) -> error::Result<Tensor> {
         let (sizes, q) = (self.sizes, self.q);
-        let shape = [sizes.batch, sizes.queries, sizes.heads, sizes.value_dim];
+        let shape = sizes.result();
         if self.is_empty()? {
             return Ok(Tensor::zeros(&shape[..], q.dtype(), q.device())?.transpose(1, 2)?);
         }
@@ -231,6 +223,11 @@ impl Sizes {
     /// The shape of the scores.
     pub fn scores(self) -> [usize; 4] {
         [self.batch, self.heads, self.queries, self.keys]
+    }
+
+    /// The shape of the result as it is in memory, `[batch, queries, heads, value_dim]`.
+    fn result(self) -> [usize; 4] {
+        [self.batch, self.queries, self.heads, self.value_dim]
     }
 
     fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> error::Result<Self> {
@@ -290,41 +287,25 @@ pub(super) fn heads_of<'a>(elements: &'a Elements<'_>) -> error::Result<Heads<'a
 
 /// Attention by candle's own operations; half precision in f32.
 fn composite(call: Call<'_>, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-    let Call {
-        sizes,
-        q,
-        added,
-        causal: is_causal,
-        scale,
-        ..
-    } = call;
-    let Sizes {
-        batch,
-        heads,
-        kv_heads,
-        queries,
-        ..
-    } = sizes;
+    let (sizes, q) = (call.sizes, call.q);
+    let (batch, heads, queries) = (sizes.batch, sizes.heads, sizes.queries);
     let dtype = match q.dtype() {
         DType::F64 => DType::F64,
         _ => DType::F32,
     };
     let contiguous = |tensor: &Tensor| readable(tensor)?.to_dtype(dtype)?.contiguous();
     // Heads that share k and v, one below the other.
-    let rows = heads / kv_heads * queries;
-    let shared = (batch, kv_heads, rows, ());
-    let (q_heads, k, v) = (
-        contiguous(q)?.reshape(shared)?,
-        contiguous(k)?,
-        contiguous(v)?,
-    );
-    let scores = (q_heads.matmul(&k.t()?)? * scale)?;
+    let rows = heads / sizes.kv_heads * queries;
+    let shared = (batch, sizes.kv_heads, rows, ());
+    let q_heads = contiguous(q)?.reshape(shared)?;
+    let (k, v) = (contiguous(k)?, contiguous(v)?);
+    let scores = (q_heads.matmul(&k.t()?)? * call.scale)?;
     let mut scores = scores.reshape((batch, heads, queries, sizes.keys))?;
-    let added = if is_causal {
+    let added = if call.causal {
         let added = causal(queries, sizes.keys, q.device())?;
         Some(added.broadcast_as(scores.shape())?)
     } else {
-        added
+        call.added
     };
     if let Some(added) = &added {
         let added = added.to_dtype(dtype)?;

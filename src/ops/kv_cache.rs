@@ -183,10 +183,8 @@ impl KvCache {
             before if before >= len => before,
             before => {
                 let wanted = len.max(2 * before).max(self.least.min(most));
-                wanted
-                    .checked_next_multiple_of(STEP)
-                    .unwrap_or(most)
-                    .min(most)
+                let rounded = wanted.checked_next_multiple_of(STEP);
+                rounded.unwrap_or(most).min(most)
             }
         };
         for dim in new.dims {
@@ -208,16 +206,8 @@ impl KvCache {
         let place = [kept.batch, kept.heads, kept.len, kept.capacity];
         match &mut kept.rows {
             Rows::Codes(codes) => codes.append(k, v),
-            Rows::Floats(all) => {
-                for (of, to) in [k, v].into_iter().zip(all) {
-                    put(of, to, place, |rows, to| to.copy_from_slice(rows));
-                }
-            }
-            Rows::Halves(all) => {
-                for (of, to) in [k, v].into_iter().zip(all) {
-                    put(of, to, place, |rows, to| to.convert_from_f32_slice(rows));
-                }
-            }
+            Rows::Floats(all) => put([k, v], all, place, <[f32]>::copy_from_slice),
+            Rows::Halves(all) => put([k, v], all, place, <[bf16]>::convert_from_f32_slice),
         }
         kept.len = len;
         Ok(())
@@ -321,19 +311,16 @@ impl KvCache {
         let Some(kept) = &self.kept else {
             return Ok(None);
         };
-        let Rows::Floats(all) = &kept.rows else {
+        let Rows::Floats([k, v]) = &kept.rows else {
             return Ok(None);
         };
-        let tensor = |(values, dim): (&Vec<f32>, usize)| -> Result<Tensor> {
+        let tensor = |values: &Vec<f32>, dim| -> Result<Tensor> {
             let shape = [kept.batch, kept.heads, kept.capacity, dim];
             let all = Tensor::from_slice(values, &shape[..], &candle_core::Device::Cpu)?;
             Ok(all.narrow(2, 0, kept.len)?)
         };
-        let [k, v] = all;
-        Ok(Some([
-            tensor((k, kept.dims[0]))?,
-            tensor((v, kept.dims[1]))?,
-        ]))
+        let [of_k, of_v] = kept.dims;
+        Ok(Some([tensor(k, of_k)?, tensor(v, of_v)?]))
     }
 }
 
@@ -442,20 +429,23 @@ fn grow<T: Copy + Default>(
 
 /// Writes the rows of all heads behind the `len` that there are of each.
 fn put<T>(
-    from: Heads<'_>,
-    to: &mut [T],
+    from: [Heads<'_>; 2],
+    to: &mut [Vec<T>; 2],
     [batch, heads, len, capacity]: [usize; 4],
-    write: impl Fn(&[f32], &mut [T]),
+    write: impl Fn(&mut [T], &[f32]),
 ) {
-    let columns = from.columns;
-    if columns == 0 || from.rows == 0 {
-        return;
-    }
-    for (sequence, head) in (0..batch).flat_map(|s| (0..heads).map(move |head| (s, head))) {
-        let first = (sequence * heads + head) * capacity + len;
-        let rows = to[first * columns..][..from.rows * columns].chunks_exact_mut(columns);
-        for (row, to) in rows.enumerate() {
-            write(&from.of(sequence, head, row)[..columns], to);
+    let places = (0..batch).flat_map(|s| (0..heads).map(move |head| (s, head)));
+    for (from, to) in from.into_iter().zip(to) {
+        let columns = from.columns;
+        if columns == 0 || from.rows == 0 {
+            continue;
+        }
+        for (sequence, head) in places.clone() {
+            let first = (sequence * heads + head) * capacity + len;
+            let rows = to[first * columns..][..from.rows * columns].chunks_exact_mut(columns);
+            for (row, to) in rows.enumerate() {
+                write(to, &from.of(sequence, head, row)[..columns]);
+            }
         }
     }
 }

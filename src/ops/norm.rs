@@ -209,35 +209,26 @@ impl<'a> Norm<'a> {
     }
 
     /// The operands of a call, whose shapes fit.
-    fn operands<'b>(
+    fn operands(
         self,
-        xs: &'b Tensor,
-        residual: Option<&'b Tensor>,
-    ) -> error::Result<Vec<&'b Tensor>>
-    where
-        'a: 'b,
-    {
-        let Self {
-            op,
-            weight,
-            bias,
-            residual_weight,
-            ..
-        } = self;
+        xs: &'a Tensor,
+        residual: Option<&'a Tensor>,
+    ) -> error::Result<Vec<&'a Tensor>> {
         let Some(&hidden) = xs.dims().last() else {
-            return Err(mismatch(op, "[.., hidden]", xs));
+            return Err(mismatch(self.op, "[.., hidden]", xs));
         };
-        for parameter in [Some(weight), bias, residual_weight].into_iter().flatten() {
+        let parameters = [Some(self.weight), self.bias, self.residual_weight];
+        for parameter in parameters.into_iter().flatten() {
             if parameter.dims() != [hidden] {
-                return Err(mismatch(op, format!("[{hidden}]"), parameter));
+                return Err(mismatch(self.op, format!("[{hidden}]"), parameter));
             }
         }
         if let Some(residual) = residual.filter(|residual| residual.dims() != xs.dims()) {
-            return Err(mismatch(op, format!("{:?}", xs.dims()), residual));
+            return Err(mismatch(self.op, format!("{:?}", xs.dims()), residual));
         }
-        let optional = [residual, bias, residual_weight];
+        let optional = [residual, self.bias, self.residual_weight];
         let optional = optional.into_iter().flatten();
-        Ok([xs, weight].into_iter().chain(optional).collect())
+        Ok([xs, self.weight].into_iter().chain(optional).collect())
     }
 
     /// The result of a kernel on the operands, all f32.

@@ -3,10 +3,9 @@
 use candle_core::{Result, Tensor};
 use candle_nn::rotary_emb;
 
-use super::ours::is_ours;
-use crate::error;
+use super::ours::fused;
 use crate::kernels;
-use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::tensor::mismatch;
 use crate::trace;
 
 /// Rotates the pairs `(x[i], x[i + dim / 2])` of each head by the angle of its position: candle's
@@ -33,16 +32,7 @@ use crate::trace;
 /// # Errors
 /// When a shape is another, or a dtype is no float.
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let (batch, heads, positions, dim) = xs.dims4()?;
-    let heads = Heads {
-        op: "rope",
-        batch,
-        heads,
-        positions,
-        dim,
-        side_by_side: false,
-    };
-    heads.rotate(xs, [cos, sin], rotary_emb::rope)
+    rotate("rope", xs, [cos, sin], false, rotary_emb::rope)
 }
 
 /// [`rope`] of heads that lie side by side, as projections leave them: candle's
@@ -64,114 +54,67 @@ pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// As [`rope`].
 pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let (batch, positions, heads, dim) = xs.dims4()?;
-    let heads = Heads {
-        op: "rope_thd",
-        batch,
-        heads,
-        positions,
-        dim,
-        side_by_side: true,
-    };
-    heads.rotate(xs, [cos, sin], rotary_emb::rope_thd)
+    rotate("rope_thd", xs, [cos, sin], true, rotary_emb::rope_thd)
 }
 
-#[derive(Clone, Copy)]
-struct Heads {
+/// Rotates heads that lie side by side at each position, or the positions of which do in each head.
+fn rotate(
     op: &'static str,
-    batch: usize,
-    heads: usize,
-    positions: usize,
-    dim: usize,
-    /// Whether the heads of a position lie side by side, or the positions of a head.
+    xs: &Tensor,
+    angles: [&Tensor; 2],
     side_by_side: bool,
-}
-
-impl Heads {
-    fn rotate(
-        self,
-        xs: &Tensor,
-        angles: [&Tensor; 2],
-        candle: fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        trace::forward!("rope");
-        let [cos, sin] = angles;
-        angles
-            .map(|angle| self.check(angle))
-            .into_iter()
-            .collect::<error::Result<()>>()?;
-        if cos.dims() != sin.dims() {
-            return Err(mismatch(self.op, format!("{:?}", cos.dims()), sin).into());
+    candle: fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let (batch, outer, inner, dim) = xs.dims4()?;
+    let positions = if side_by_side { outer } else { inner };
+    trace::forward!("rope");
+    let [cos, sin] = angles;
+    for angle in angles {
+        if !fits(angle, [batch, positions, dim]) {
+            let expected = format!("[{positions}, {dim} / 2] or [{batch}, {positions}, {dim} / 2]");
+            return Err(mismatch(op, expected, angle).into());
         }
-        let ours = is_ours(self.op, &[xs, cos, sin])?;
-        if xs.elem_count() == 0 {
-            return xs.zeros_like();
-        }
-        if !ours {
-            return candle(&xs.contiguous()?, &cos.contiguous()?, &sin.contiguous()?);
-        }
-        Ok(self.rotated(xs, angles)?)
     }
-
-    /// Checks that there are cosines or sines for each pair of each position.
-    fn check(self, angle: &Tensor) -> error::Result<()> {
-        let Self {
-            batch,
-            positions,
-            dim,
-            ..
-        } = self;
-        let is_half = |pairs| dim % 2 == 0 && pairs == dim / 2;
-        let fits = match *angle.dims() {
-            [of, pairs] => of >= positions && is_half(pairs),
-            [sequences, of, pairs] => sequences == batch && of >= positions && is_half(pairs),
-            _ => false,
-        };
-        if fits {
-            return Ok(());
-        }
-        let expected = format!("[{positions}, {dim} / 2] or [{batch}, {positions}, {dim} / 2]");
-        Err(mismatch(self.op, expected, angle))
+    if cos.dims() != sin.dims() {
+        return Err(mismatch(op, format!("{:?}", cos.dims()), sin).into());
     }
-
-    fn rotated(self, xs: &Tensor, [cos, sin]: [&Tensor; 2]) -> error::Result<Tensor> {
-        let (input, cos, sin) = (
-            as_f32(xs, self.op)?,
-            as_f32(cos, self.op)?,
-            as_f32(sin, self.op)?,
-        );
-        let half = self.dim / 2;
-        // The angles of a sequence; where they have two dimensions, all sequences share them.
-        let of_a_sequence = match *cos.dims() {
-            [_, positions, pairs] => positions * pairs,
-            _ => 0,
-        };
-        let (input, cos, sin) = (Elements::of(&input), Elements::of(&cos), Elements::of(&sin));
-        let (input, cos, sin) = (
-            input.as_slice::<f32>()?,
-            cos.as_slice::<f32>()?,
-            sin.as_slice::<f32>()?,
-        );
-        let mut ys = vec![0.; input.len()];
-        let (heads_of_a_row, rows_of_a_sequence) = if self.side_by_side {
-            (self.heads, self.positions)
-        } else {
-            (1, self.heads * self.positions)
-        };
-        let length = heads_of_a_row * self.dim;
+    // The angles of a sequence; where they have two dimensions, all sequences share them.
+    let of_a_sequence = match *cos.dims() {
+        [_, positions, pairs] => positions * pairs,
+        _ => 0,
+    };
+    let (heads_of_a_row, rows_of_a_sequence) = if side_by_side {
+        (inner, outer)
+    } else {
+        (1, outer * inner)
+    };
+    let (half, length) = (dim / 2, heads_of_a_row * dim);
+    let candle = || candle(&xs.contiguous()?, &cos.contiguous()?, &sin.contiguous()?);
+    fused(op, [xs, cos, sin], candle, |_, [xs, cos, sin]| {
+        let mut ys = vec![0.; xs.len()];
         kernels::for_each_row(&mut ys, length, |row, ys| {
-            let at = row / rows_of_a_sequence * of_a_sequence + row % self.positions * half;
+            let at = row / rows_of_a_sequence * of_a_sequence + row % positions * half;
             let (cos, sin) = (&cos[at..][..half], &sin[at..][..half]);
-            let heads = input[row * length..][..length].chunks_exact(self.dim);
-            for (xs, ys) in heads.zip(ys.chunks_exact_mut(self.dim)) {
-                rotate(xs, cos, sin, ys);
+            let heads = xs[row * length..][..length].chunks_exact(dim);
+            for (xs, ys) in heads.zip(ys.chunks_exact_mut(dim)) {
+                rotate_head(xs, cos, sin, ys);
             }
         });
-        from_f32_vec(ys, xs.dims(), xs.dtype())
+        ys
+    })
+}
+
+/// Whether there are cosines or sines for each pair of each position.
+fn fits(angle: &Tensor, [batch, positions, dim]: [usize; 3]) -> bool {
+    let is_half = |pairs| dim % 2 == 0 && pairs == dim / 2;
+    match *angle.dims() {
+        [of, pairs] => of >= positions && is_half(pairs),
+        [sequences, of, pairs] => sequences == batch && of >= positions && is_half(pairs),
+        _ => false,
     }
 }
 
-fn rotate(xs: &[f32], cos: &[f32], sin: &[f32], ys: &mut [f32]) {
+fn rotate_head(xs: &[f32], cos: &[f32], sin: &[f32], ys: &mut [f32]) {
     let half = cos.len();
     let (low, high) = xs.split_at(half);
     let (to_low, to_high) = ys.split_at_mut(half);

@@ -3,9 +3,9 @@
 use candle_core::shape::Dim;
 use candle_core::{D, Result, Tensor};
 
-use super::ours::is_ours;
+use super::ours::{fused, is_ours};
 use crate::kernels;
-use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
+use crate::tensor::mismatch;
 use crate::trace;
 
 /// `e^x / sum(e^x)` over a dimension: PyTorch's and candle's `softmax`.
@@ -61,19 +61,14 @@ pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
     let Some(&columns) = xs.dims().last() else {
         return Err(mismatch(op, "[.., n]", xs).into());
     };
-    let ours = is_ours(op, &[xs])?;
-    if xs.elem_count() == 0 {
-        return xs.zeros_like();
-    }
-    if !ours {
-        return if xs.track_op() {
+    let candle = || {
+        if xs.track_op() {
             candle_nn::ops::softmax(xs, D::Minus1)
         } else {
             candle_nn::ops::softmax_last_dim(&xs.contiguous()?)
-        };
-    }
-    let isa = kernels::active()?;
-    let input = as_f32(xs, op)?;
-    let ys = kernels::softmax(isa, Elements::of(&input).as_slice()?, columns);
-    Ok(from_f32_vec(ys, xs.dims(), xs.dtype())?)
+        }
+    };
+    fused(op, [xs], candle, |isa, [xs]| {
+        kernels::softmax(isa, xs, columns)
+    })
 }

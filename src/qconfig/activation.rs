@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use candle_dynquant_kernels::qparams::activation as kernels;
 
-use crate::words::words;
+use crate::words::{converted, words};
 
 /// Over how much of an activation one scale and zero point stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,14 +81,7 @@ impl From<DynamicConfig> for kernels::DynamicConfig {
     }
 }
 
-impl From<Arithmetic> for kernels::Arithmetic {
-    fn from(arithmetic: Arithmetic) -> Self {
-        match arithmetic {
-            Arithmetic::PyTorch => Self::PyTorch,
-            Arithmetic::OnnxRuntime => Self::OnnxRuntime,
-        }
-    }
-}
+converted!(Arithmetic => kernels::Arithmetic { PyTorch, OnnxRuntime });
 
 impl fmt::Display for DynamicConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

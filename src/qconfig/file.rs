@@ -205,9 +205,8 @@ impl Read for GroupConfig {
     fn read(node: &Node) -> Result<Self> {
         let map = node.map("groups", &format!("dtype, {GROUPS}"))?;
         let mut groups = Self::INT4;
-        if let Some(dtype) = map.read("dtype", |n| n.word("a dtype", str::parse))? {
-            groups.dtype = dtype;
-        }
+        let dtype = map.read("dtype", |n| n.word("a dtype", str::parse))?;
+        groups.dtype = dtype.unwrap_or(groups.dtype);
         if let Some(node) = map.get("group_size") {
             let expected = format!("channel or a multiple of {BLOCK}");
             groups.group_size = match &node.value {
@@ -248,14 +247,17 @@ impl Read for ObserverConfig {
             Some(qscheme) if qscheme.is_per_channel() => ObserverKind::PerChannelMinMax,
             _ => ObserverKind::MinMax,
         });
-        let default = QScheme::of(per_channel(&kind) == Some(true), dtype == QDType::QInt8);
+        let default = QScheme::of(kind.per_channel() == Some(true), dtype == QDType::QInt8);
         let qscheme = qscheme.unwrap_or(default);
-        let name = observer_name(&kind);
-        if per_channel(&kind).is_some_and(|own| own != qscheme.is_per_channel()) {
+        let name = kind.name();
+        if kind
+            .per_channel()
+            .is_some_and(|own| own != qscheme.is_per_channel())
+        {
             let at = map.get("qscheme").unwrap_or(node);
             return Err(at.fault(format!("{name} cannot be {qscheme}")));
         }
-        if per_row && (dtype != QDType::QUInt8 || per_channel(&kind) != Some(true)) {
+        if per_row && (dtype != QDType::QUInt8 || kind.per_channel() != Some(true)) {
             return Err(node.fault(format!(
                 "{qscheme} needs PerChannelMinMaxObserver and quint8, got {name} and {dtype}"
             )));
@@ -264,18 +266,14 @@ impl Read for ObserverConfig {
 
         let mut config = Self::new(kind, dtype, qscheme);
         let any = |_: &isize| true;
-        if let Some(ch_axis) = map.read("ch_axis", |n| n.integer("the number of an axis", any))? {
-            config.ch_axis = ch_axis;
-        }
-        if let Some(reduce_range) = map.read("reduce_range", Node::bool)? {
-            config.reduce_range = reduce_range;
-        }
+        let axis = map.read("ch_axis", |n| n.integer("the number of an axis", any))?;
+        config.ch_axis = axis.unwrap_or(config.ch_axis);
+        config.reduce_range = map.read("reduce_range", Node::bool)?.unwrap_or(false);
         config.quant_range = map.read("quant_range", |n| quant_range(n, dtype))?;
         let valid = |eps: &f32| eps.is_normal() && *eps > 0.;
         let expected = "a number greater than 0, not subnormal";
-        if let Some(eps) = map.read("eps", |n| n.float(expected, valid))? {
-            config.eps = eps;
-        }
+        let eps = map.read("eps", |n| n.float(expected, valid))?;
+        config.eps = eps.unwrap_or(config.eps);
         Ok(config)
     }
 }
@@ -287,37 +285,30 @@ fn own_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
         | ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
             let valid = |share: &f32| *share > 0. && *share <= 1.;
             let expected = "a number greater than 0, at most 1";
-            if let Some(share) = map.read("averaging_constant", |n| n.float(expected, valid))? {
-                *averaging_constant = share;
-            }
+            let share = map.read("averaging_constant", |n| n.float(expected, valid))?;
+            *averaging_constant = share.unwrap_or(*averaging_constant);
             "averaging_constant"
         }
         ObserverKind::Histogram { bins } => {
             let expected = format!("a whole number from 1 to {MAX_BINS}");
             let valid = |bins: &usize| (1..=MAX_BINS).contains(bins);
-            if let Some(given) = map.read("bins", |n| n.integer(expected, valid))? {
-                *bins = given;
-            }
+            let given = map.read("bins", |n| n.integer(expected, valid))?;
+            *bins = given.unwrap_or(*bins);
             "bins"
         }
         ObserverKind::OnnxRuntime => {
-            map.refuse(observer_name(kind), |key| {
-                key == "quant_range" || key == "eps"
-            })?;
+            map.refuse(kind.name(), |key| key == "quant_range" || key == "eps")?;
             ""
         }
         _ => "",
     };
-    map.refuse(observer_name(kind), |key| {
+    map.refuse(kind.name(), |key| {
         OWN_ARGUMENTS.contains(&key) && key != taken
     })
 }
 
 fn quant_range(node: &Node, dtype: QDType) -> Result<[i32; 2]> {
-    let (min, max) = match dtype {
-        QDType::QInt8 => (-128, 127),
-        QDType::QUInt8 => (0, 255),
-    };
+    let [min, max] = dtype.codes();
     let expected = format!("[min, max] within {min} to {max}, with 0 in it, for {dtype}");
     let code = |node: &Node| node.integer(&expected, |c| (min..=max).contains(c));
     match node.list(&expected)? {
@@ -341,39 +332,7 @@ fn observer(name: &str) -> Result<ObserverKind> {
         ObserverKind::OnnxRuntime,
         ObserverKind::Placeholder,
     ];
-    lookup(
-        "observer",
-        name,
-        kinds.map(|kind| (observer_name(&kind), kind)),
-    )
-}
-
-fn observer_name(kind: &ObserverKind) -> &'static str {
-    match kind {
-        ObserverKind::MinMax => "MinMaxObserver",
-        ObserverKind::PerChannelMinMax => "PerChannelMinMaxObserver",
-        ObserverKind::MovingAverageMinMax { .. } => "MovingAverageMinMaxObserver",
-        ObserverKind::MovingAveragePerChannelMinMax { .. } => {
-            "MovingAveragePerChannelMinMaxObserver"
-        }
-        ObserverKind::Histogram { .. } => "HistogramObserver",
-        ObserverKind::OnnxRuntime => "OnnxRuntimeObserver",
-        ObserverKind::Placeholder => "PlaceholderObserver",
-        ObserverKind::Custom(_) => "Custom",
-    }
-}
-
-/// Whether an observer is per channel, if it is not both.
-fn per_channel(kind: &ObserverKind) -> Option<bool> {
-    match kind {
-        ObserverKind::MinMax
-        | ObserverKind::MovingAverageMinMax { .. }
-        | ObserverKind::Histogram { .. } => Some(false),
-        ObserverKind::PerChannelMinMax | ObserverKind::MovingAveragePerChannelMinMax { .. } => {
-            Some(true)
-        }
-        ObserverKind::OnnxRuntime | ObserverKind::Placeholder | ObserverKind::Custom(_) => None,
-    }
+    lookup("observer", name, kinds.map(|kind| (kind.name(), kind)))
 }
 
 impl fmt::Display for Activations {
@@ -465,7 +424,7 @@ impl Serialize for Named<'_> {
             ObserverKind::Custom(custom) => {
                 map.serialize_entry("observer", &format_args!("Custom({})", custom.name()))?;
             }
-            kind => map.serialize_entry("observer", observer_name(kind))?,
+            kind => map.serialize_entry("observer", kind.name())?,
         }
         map.serialize_entry("dtype", &config.dtype)?;
         map.serialize_entry("qscheme", &config.qscheme)?;

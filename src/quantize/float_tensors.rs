@@ -8,7 +8,7 @@ use super::found_tensor::keeps_more;
 use super::hidden::BUILDER_ADVICE;
 use super::owners::Owners;
 use super::survey::Survey;
-use super::text::{human_bytes, shown};
+use super::text::{human_bytes, shown, some};
 use crate::error::{Error, Fault, Result};
 use crate::module::WeightDType;
 
@@ -94,16 +94,6 @@ pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
     tensors
 }
 
-/// Checks that no tensor that is named where these layers are swapped is in a strict type, and no
-/// `VarBuilder`.
-pub(super) fn check_strict(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Result<()> {
-    if survey.tensors.iter().any(|tensor| tensor.strict) {
-        checked(survey, is_swapped).map(drop)
-    } else {
-        check_builders(survey)
-    }
-}
-
 fn check_builders(survey: &Survey) -> Result<()> {
     match survey.strict_builders.first() {
         None => Ok(()),
@@ -134,10 +124,5 @@ pub(super) fn of_float(survey: &Survey) -> Option<String> {
 }
 
 fn listed(tensors: &[&FloatTensor]) -> Option<String> {
-    let some = tensors.iter().take(3);
-    let mut texts: Vec<_> = some.map(|tensor| tensor.to_string()).collect();
-    if tensors.len() > texts.len() {
-        texts.push(format!("and {} more", tensors.len() - texts.len()));
-    }
-    (!texts.is_empty()).then(|| format!("{}; {ADVICE}", texts.join("; ")))
+    Some(format!("{}; {ADVICE}", some(tensors)?))
 }

@@ -116,7 +116,7 @@ where
     let isa = kernels::active()?;
     let survey = Survey::of(model)?;
     let mut decisions = spec.resolve(&survey)?;
-    float_tensors::check_strict(&survey, |layer| decisions[layer].is_swapped())?;
+    float_tensors::checked(&survey, |layer| decisions[layer].is_swapped())?;
     let made = make(model, &survey, &decisions)?;
     let reporter = Reporter::new(&survey, &decisions, &mut progress);
     trace::quantize!(isa, reporter.total());

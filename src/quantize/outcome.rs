@@ -43,8 +43,8 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    pub(crate) fn new(path: String, reason: impl fmt::Display) -> Self {
-        let reason = reason.to_string();
+    pub(crate) fn new(path: String, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
         Self { path, reason }
     }
 }

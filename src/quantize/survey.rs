@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::found_tensor::FoundTensor;
+use super::found_tensor::is_matrix;
 use super::hidden::OpaqueField;
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
 use crate::module::{
-    Layer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
+    FoundTensor, Layer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
 };
 
 /// The last part of the names of output projections.
@@ -66,9 +66,8 @@ impl Survey {
         let aside = Walk::over_with_aside(model, &mut survey)?;
         survey.strict_builders = aside.strict_builders;
         let matrices = aside.matrices.into_iter();
-        survey
-            .tensors
-            .extend(matrices.filter_map(FoundTensor::of_quantized));
+        let matrices = matrices.filter(|found| is_matrix(&found.info.shape));
+        survey.tensors.extend(matrices);
         let mut seen = HashMap::new();
         for (index, layer) in survey.layers.iter().enumerate() {
             for path in layer.paths() {

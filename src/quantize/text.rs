@@ -1,5 +1,7 @@
 //! Paths, bytes and tables as reports show them.
 
+use std::fmt::Display;
+
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 /// A rule below the header and one at the end.
@@ -32,6 +34,15 @@ pub fn shown(path: &str) -> &str {
         "" => "(the model itself)",
         path => path,
     }
+}
+
+/// Some of them, and how many more there are; `None` of none.
+pub fn some<T: Display>(all: &[T]) -> Option<String> {
+    let mut texts: Vec<_> = all.iter().take(3).map(T::to_string).collect();
+    if all.len() > texts.len() {
+        texts.push(format!("and {} more", all.len() - texts.len()));
+    }
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
 /// Three or more significant digits with a decimal unit; 999,950 B and more are not `1000.0 kB`.

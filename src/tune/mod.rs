@@ -166,12 +166,11 @@ where
         Err(Halt::Stopped(stopped)) => stopped,
         Err(Halt::Error(error)) => return Err(error),
     };
-    let best = search.best.map(|best| search.trials[best].0.clone());
-    if let Some(best) =
-        best.or_else(|| Some(search.candidates.units.uniform(LayerPrecision::Float)))
-    {
-        search.candidates.install(search.model, &best)?;
-    }
+    let best = match search.best {
+        Some(best) => search.trials[best].0.clone(),
+        None => search.candidates.units.uniform(LayerPrecision::Float),
+    };
+    search.candidates.install(search.model, &best)?;
     TuningOutcome::of(search, stopped)
 }
 
@@ -194,12 +193,9 @@ fn open_history(
 
 /// Makes the trials of the strategy; `begins` a history that has nothing in it.
 fn run<M: Quantizable + ?Sized>(search: &mut Search<'_, M>, begins: bool) -> Result<(), Halt> {
-    let (model, units) = (
-        &search.candidates.fingerprint,
-        search.candidates.units.clone(),
-    );
+    let units = search.candidates.units.clone();
     if let Some(history) = search.history.as_mut().filter(|_| begins)
-        && let Err(error) = history.begin(model, &search.baseline, &units)
+        && let Err(error) = history.begin(&search.candidates.fingerprint, &search.baseline, &units)
     {
         let message = error.to_string();
         return Err(Stop::HistoryFailed { message }.into());
@@ -224,10 +220,8 @@ fn measure_float<M: Quantizable + ?Sized>(
         let quantized = candidates.quantized_replays();
         let observed = inspect::observe(model, quantized, |model| evaluate(eval, model))?;
         let ranking = candidates.units.0.iter().enumerate().map(|(index, unit)| {
-            let outputs = unit
-                .paths
-                .iter()
-                .filter_map(|path| observed.outputs.get(path));
+            let outputs = unit.paths.iter();
+            let outputs = outputs.filter_map(|path| observed.outputs.get(path));
             // Noise in many rows averages out where they are pooled.
             let score = |d: &Deviation| {
                 d.sqnr_db() + 10. * (d.count() as f64 / unit.channels as f64).log10()
@@ -239,11 +233,8 @@ fn measure_float<M: Quantizable + ?Sized>(
         });
         let mut ranking: Vec<_> = ranking.collect();
         ranking.sort_by(|(_, (a, _)), (_, (b, _))| a.total_cmp(b));
-        let ranking = ranking
-            .into_iter()
-            .map(|(unit, (_, db))| (unit, db))
-            .collect();
-        (observed.result, Some(ranking))
+        let ranking = ranking.into_iter().map(|(unit, (_, db))| (unit, db));
+        (observed.result, Some(ranking.collect()))
     };
     let got = match value {
         Ok(value) if value.is_finite() => {

@@ -1,5 +1,6 @@
 //! The result of a search, and Neural Compressor's two tables of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use comfy_table::presets::ASCII_FULL_CONDENSED;
@@ -175,10 +176,8 @@ impl fmt::Display for TuningOutcome {
             LayerPrecision::Float16,
             LayerPrecision::Float,
         ] {
-            let fell_back = self
-                .layers
-                .iter()
-                .filter(|layer| layer.precision == precision);
+            let fell_back = self.layers.iter();
+            let fell_back = fell_back.filter(|layer| layer.precision == precision);
             let folded = fold(fell_back.map(|layer| layer.path.as_str()));
             if !folded.is_empty() {
                 let paths: Vec<_> = folded.into_iter().map(|folded| folded.text).collect();
@@ -188,12 +187,9 @@ impl fmt::Display for TuningOutcome {
         fmt_hidden(f, &self.hidden)?;
         fmt_float_tensors(f, &self.float_tensors)?;
         let met = if self.met { "met" } else { "not met" };
-        let at_most = if self.higher_is_better {
-            "least"
-        } else {
-            "most"
-        };
-        writeln!(f, "criterion {met}: at {at_most} {:.6}", self.target)?;
+        let (higher, target) = (self.higher_is_better, self.target);
+        let at = if higher { "at least" } else { "at most" };
+        writeln!(f, "criterion {met}: {at} {target:.6}")?;
         let (trials, evals) = (self.trials.len(), self.evals);
         write!(
             f,
@@ -206,26 +202,19 @@ impl fmt::Display for TuningOutcome {
 /// A title in stars, as wide as its table.
 fn fmt_table(f: &mut fmt::Formatter<'_>, title: &str, table: &Table) -> fmt::Result {
     let text = table.to_string();
-    let width = text
-        .lines()
-        .map(str::len)
-        .max()
-        .unwrap_or(0)
-        .saturating_sub(2);
+    let width = text.lines().map(str::len).max();
+    let width = width.unwrap_or(0).saturating_sub(2);
     writeln!(f, "|{title:*^width$}|\n{text}")
 }
 
 /// As Python's PrettyTable draws.
 const ASCII: TableStyle = ASCII_FULL_CONDENSED.header_separator(LineStyle::new('+', '-', '+', '+'));
 
-fn table(header: Vec<String>) -> Table {
+fn table(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII);
     table.set_header(header);
-    table
-}
-
-fn centred(mut table: Table) -> Table {
+    table.add_rows(rows);
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Center);
     }
@@ -235,37 +224,29 @@ fn centred(mut table: Table) -> Table {
 impl TuningOutcome {
     /// Layers by kind and precision, without precisions that no layer has.
     fn mixed_precision(&self) -> Table {
-        type Column = (&'static str, fn(LayerPrecision) -> bool);
-        let columns: [Column; 5] = [
-            ("INT4", |precision| precision == LayerPrecision::Int4),
-            ("INT8", LayerPrecision::is_int8),
-            ("BF16", |precision| precision == LayerPrecision::BFloat16),
-            ("FP16", |precision| precision == LayerPrecision::Float16),
-            ("FP32", |precision| precision == LayerPrecision::Float),
+        let columns = [
+            ("INT4", &[LayerPrecision::Int4][..]),
+            ("INT8", &[LayerPrecision::Int8, LayerPrecision::Int8PerRow]),
+            ("BF16", &[LayerPrecision::BFloat16]),
+            ("FP16", &[LayerPrecision::Float16]),
+            ("FP32", &[LayerPrecision::Float]),
         ];
-        let count = |kind: Option<&LayerKind>, is: &dyn Fn(LayerPrecision) -> bool| {
-            let layers = self.layers.iter();
-            let layers = layers.filter(|layer| kind.is_none_or(|kind| layer.kind == *kind));
-            layers.filter(|layer| is(layer.precision)).count()
-        };
-        let columns: Vec<_> = columns
-            .into_iter()
-            .filter(|(_, is)| count(None, is) > 0)
-            .collect();
+        let is = |layer: &TunedLayer, own: &[LayerPrecision]| own.contains(&layer.precision);
+        let mut columns = columns.to_vec();
+        columns.retain(|(_, own)| self.layers.iter().any(|layer| is(layer, own)));
         let header = ["Op Type", "Total"].into_iter();
         let header = header.chain(columns.iter().map(|(name, _)| *name));
-        let mut table = table(header.map(str::to_owned).collect());
-        let mut kinds: Vec<&LayerKind> = self.layers.iter().map(|layer| &layer.kind).collect();
-        kinds.sort();
-        kinds.dedup();
-        for kind in kinds {
-            let counts = columns
-                .iter()
-                .map(|(_, is)| count(Some(kind), is).to_string());
-            let total = count(Some(kind), &|_| true).to_string();
-            table.add_row([kind.to_string(), total].into_iter().chain(counts));
+        let mut kinds: BTreeMap<&LayerKind, Vec<&TunedLayer>> = BTreeMap::new();
+        for layer in &self.layers {
+            kinds.entry(&layer.kind).or_default().push(layer);
         }
-        centred(table)
+        let rows = kinds.into_iter().map(|(kind, layers)| {
+            let count = |own| layers.iter().filter(|layer| is(layer, own)).count();
+            let counts = columns.iter().map(|(_, own)| count(own).to_string());
+            let first = [kind.to_string(), layers.len().to_string()];
+            first.into_iter().chain(counts).collect()
+        });
+        table(header.map(str::to_owned).collect(), rows)
     }
 
     /// Baseline, last trial and best trial.
@@ -274,25 +255,20 @@ impl TuningOutcome {
             0 => "Tune result".to_owned(),
             last => format!("Tune {last} result"),
         };
-        let header = [
-            "Info Type".into(),
-            "Baseline".into(),
-            last,
-            "Best tune result".into(),
-        ];
-        let mut table = table(header.to_vec());
+        let header = ["Info Type", "Baseline", &last, "Best tune result"];
         let cell = |trial: Option<&Trial>, of: fn(&Trial) -> f64| {
             trial.map_or_else(|| "n/a".to_owned(), |trial| format!("{:.4}", of(trial)))
         };
         let (last, best) = (self.trials.last(), self.best());
-        let mut row = |name: &str, baseline: f64, of: fn(&Trial) -> f64| {
+        let row = |name: &str, baseline: f64, of: fn(&Trial) -> f64| {
             let baseline = format!("{baseline:.4}");
-            table.add_row([name.to_owned(), baseline, cell(last, of), cell(best, of)]);
+            vec![name.to_owned(), baseline, cell(last, of), cell(best, of)]
         };
-        row("Accuracy", self.baseline, |trial| trial.value);
-        row("Duration (seconds)", self.baseline_seconds, |trial| {
-            trial.seconds
-        });
-        centred(table)
+        let (accuracy, seconds) = (self.baseline, self.baseline_seconds);
+        let rows = [
+            row("Accuracy", accuracy, |trial| trial.value),
+            row("Duration (seconds)", seconds, |trial| trial.seconds),
+        ];
+        table(header.map(str::to_owned).to_vec(), rows)
     }
 }

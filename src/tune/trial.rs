@@ -101,23 +101,15 @@ impl fmt::Display for TuningProgress<'_> {
         const WIDTH: usize = 20;
         let of = self.expected_trials.max(self.trials);
         let done = WIDTH * self.trials / of;
-        write!(
-            f,
-            "[{:<WIDTH$}] trial {}/{of}",
-            "=".repeat(done),
-            self.trials
-        )?;
-        write!(f, ", {:.5} with {}", self.trial.value, self.trial)?;
+        let (bar, trials, trial) = ("=".repeat(done), self.trials, self.trial);
+        let (value, best, baseline) = (trial.value, self.best.value, self.baseline);
         let met = if self.best.passed { "met" } else { "not met" };
+        let seconds = self.time_left.as_secs_f64().ceil();
         write!(
             f,
-            "; best {:.5} ({met}), baseline {:.5}",
-            self.best.value, self.baseline
+            "[{bar:<WIDTH$}] trial {trials}/{of}, {value:.5} with {trial}"
         )?;
-        write!(
-            f,
-            "; at most {:.0} s left",
-            self.time_left.as_secs_f64().ceil()
-        )
+        write!(f, "; best {best:.5} ({met}), baseline {baseline:.5}")?;
+        write!(f, "; at most {seconds:.0} s left")
     }
 }

@@ -17,10 +17,9 @@ use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, mismatch, readable, unrepeated};
 use crate::trace;
 use crate::weight::{
-    Origin, QTable, QWeight, Quantized as StoredRows, StoredWeight, Value, WeightCodes, find,
-    origin,
+    Origin, QTable, QWeight, Quantized as Rows, StoredWeight, Value, WeightCodes, find, origin,
 };
-use quantized::{Quantized, Rows};
+use quantized::{Quantized, read};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
 ///
@@ -73,7 +72,7 @@ impl Embedding {
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
         let origin = origin::find(&embeddings);
         let quantized = origin.as_ref().and_then(|origin| {
-            let rows = Rows::of(origin.table().ok()??).ok()?;
+            let rows = read(origin.table().ok()??).ok()?;
             let dtype = embeddings.dtype();
             Some(Quantized::new(rows, dtype, Some(origin.clone())))
         });
@@ -133,7 +132,10 @@ impl Embedding {
     /// The quantized table, if it is quantized and its own, not an output projection's.
     #[doc(hidden)]
     pub fn qtable(&self) -> Option<&QTable> {
-        self.quantized()?.own()
+        match &self.quantized()?.rows {
+            Rows::Table(table) => Some(table),
+            Rows::Weight { .. } => None,
+        }
     }
 
     /// [`forward`](Module::forward) with this crate's error.
@@ -157,7 +159,7 @@ impl Embedding {
         let selected = match &self.table {
             Table::Float(table) => select_float(table, &flat, rows)?,
             Table::Quantized(quantized) => {
-                quantized.select(Elements::of(&flat).as_indexes("embedding")?, rows)?
+                quantized.select(&Elements::of(&flat).to_indexes("embedding", rows)?)?
             }
         };
         Ok(match count {
@@ -166,9 +168,12 @@ impl Embedding {
         })
     }
 
-    /// The weight of an output projection that it shares with a checkpoint's other layers.
+    /// The weight of an output projection, if it was read from a checkpoint as one.
     pub(super) fn tied(&self) -> Option<&Arc<QWeight>> {
-        self.quantized()?.tied()
+        match &self.quantized()?.rows {
+            Rows::Weight { weight, multiplied } => multiplied.then_some(weight),
+            Rows::Table(_) => None,
+        }
     }
 
     fn quantized(&self) -> Option<&Arc<Quantized>> {
@@ -181,7 +186,7 @@ impl Embedding {
     fn rows(&self) -> Result<usize> {
         let shape = match &self.table {
             Table::Float(table) => table.dims(),
-            Table::Quantized(quantized) => &quantized.shape(),
+            Table::Quantized(quantized) => &quantized.rows.shape(),
         };
         match shape {
             &[rows, size] if size == self.hidden_size => Ok(rows),
@@ -197,8 +202,7 @@ impl Embedding {
 /// By candle's own operation, so that gradients flow.
 fn select_float(table: &Tensor, indexes: &Tensor, rows: usize) -> Result<Tensor> {
     if indexes.device().is_cpu() {
-        let indexes = Elements::of(indexes);
-        indexes.as_indexes("embedding")?.check(rows)?;
+        Elements::of(indexes).to_indexes("embedding", rows)?;
     }
     // candle reads the maximum index of a dtype, for u8 an ordinary index, as a row of zeros.
     let indexes = match indexes.dtype() {
@@ -232,13 +236,13 @@ impl Layer for Embedding {
     }
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
-        vec![
-            match &self.table {
+        vec![WeightInfo {
+            origin: self.origin.clone(),
+            ..match &self.table {
                 Table::Quantized(quantized) => quantized.info(),
                 Table::Float(table) => WeightInfo::of_float("weight", table),
             }
-            .loaded_from(self.origin.as_ref()),
-        ]
+        }]
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -248,16 +252,15 @@ impl Layer for Embedding {
         };
         self.rows()?;
         let rows = match qconfig {
-            QConfig::Groups(_) => Rows::Lent {
+            QConfig::Groups(_) => Rows::Weight {
                 weight: Arc::new(QWeight::from_float(table, None, qconfig)?),
-                tied: false,
+                multiplied: false,
             },
-            _ => Rows::Own {
-                table: Arc::new(QTable::from_float(table, qconfig)?),
-                qconfig: Some(qconfig.clone()),
-            },
+            _ => Rows::Table(Arc::new(QTable::from_float(table, qconfig)?)),
         };
-        Ok(self.reading(Arc::new(Quantized::new(rows, table.dtype(), None))))
+        let mut quantized = Quantized::new(rows, table.dtype(), None);
+        quantized.qconfig = Some(qconfig.clone());
+        Ok(self.reading(Arc::new(quantized)))
     }
 
     fn lend(&self, _name: &str) -> Option<LentWeight> {
@@ -270,13 +273,7 @@ impl Layer for Embedding {
                 weight: table.clone(),
                 folded: false,
             },
-            Table::Quantized(quantized) => Value::Quantized(match &quantized.rows {
-                Rows::Own { table, .. } => StoredRows::Table(Arc::clone(table)),
-                Rows::Lent { weight, tied } => StoredRows::Weight {
-                    weight: Arc::clone(weight),
-                    multiplied: *tied,
-                },
-            }),
+            Table::Quantized(quantized) => Value::Quantized(quantized.rows.clone()),
         };
         Ok(vec![StoredWeight::new("weight", value)])
     }
@@ -313,17 +310,17 @@ impl Layer for Embedding {
         let shape = [self.rows().ok()?, self.hidden_size];
         if let Some(weight) = lent.get::<QWeight>() {
             return (weight.shape() == shape).then(|| {
-                let tied = false;
-                let rows = Rows::Lent { weight, tied };
+                let multiplied = false;
+                let rows = Rows::Weight { weight, multiplied };
                 self.reading(Arc::new(Quantized::new(rows, table.dtype(), None)))
             });
         }
         let other = lent.get::<Quantized>()?;
         let alike = match &other.rows {
-            Rows::Own { qconfig: own, .. } => own.as_ref() == Some(qconfig),
-            Rows::Lent { .. } => true,
+            Rows::Table(_) => other.qconfig.as_ref() == Some(qconfig),
+            Rows::Weight { .. } => true,
         };
-        (alike && other.shape() == shape).then(|| self.reading(other))
+        (alike && other.rows.shape() == shape).then(|| self.reading(other))
     }
 }
 
@@ -331,10 +328,8 @@ impl Embedding {
     fn reading(&self, quantized: Arc<Quantized>) -> Self {
         Self {
             table: Table::Quantized(quantized),
-            hidden_size: self.hidden_size,
-            name: self.name.clone(),
-            origin: self.origin.clone(),
             tap: None,
+            ..self.clone()
         }
     }
 }
@@ -361,7 +356,7 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
         }
         Some(found) => {
             let origin = Some(found.origin(shape));
-            let table = Quantized::new(found.read(shape, Rows::of)?, vb.dtype(), origin.clone());
+            let table = Quantized::new(found.read(shape, read)?, vb.dtype(), origin.clone());
             (Table::Quantized(Arc::new(table)), origin)
         }
     };

@@ -10,14 +10,16 @@ use crate::kernels;
 use crate::module::{WeightDType, WeightId, WeightInfo};
 use crate::nn::projection;
 use crate::qconfig::QConfig;
-use crate::tensor::Indexes;
 use crate::weight::origin::Parts;
-use crate::weight::{Origin, QTable, QWeight, WeightCodes};
+use crate::weight::{Origin, Quantized as Rows, WeightCodes};
 
 /// A quantized table, and the tensor it dequantizes to.
 #[derive(Debug)]
 pub(super) struct Quantized {
+    /// A table of its own, or the weight of others, which also a checkpoint may say it is.
     pub rows: Rows,
+    /// Of a table of its own; `None` if it was read from a checkpoint.
+    pub qconfig: Option<QConfig>,
     /// The dtype of the float table.
     dtype: DType,
     /// Where the table is in a checkpoint, if it was read as it is.
@@ -26,37 +28,15 @@ pub(super) struct Quantized {
     dequantized: OnceLock<Tensor>,
 }
 
-/// Where the rows are read.
-#[derive(Debug)]
-pub(super) enum Rows {
-    Own {
-        table: Arc<QTable>,
-        /// `None` if it was read from a checkpoint.
-        qconfig: Option<QConfig>,
-    },
-    Lent {
-        weight: Arc<QWeight>,
-        /// Whether it was read from a checkpoint as the weight of an output projection.
-        tied: bool,
-    },
-}
-
-impl Rows {
-    /// The rows of a table of a checkpoint.
-    pub fn of(parts: Parts) -> Result<Self> {
-        let tied = parts.format.is_multiplied();
-        Ok(if tied || parts.format.groups().is_some() {
-            Self::Lent {
-                weight: Arc::new(parts.qweight(1, None)?),
-                tied,
-            }
-        } else {
-            Self::Own {
-                table: Arc::new(parts.qtable()?),
-                qconfig: None,
-            }
-        })
-    }
+/// The rows of a table of a checkpoint.
+pub(super) fn read(parts: Parts) -> Result<Rows> {
+    let multiplied = parts.format.is_multiplied();
+    Ok(if multiplied || parts.format.groups().is_some() {
+        let weight = Arc::new(parts.qweight(1, None)?);
+        Rows::Weight { weight, multiplied }
+    } else {
+        Rows::Table(Arc::new(parts.qtable()?))
+    })
 }
 
 impl Quantized {
@@ -64,42 +44,29 @@ impl Quantized {
     pub fn new(rows: Rows, dtype: DType, origin: Option<Origin>) -> Self {
         Self {
             rows,
+            qconfig: None,
             dtype,
             origin,
             dequantized: OnceLock::new(),
         }
     }
 
-    pub fn shape(&self) -> [usize; 2] {
-        match &self.rows {
-            Rows::Own { table, .. } => table.shape(),
-            Rows::Lent { weight, .. } => weight.shape(),
-        }
-    }
-
-    pub fn own(&self) -> Option<&QTable> {
-        match &self.rows {
-            Rows::Own { table, .. } => Some(table),
-            Rows::Lent { .. } => None,
-        }
-    }
-
     pub fn codes(&self) -> Option<WeightCodes> {
         match &self.rows {
-            Rows::Own { table, .. } => table.weight_codes(),
-            Rows::Lent { weight, .. } => weight.weight_codes(),
+            Rows::Table(table) => table.weight_codes(),
+            Rows::Weight { weight, .. } => weight.weight_codes(),
         }
     }
 
     fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
         match &self.rows {
-            Rows::Own { table, .. } => table.read_row(row, sink),
-            Rows::Lent { weight, .. } => weight.read_channel(row, sink),
+            Rows::Table(table) => table.read_row(row, sink),
+            Rows::Weight { weight, .. } => weight.read_channel(row, sink),
         }
     }
 
-    pub fn select(&self, indexes: Indexes<'_>, rows: usize) -> Result<Tensor> {
-        indexes.check(rows)?;
+    /// The rows of indexes that are checked.
+    pub fn select(&self, indexes: &[usize]) -> Result<Tensor> {
         match self.dtype {
             DType::F16 => self.gather(indexes, f16::from_f32),
             DType::BF16 => self.gather(indexes, bf16::from_f32),
@@ -108,18 +75,18 @@ impl Quantized {
         }
     }
 
-    /// The rows of indexes that are checked, in the dtype of the output. `from_f32` rounds once:
+    /// [`select`](Self::select), in the dtype of the output. `from_f32` rounds once:
     /// by way of f64, `half` loses what decides next to a tie.
     fn gather<T: WithDType>(
         &self,
-        indexes: Indexes<'_>,
+        indexes: &[usize],
         from_f32: impl Fn(f32) -> T + Sync,
     ) -> Result<Tensor> {
-        let [_, k] = self.shape();
+        let [_, k] = self.rows.shape();
         let mut values = vec![T::zero(); indexes.len() * k];
         kernels::for_each_row(&mut values, k, |i, out| {
             let mut written = 0;
-            self.read_row(indexes.get(i), |chunk| {
+            self.read_row(indexes[i], |chunk| {
                 for (out, value) in out[written..].iter_mut().zip(chunk) {
                     *out = from_f32(*value);
                 }
@@ -132,16 +99,16 @@ impl Quantized {
     /// The table in f32, which is not kept.
     pub fn dequantize(&self) -> Result<Tensor> {
         match &self.rows {
-            Rows::Own { table, .. } => table.dequantize(),
-            Rows::Lent { weight, .. } => weight.dequantize(),
+            Rows::Table(table) => table.dequantize(),
+            Rows::Weight { weight, .. } => weight.dequantize(),
         }
     }
 
     pub fn dequantized(&self) -> &Tensor {
         self.dequantized.get_or_init(|| {
             let table = match &self.rows {
-                Rows::Own { table, .. } => table.dequantize(),
-                Rows::Lent { weight, .. } => Ok(weight.dequantized().clone()),
+                Rows::Table(table) => table.dequantize(),
+                Rows::Weight { weight, .. } => Ok(weight.dequantized().clone()),
             };
             let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
             // A tensor of the right length on the CPU cannot fail to be made.
@@ -153,24 +120,18 @@ impl Quantized {
         })
     }
 
-    /// The weight of an output projection, if it was read from a checkpoint as one.
-    pub fn tied(&self) -> Option<&Arc<QWeight>> {
-        match &self.rows {
-            Rows::Lent { weight, tied: true } => Some(weight),
-            _ => None,
-        }
-    }
-
     pub fn info(self: &Arc<Self>) -> WeightInfo {
         let name = "weight";
         match &self.rows {
-            Rows::Lent { weight, .. } => projection::weight_info(weight, name),
-            Rows::Own { table, .. } => {
+            Rows::Weight { weight, .. } => projection::weight_info(weight, name),
+            Rows::Table(table) => {
                 let dtype = WeightDType::of_quantized(table.dtype(), table.half_type());
-                WeightInfo::new(name, &table.shape(), dtype, table.bytes())
-                    .quantized(table.saturated())
-                    .with_underflowed(table.underflowed())
-                    .held_as(WeightId::of_shared(self))
+                WeightInfo {
+                    underflowed: table.underflowed(),
+                    ..WeightInfo::new(name, &table.shape(), dtype, table.bytes())
+                        .quantized(table.saturated())
+                        .held_as(WeightId::of_shared(self))
+                }
             }
         }
     }

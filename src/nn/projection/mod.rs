@@ -173,11 +173,13 @@ impl Projection {
 
     /// The description of this weight for a [`Layer`](crate::Layer), under the name it gives it.
     pub fn info(&self, name: &str) -> WeightInfo {
-        match &self.weight {
-            Weight::Float(weight) => WeightInfo::of_float(name, weight),
-            Weight::Quantized(weight) => weight_info(weight, name),
+        WeightInfo {
+            origin: self.origin.clone(),
+            ..match &self.weight {
+                Weight::Float(weight) => WeightInfo::of_float(name, weight),
+                Weight::Quantized(weight) => weight_info(weight, name),
+            }
         }
-        .loaded_from(self.origin.as_ref())
     }
 
     /// The quantized weight, for a layer that holds the same tensor: see
@@ -307,8 +309,10 @@ pub(super) fn weight_info(weight: &Arc<QWeight>, name: &str) -> WeightInfo {
         Some(groups) => WeightDType::of_groups(groups.dtype),
         None => WeightDType::of_quantized(weight.dtype(), weight.half_type()),
     };
-    WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
-        .quantized(weight.saturated())
-        .with_underflowed(weight.underflowed())
-        .held_as(WeightId::of_shared(weight))
+    WeightInfo {
+        underflowed: weight.underflowed(),
+        ..WeightInfo::new(name, &weight.shape(), dtype, weight.bytes())
+            .quantized(weight.saturated())
+            .held_as(WeightId::of_shared(weight))
+    }
 }

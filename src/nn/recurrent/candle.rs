@@ -8,8 +8,9 @@ use candle_nn::{RNN, VarBuilder};
 use super::gru::{GRU, Gru};
 use super::kind::Kind;
 use super::lstm::{LSTM, Lstm};
-use super::stack::{Axes, Input, Stack};
-use super::weights::{Direction, Inits, Shape};
+use super::stack::{Axes, Stack};
+use super::state::Given;
+use super::weights::Inits;
 use crate::error::{Error, Result};
 use crate::sizes;
 use crate::tensor::mismatch;
@@ -40,9 +41,7 @@ pub fn lstm(
         b_ih: config.b_ih_init,
         b_hh: config.b_hh_init,
     };
-    let shape = Shape::new(Lstm.gates(), in_dim, hidden_dim);
-    let direction = Direction::load(shape, suffix, inits, &vb)?;
-    let stack = Stack::single(Lstm, direction, &vb);
+    let stack = Stack::single(Lstm, [in_dim, hidden_dim], suffix, inits, &vb)?;
     Ok(LSTM { stack })
 }
 
@@ -63,9 +62,7 @@ pub fn gru(
         b_ih: config.b_ih_init,
         b_hh: config.b_hh_init,
     };
-    let shape = Shape::new(Gru.gates(), in_dim, hidden_dim);
-    let direction = Direction::load(shape, "_l0".into(), inits, &vb)?;
-    let stack = Stack::single(Gru, direction, &vb);
+    let stack = Stack::single(Gru, [in_dim, hidden_dim], "_l0".into(), inits, &vb)?;
     Ok(GRU { stack })
 }
 
@@ -86,11 +83,7 @@ impl RNN for LSTM {
 
     fn seq_init(&self, input: &Tensor, state: &LSTMState) -> CandleResult<Vec<LSTMState>> {
         trace::forward!("lstm", self.stack.name());
-        let (h, c) = (state.h.unsqueeze(0)?, state.c.unsqueeze(0)?);
-        let (ys, cs) = on_single(&self.stack, "LSTM", |stack| {
-            let xs = sequences(stack, input)?;
-            stack.run_each(&xs, Some(&h), Some(&c))
-        })?;
+        let (ys, cs) = run_each(&self.stack, "LSTM", input, &state.h, Some(&state.c))?;
         let state = |step| Ok(LSTMState::new(row(&ys, step)?, cs.i(step)?));
         (0..input.dim(1)?).map(state).collect()
     }
@@ -116,11 +109,7 @@ impl RNN for GRU {
 
     fn seq_init(&self, input: &Tensor, state: &GRUState) -> CandleResult<Vec<GRUState>> {
         trace::forward!("gru", self.stack.name());
-        let h = state.h.unsqueeze(0)?;
-        let ys = on_single(&self.stack, "GRU", |stack| {
-            let xs = sequences(stack, input)?;
-            Ok(stack.run_each(&xs, Some(&h), None)?.0)
-        })?;
+        let (ys, ()) = run_each(&self.stack, "GRU", input, &state.h, None)?;
         let state = |step| Ok(GRUState { h: row(&ys, step)? });
         (0..input.dim(1)?).map(state).collect()
     }
@@ -131,13 +120,26 @@ impl RNN for GRU {
     }
 }
 
-/// The checked input, `[batch, steps, features]`.
-fn sequences<'a, K: Kind>(stack: &Stack<K>, input: &'a Tensor) -> Result<Input<'a>> {
-    let [_, _, _] = *input.dims() else {
-        let expected = format!("[batch, steps, {}]", stack.shape.input);
-        return Err(mismatch("forward", expected, input));
-    };
-    stack.input(input, Axes::BatchFirst, None)
+/// The output for an input `[batch, steps, features]` from states of `[batch, hidden_size]`, and c
+/// after each step.
+fn run_each<K: Kind>(
+    stack: &Stack<K>,
+    kind: &str,
+    xs: &Tensor,
+    h: &Tensor,
+    c: Option<&Tensor>,
+) -> CandleResult<(Tensor, K::Cell)> {
+    let (h, c) = (h.unsqueeze(0)?, c.map(|c| c.unsqueeze(0)).transpose()?);
+    on_single(stack, kind, |stack| {
+        let [_, _, _] = *xs.dims() else {
+            let expected = format!("[batch, steps, {}]", stack.shape.input);
+            return Err(mismatch("forward", expected, xs));
+        };
+        let (h, c) = (Some(&h), c.as_ref());
+        let input = stack.input(Given { xs, h, c }, Axes::BatchFirst, None)?;
+        let (states, cs) = stack.run(&input, true)?;
+        Ok((states.ys, cs))
+    })
 }
 
 /// Calls `f` with a stack of one layer and one direction, and names the layer in an error.
@@ -146,7 +148,7 @@ fn on_single<K: Kind, T>(
     kind: &str,
     f: impl FnOnce(&Stack<K>) -> Result<T>,
 ) -> CandleResult<T> {
-    let result = if stack.is_single() {
+    let result = if stack.directions.len() == 1 {
         f(stack)
     } else {
         let what = "layer used through candle_nn::RNN";
@@ -159,8 +161,8 @@ fn on_single<K: Kind, T>(
 /// A state of zeros, `[batch, hidden_size]`.
 fn zeros<K: Kind>(stack: &Stack<K>, kind: &str, batch: usize) -> CandleResult<Tensor> {
     on_single(stack, kind, |_| Ok(()))?;
-    sizes::elements("zero_state", &[batch, stack.hidden_size()])?;
-    let shape = (batch, stack.hidden_size());
+    sizes::elements("zero_state", &[batch, stack.shape.hidden])?;
+    let shape = (batch, stack.shape.hidden);
     Tensor::zeros(shape, stack.dtype(), &stack.device())
 }
 

@@ -11,21 +11,17 @@ use super::kind::{CellState, Kind};
 use super::layer::recurrent_layer;
 use super::lstm::Lstm;
 use super::rnn::Nonlinearity;
-use super::state::{check_state, read_state};
-use super::weights::{Direction, Inits, Shape, is_for_kernels};
+use super::state::{Given, as_rows, read_state};
+use super::weights::{Direction, Inits, Shape, check_input, is_for_kernels};
 use crate::error::Result;
 use crate::kernels::{self, Step};
-use crate::module::WeightInfo;
 use crate::nn::prefix::prefix_of;
 use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Tap};
-use crate::tensor::{
-    Elements, as_f32, check_cpu_float, check_float, from_f32_vec, mismatch, without_gradient,
-};
+use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch, without_gradient};
 use crate::trace;
-use crate::weight::StoredWeight;
 
 #[derive(Clone, Debug)]
 struct Cell<K> {
@@ -51,16 +47,8 @@ impl<K: Kind> Cell<K> {
         self.name.as_deref()
     }
 
-    fn projections(&self) -> impl Iterator<Item = &Projection> {
-        self.weights.projections()
-    }
-
-    fn weight_infos(&self) -> Vec<WeightInfo> {
-        self.weights.weight_infos()
-    }
-
-    fn stored(&self) -> Vec<StoredWeight> {
-        self.weights.stored().collect()
+    fn directions(&self) -> &[Direction] {
+        std::slice::from_ref(&self.weights)
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -74,85 +62,63 @@ impl<K: Kind> Cell<K> {
 
     /// Checks `xs`, `[batch, input_size]` or `[input_size]`: the batch, and the shape of a state.
     fn input(&self, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
-        match self.weights.ih.qweight() {
-            Some(_) => check_cpu_float(xs, "forward")?,
-            None => check_float(xs, "forward")?,
-        }
-        let products = self.weights.shape.gates.count() * self.weights.shape.hidden;
+        check_input(self.directions(), xs)?;
+        let Shape {
+            gates,
+            input,
+            hidden,
+            ..
+        } = self.weights.shape;
         match *xs.dims() {
-            [batch, last] if last == self.weights.shape.input => {
-                sizes::computed("forward", &[batch, products], xs.elem_count())?;
-                Ok((batch, vec![batch, self.weights.shape.hidden]))
+            [batch, last] if last == input => {
+                let products = [batch, gates.count() * hidden];
+                sizes::computed("forward", &products, xs.elem_count())?;
+                Ok((batch, vec![batch, hidden]))
             }
-            [last] if last == self.weights.shape.input => Ok((1, vec![self.weights.shape.hidden])),
+            [last] if last == input => Ok((1, vec![hidden])),
             _ => {
-                let expected = format!("[batch, {0}] or [{0}]", self.weights.shape.input);
+                let expected = format!("[batch, {input}] or [{input}]");
                 Err(mismatch("forward", expected, xs))
             }
         }
     }
 
-    fn forward(
-        &self,
-        xs: &Tensor,
-        h: Option<&Tensor>,
-        c: Option<&K::Cell>,
-    ) -> Result<(Tensor, K::Cell)> {
-        let states = self.step(xs, h, c)?;
-        if let Some(tap) = &self.tap {
-            let inputs = [Some(xs), h, c.and_then(K::Cell::tensor)];
-            let inputs: Vec<_> = inputs.into_iter().flatten().collect();
-            tap.report(&inputs, &states.0);
-        }
+    fn forward(&self, kind: &str, given: Given<'_>) -> Result<(Tensor, K::Cell)> {
+        let states = self.step(given);
+        let states = states.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
+        tap::report(self.tap.as_ref(), &given.tensors(), &states.0);
         Ok(states)
     }
 
     /// h after inputs as they are reported.
     fn replay(&self, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (h, _) = match *inputs {
-            [xs] => self.step(xs, None, None)?,
-            [xs, h] => self.step(xs, Some(h), None)?,
-            [xs, h, c] => {
-                let c = K::Cell::of([], |[]| Ok(c.clone()))?;
-                self.step(xs, Some(h), Some(&c))?
-            }
-            _ => return Err(tap::unlike("an input and a state", inputs)),
-        };
-        Ok(h)
+        let given = Given::of(inputs);
+        let given = given.ok_or_else(|| tap::unlike("an input and a state", inputs))?;
+        Ok(self.step(given)?.0)
     }
 
-    fn step(
-        &self,
-        xs: &Tensor,
-        h: Option<&Tensor>,
-        c: Option<&K::Cell>,
-    ) -> Result<(Tensor, K::Cell)> {
-        let (batch, shape) = self.input(xs)?;
-        let given = [Some(xs), h, c.and_then(K::Cell::tensor)];
+    fn step(&self, given: Given<'_>) -> Result<(Tensor, K::Cell)> {
+        let (batch, shape) = self.input(given.xs)?;
         let sizes = [batch, self.weights.shape.hidden];
-        let ours = self.weights.ih.qweight().is_some()
-            || is_for_kernels(self.projections(), given.into_iter().flatten());
-        if ours || sizes.contains(&0) {
-            self.by_kernels(xs, batch, &shape, h, c)
+        if is_for_kernels(self.directions(), given, sizes) {
+            self.by_kernels(given, batch, &shape)
         } else {
-            self.by_candle(xs, batch, &shape, h, c)
+            self.by_candle(given, batch, &shape)
         }
     }
 
     fn by_kernels(
         &self,
-        xs: &Tensor,
+        given: Given<'_>,
         batch: usize,
         shape: &[usize],
-        h_0: Option<&Tensor>,
-        c_0: Option<&K::Cell>,
     ) -> Result<(Tensor, K::Cell)> {
+        let xs = given.xs;
         let input = as_f32(xs, "forward")?;
         let isa = kernels::active()?;
-        let mut h = read_state("state h", h_0, shape, <[f32]>::to_vec)?;
-        let c_0 = c_0.and_then(K::Cell::tensor);
+        let mut h = read_state("state h", given.h, shape, <[f32]>::to_vec)?;
         let mut c = if K::Cell::EXISTS {
-            read_state("state c", c_0, shape, <[f32]>::to_vec)?
+            read_state("state c", given.c, shape, <[f32]>::to_vec)?
         } else {
             Vec::new()
         };
@@ -168,39 +134,27 @@ impl<K: Kind> Cell<K> {
             h: &mut h,
             c: &mut c,
         };
-        kernels::update_state(
-            isa,
-            self.weights.shape.gates,
-            self.weights.shape.hidden,
-            step,
-        );
-        let sources: Vec<_> = [Some(xs), h_0, c_0].into_iter().flatten().collect();
+        let Shape { gates, hidden, .. } = self.weights.shape;
+        kernels::update_state(isa, gates, hidden, step);
+        let sources = given.tensors();
         let tensor = |values| without_gradient(from_f32_vec(values, shape, xs.dtype())?, &sources);
         Ok((tensor(h)?, K::Cell::of([], |[]| tensor(c))?))
     }
 
     fn by_candle(
         &self,
-        xs: &Tensor,
+        Given { xs, h, c }: Given<'_>,
         batch: usize,
         shape: &[usize],
-        h: Option<&Tensor>,
-        c: Option<&K::Cell>,
     ) -> Result<(Tensor, K::Cell)> {
         let dtype = self.weights.ih.dtype();
-        let state = |op, given: Option<&Tensor>| -> Result<Tensor> {
-            let rows = (batch, self.weights.shape.hidden);
+        let rows = [batch, self.weights.shape.hidden];
+        let state = |op, given: Option<&Tensor>| {
             sizes::elements(op, shape)?;
-            Ok(match given {
-                None => Tensor::zeros(rows, dtype, xs.device())?,
-                Some(given) => {
-                    check_state(op, given, shape)?;
-                    given.to_dtype(dtype)?.reshape(rows)?
-                }
-            })
+            as_rows(op, given, [shape, &rows], dtype, xs.device())
         };
         let h = state("state h", h)?;
-        let c = K::Cell::of([], |[]| state("state c", c.and_then(K::Cell::tensor)))?;
+        let c = K::Cell::of([], |[]| state("state c", c))?;
         let rows = xs
             .to_dtype(dtype)?
             .reshape((batch, self.weights.shape.input))?;
@@ -211,15 +165,6 @@ impl<K: Kind> Cell<K> {
         let (h, c) = self.kind.step(products, &h, &c)?;
         let like_xs = |state: &Tensor| Ok(state.reshape(shape)?.to_dtype(xs.dtype())?);
         Ok((like_xs(&h)?, K::Cell::of([&c], |[c]| like_xs(c))?))
-    }
-}
-
-impl<K: Kind<Cell = ()>> Cell<K> {
-    /// [`forward`](Self::forward) of a cell whose state is h alone.
-    fn forward_h(&self, kind: &str, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        let state = self.forward(xs, h, None);
-        let (h, _) = state.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
-        Ok(h)
     }
 }
 
@@ -261,8 +206,7 @@ impl LSTMCell {
     pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<LSTMState> {
         trace::forward!("lstm-cell", self.cell.name());
         let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-        let state = self.cell.forward(xs, h, c);
-        let (h, c) = state.map_err(|e| e.at(self.cell.name().unwrap_or("LSTMCell")))?;
+        let (h, c) = self.cell.forward("LSTMCell", Given { xs, h, c })?;
         Ok(LSTMState { h, c })
     }
 }
@@ -283,7 +227,8 @@ impl GRUCell {
     /// weights.
     pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
         trace::forward!("gru-cell", self.cell.name());
-        self.cell.forward_h("GRUCell", xs, h)
+        let (h, ()) = self.cell.forward("GRUCell", Given { xs, h, c: None })?;
+        Ok(h)
     }
 }
 
@@ -306,6 +251,7 @@ impl RNNCell {
     /// weights.
     pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
         trace::forward!("rnn-cell", self.cell.name());
-        self.cell.forward_h("RNNCell", xs, h)
+        let (h, ()) = self.cell.forward("RNNCell", Given { xs, h, c: None })?;
+        Ok(h)
     }
 }

@@ -4,7 +4,7 @@ use candle_core::{D, DType, IndexOp, Result as CandleResult, Tensor};
 
 use super::kind::{CellState, Kind};
 use super::stack::{Axes, Input, Stack, States};
-use super::state::check_state;
+use super::state::{Given, as_rows};
 use super::weights::Direction;
 use crate::error::Result;
 use crate::sizes;
@@ -21,17 +21,11 @@ struct Steps<C> {
 impl<K: Kind> Stack<K> {
     /// All layers, as the kernels run them, in the dtype of the weights; and c after each step of
     /// the last direction, `[steps, batch, hidden]`.
-    pub(super) fn by_candle(
-        &self,
-        input: &Input<'_>,
-        h_0: Option<&Tensor>,
-        c_0: Option<&K::Cell>,
-    ) -> Result<(States<K::Cell>, K::Cell)> {
-        let (dtype, xs) = (self.dtype(), input.xs);
-        let h_0 = self.states(input, "initial state h", h_0, self.state_size())?;
+    pub(super) fn by_candle(&self, input: &Input<'_>) -> Result<(States<K::Cell>, K::Cell)> {
+        let (dtype, Given { xs, h, c }) = (self.dtype(), input.given);
+        let h_0 = self.states(input, "initial state h", h, self.shape.state())?;
         let c_0 = K::Cell::of([], |[]| {
-            let given = c_0.and_then(K::Cell::tensor);
-            self.states(input, "initial state c", given, self.hidden_size())
+            self.states(input, "initial state c", c, self.shape.hidden)
         })?;
         // [steps, batch, features], and 1 where a sequence is not over.
         let mut rows = match (xs.rank(), input.axes) {
@@ -50,7 +44,7 @@ impl<K: Kind> Stack<K> {
             rows = masked(masks, &rows, &rows.zeros_like()?)?;
         }
         let (mut last_h, mut last_c, mut cs) = (Vec::new(), Vec::new(), Vec::new());
-        for directions in self.layers() {
+        for directions in self.directions.chunks(self.direction_count()) {
             let mut outs = Vec::new();
             for direction in directions {
                 let h = h_0.i(last_h.len())?;
@@ -68,15 +62,11 @@ impl<K: Kind> Stack<K> {
             (_, Axes::BatchFirst) => rows.transpose(0, 1)?,
             (_, Axes::StepsFirst) => rows,
         };
-        let state = |parts: &[Tensor]| {
-            let all = Tensor::stack(parts, 0)?.to_dtype(xs.dtype())?;
-            if xs.rank() == 2 {
-                all.squeeze(1)
-            } else {
-                Ok(all)
-            }
-        };
         let all = |parts: &[Tensor]| Tensor::stack(parts, 0)?.to_dtype(xs.dtype());
+        let state = |parts: &[Tensor]| match xs.rank() {
+            2 => all(parts)?.squeeze(1),
+            _ => all(parts),
+        };
         let states = States {
             ys: ys.contiguous()?.to_dtype(xs.dtype())?,
             h: state(&last_h)?,
@@ -93,16 +83,11 @@ impl<K: Kind> Stack<K> {
         given: Option<&Tensor>,
         size: usize,
     ) -> Result<Tensor> {
-        let all = (self.directions.len(), input.schedule.batch, size);
-        let device = input.xs.device();
-        sizes::elements(op, &[self.directions.len(), input.schedule.batch, size])?;
-        Ok(match given {
-            None => Tensor::zeros(all, self.dtype(), device)?,
-            Some(given) => {
-                check_state(op, given, &self.state_shape(input, size))?;
-                given.to_dtype(self.dtype())?.reshape(all)?
-            }
-        })
+        let all = [self.directions.len(), input.schedule.batch, size];
+        let device = input.given.xs.device();
+        sizes::elements(op, &all)?;
+        let shape = self.state_shape(input, size);
+        as_rows(op, given, [&shape, &all], self.dtype(), device)
     }
 
     fn steps(

@@ -7,6 +7,9 @@ use super::config::RecurrentConfig;
 use super::kind::Kind;
 use super::layer::{forward_h, recurrent_layer};
 use super::stack::Stack;
+use super::state::Given;
+use super::weights::Direction;
+use crate::error::Result;
 use crate::kernels::Gates;
 
 /// Gated recurrent units over a sequence, with all of `torch.nn.GRU`'s options.

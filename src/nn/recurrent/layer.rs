@@ -36,7 +36,7 @@ macro_rules! recurrent_layer {
             }
 
             fn weight_infos(&self) -> Vec<$crate::module::WeightInfo> {
-                self.$inner.weight_infos()
+                self.$inner.directions().iter().flat_map(Direction::weight_infos).collect()
             }
 
             fn quantize(&self, qconfig: &$crate::qconfig::QConfig) -> $crate::error::Result<Self> {
@@ -46,11 +46,12 @@ macro_rules! recurrent_layer {
             }
 
             fn stored(&self) -> $crate::error::Result<Vec<$crate::weight::StoredWeight>> {
-                Ok(self.$inner.stored())
+                Ok(self.$inner.directions().iter().flat_map(Direction::stored).collect())
             }
 
             fn weights(&self) -> $crate::error::Result<Vec<candle_core::Tensor>> {
-                self.$inner.projections().map($crate::nn::projection::Projection::value).collect()
+                let all = self.$inner.directions().iter().flat_map(Direction::projections);
+                all.map($crate::nn::projection::Projection::value).collect()
             }
 
             fn attach(&mut self, tap: Option<$crate::tap::Tap>) -> bool {
@@ -69,7 +70,8 @@ macro_rules! recurrent_layer {
 }
 pub(super) use recurrent_layer;
 
-/// `forward` and `forward_lengths` of a layer whose state is h alone.
+/// `forward` and `forward_lengths` of a layer whose state is h alone, where `Tensor`, `Result` and
+/// [`Given`](super::state::Given) are in scope.
 macro_rules! forward_h {
     ($layer:ident, $span:literal) => {
         impl $layer {
@@ -78,13 +80,8 @@ macro_rules! forward_h {
             /// # Errors
             /// When the input or the state has a wrong shape or dtype, or is on another device than
             /// the weights.
-            pub fn forward(
-                &self,
-                xs: &candle_core::Tensor,
-                h: Option<&candle_core::Tensor>,
-            ) -> $crate::error::Result<(candle_core::Tensor, candle_core::Tensor)> {
-                $crate::trace::forward!($span, self.stack.name());
-                self.stack.forward_h(stringify!($layer), xs, None, h)
+            pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+                self.run(xs, None, h)
             }
 
             /// [`forward`](Self::forward) over sequences of different lengths: the rest of each is
@@ -94,13 +91,23 @@ macro_rules! forward_h {
             /// Also when there is not one length a sequence, or one is longer than the input.
             pub fn forward_lengths(
                 &self,
-                xs: &candle_core::Tensor,
+                xs: &Tensor,
                 lengths: &[usize],
-                h: Option<&candle_core::Tensor>,
-            ) -> $crate::error::Result<(candle_core::Tensor, candle_core::Tensor)> {
+                h: Option<&Tensor>,
+            ) -> Result<(Tensor, Tensor)> {
+                self.run(xs, Some(lengths), h)
+            }
+
+            fn run(
+                &self,
+                xs: &Tensor,
+                lengths: Option<&[usize]>,
+                h: Option<&Tensor>,
+            ) -> Result<(Tensor, Tensor)> {
                 $crate::trace::forward!($span, self.stack.name());
-                self.stack
-                    .forward_h(stringify!($layer), xs, Some(lengths), h)
+                let given = Given { xs, h, c: None };
+                let states = self.stack.forward(stringify!($layer), given, lengths)?;
+                Ok((states.ys, states.h))
             }
         }
     };

@@ -8,7 +8,9 @@ use super::config::RecurrentConfig;
 use super::kind::Kind;
 use super::layer::recurrent_layer;
 use super::stack::Stack;
-use crate::error::{Error, Result};
+use super::state::Given;
+use super::weights::Direction;
+use crate::error::Result;
 use crate::kernels::Gates;
 use crate::trace;
 
@@ -96,13 +98,9 @@ impl LSTM {
         state: Option<&LSTMState>,
     ) -> Result<(Tensor, LSTMState)> {
         trace::forward!("lstm", self.stack.name());
-        let run = || {
-            let input = self.stack.input(xs, self.stack.axes(), lengths)?;
-            let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-            let states = self.stack.run(&input, h, c)?;
-            Ok((states.ys, LSTMState::new(states.h, states.c)))
-        };
-        run().map_err(|e: Error| e.at(self.stack.name().unwrap_or("LSTM")))
+        let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
+        let states = self.stack.forward("LSTM", Given { xs, h, c }, lengths)?;
+        Ok((states.ys, LSTMState::new(states.h, states.c)))
     }
 }
 

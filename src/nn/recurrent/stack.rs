@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
 
 use super::config::RecurrentConfig;
 use super::kind::{CellState, Kind};
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
-use super::weights::{Direction, Inits, Shape, is_for_kernels};
+use super::state::Given;
+use super::weights::{Direction, Inits, Shape, check_input, is_for_kernels};
 use crate::error::{Error, Result};
-use crate::module::WeightInfo;
 use crate::nn::prefix::prefix_of;
-use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Tap};
-use crate::tensor::{check_cpu_float, check_float, mismatch};
-use crate::weight::StoredWeight;
+use crate::tensor::mismatch;
 
 /// The weights of all layers and directions.
 #[derive(Clone, Debug)]
@@ -35,8 +33,8 @@ pub(super) struct Stack<K> {
 
 /// The input of a forward call, checked.
 pub(super) struct Input<'a> {
-    /// `[steps, batch, input]` or as the axes say, or `[steps, input]` without a batch.
-    pub xs: &'a Tensor,
+    /// `xs` is `[steps, batch, input]` or as the axes say, or `[steps, input]` without a batch.
+    pub given: Given<'a>,
     pub axes: Axes,
     lengths: Option<&'a [usize]>,
     pub schedule: Schedule,
@@ -106,14 +104,22 @@ impl<K: Kind> Stack<K> {
     }
 
     /// One direction of one layer, as candle's own layers are, loaded from `vb`.
-    pub fn single(kind: K, direction: Direction, vb: &VarBuilder<'_>) -> Self {
+    pub fn single(
+        kind: K,
+        [input, hidden]: [usize; 2],
+        suffix: String,
+        inits: Inits,
+        vb: &VarBuilder<'_>,
+    ) -> CandleResult<Self> {
+        let shape = Shape::new(kind.gates(), input, hidden);
+        let direction = Direction::load(shape, suffix, inits, vb)?;
         let config = RecurrentConfig {
             batch_first: true,
             ..Default::default()
         };
-        Self {
+        Ok(Self {
             kind,
-            shape: direction.shape,
+            shape,
             config,
             name: prefix_of(vb),
             // candle's callers turn the sequence around themselves.
@@ -122,15 +128,11 @@ impl<K: Kind> Stack<K> {
                 ..direction
             }],
             tap: None,
-        }
+        })
     }
 
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
-    }
-
-    pub fn hidden_size(&self) -> usize {
-        self.shape.hidden
     }
 
     /// Dtype of the weights, dequantized ones being f32.
@@ -145,20 +147,6 @@ impl<K: Kind> Stack<K> {
         float.map_or(Device::Cpu, |ih| ih.weight().device().clone())
     }
 
-    /// The directions of each layer.
-    pub fn layers(&self) -> impl Iterator<Item = &[Direction]> {
-        self.directions.chunks(self.direction_count())
-    }
-
-    fn is_quantized(&self) -> bool {
-        let first = self.directions.first();
-        first.is_some_and(|direction| direction.ih.qweight().is_some())
-    }
-
-    pub fn is_single(&self) -> bool {
-        self.directions.len() == 1
-    }
-
     pub fn axes(&self) -> Axes {
         if self.config.batch_first {
             Axes::BatchFirst
@@ -171,28 +159,12 @@ impl<K: Kind> Stack<K> {
         if self.config.bidirectional { 2 } else { 1 }
     }
 
-    /// Size of the hidden state as the next step and layer see it.
-    pub fn state_size(&self) -> usize {
-        self.shape.state()
-    }
-
     pub fn output_size(&self) -> usize {
-        self.direction_count() * self.state_size()
+        self.direction_count() * self.shape.state()
     }
 
-    pub fn weight_infos(&self) -> Vec<WeightInfo> {
-        self.directions
-            .iter()
-            .flat_map(Direction::weight_infos)
-            .collect()
-    }
-
-    pub fn projections(&self) -> impl Iterator<Item = &Projection> {
-        self.directions.iter().flat_map(Direction::projections)
-    }
-
-    pub fn stored(&self) -> Vec<StoredWeight> {
-        self.directions.iter().flat_map(Direction::stored).collect()
+    pub fn directions(&self) -> &[Direction] {
+        &self.directions
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -210,15 +182,12 @@ impl<K: Kind> Stack<K> {
     /// without a batch.
     pub fn input<'a>(
         &self,
-        xs: &'a Tensor,
+        given: Given<'a>,
         axes: Axes,
         lengths: Option<&'a [usize]>,
     ) -> Result<Input<'a>> {
-        if self.is_quantized() {
-            check_cpu_float(xs, "forward")?;
-        } else {
-            check_float(xs, "forward")?;
-        }
+        let xs = given.xs;
+        check_input(&self.directions, xs)?;
         let (steps, batch) = match (xs.dims(), axes) {
             (&[steps, batch, last], Axes::StepsFirst)
             | (&[batch, steps, last], Axes::BatchFirst)
@@ -236,16 +205,14 @@ impl<K: Kind> Stack<K> {
                 return Err(mismatch("forward", expected, xs));
             }
         };
-        for width in [
-            self.shape.gates.count() * self.shape.hidden,
-            self.output_size(),
-        ] {
+        let products = self.shape.gates.count() * self.shape.hidden;
+        for width in [products, self.output_size()] {
             // Each sequence has a state, each step a schedule.
             let computed = [steps.max(1), batch, width.max(1)];
             sizes::computed("forward", &computed, xs.elem_count())?;
         }
         Ok(Input {
-            xs,
+            given,
             axes,
             lengths,
             schedule: Schedule::new(steps, batch, lengths)?,
@@ -253,59 +220,39 @@ impl<K: Kind> Stack<K> {
         })
     }
 
-    /// Runs all layers over the input, from the states `h_0` and `c_0`, or from zeros.
-    pub fn run(
+    /// Runs all layers over all steps, and names the layer in an error.
+    pub fn forward(
         &self,
-        input: &Input<'_>,
-        h_0: Option<&Tensor>,
-        c_0: Option<&K::Cell>,
+        kind: &str,
+        given: Given<'_>,
+        lengths: Option<&[usize]>,
     ) -> Result<States<K::Cell>> {
-        let states = if self.is_ours(input, h_0, c_0) {
-            self.by_kernels(input, h_0, c_0)?
-        } else {
-            self.by_candle(input, h_0, c_0)?.0
-        };
-        self.report(input, h_0, c_0, &states.ys)?;
+        let input = self.input(given, self.axes(), lengths);
+        let states = input.and_then(|input| self.run(&input, false));
+        let (states, _) = states.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
         Ok(states)
     }
 
-    /// The output of one layer in one direction, and c after each step, `[steps, batch, hidden]`.
-    pub fn run_each(
-        &self,
-        input: &Input<'_>,
-        h_0: Option<&Tensor>,
-        c_0: Option<&K::Cell>,
-    ) -> Result<(Tensor, K::Cell)> {
-        // Each step has a state of its own.
-        sizes::computed("forward", &[input.steps], input.xs.elem_count())?;
-        let (ys, cs) = if self.is_ours(input, h_0, c_0) {
-            self.each_by_kernels(input, h_0, c_0)?
-        } else {
-            let (states, cs) = self.by_candle(input, h_0, c_0)?;
-            (states.ys, cs)
-        };
-        self.report(input, h_0, c_0, &ys)?;
-        Ok((ys, cs))
-    }
-
-    /// Whether the kernels run it.
-    fn is_ours(&self, input: &Input<'_>, h_0: Option<&Tensor>, c_0: Option<&K::Cell>) -> bool {
-        let given = [Some(input.xs), h_0, c_0.and_then(K::Cell::tensor)];
+    /// Runs all layers over the input; and if `each` is asked for, which is for one layer in one
+    /// direction, c after each step, `[steps, batch, hidden]`.
+    pub fn run(&self, input: &Input<'_>, each: bool) -> Result<(States<K::Cell>, K::Cell)> {
+        if each {
+            // Each step has a state of its own.
+            sizes::computed("forward", &[input.steps], input.given.xs.elem_count())?;
+        }
         let sizes = [input.schedule.rows, self.shape.hidden];
-        self.is_quantized()
-            || is_for_kernels(self.projections(), given.into_iter().flatten())
-            || sizes.contains(&0)
+        let (states, cs) = if is_for_kernels(&self.directions, input.given, sizes) {
+            self.by_kernels(input, each)?
+        } else {
+            self.by_candle(input)?
+        };
+        self.report(input, &states.ys)?;
+        Ok((states, cs))
     }
 
     /// Reports to a tap the sequence, the initial states and the lengths, as u32, that were given,
     /// and the output.
-    fn report(
-        &self,
-        input: &Input<'_>,
-        h_0: Option<&Tensor>,
-        c_0: Option<&K::Cell>,
-        ys: &Tensor,
-    ) -> Result<()> {
+    fn report(&self, input: &Input<'_>, ys: &Tensor) -> Result<()> {
         let Some(tap) = &self.tap else {
             return Ok(());
         };
@@ -316,14 +263,14 @@ impl<K: Kind> Stack<K> {
                 tensor.transpose(0, 1)
             }
         };
-        let xs = own_axes(input.xs)?;
+        let Given { xs, h, c } = input.given;
+        let xs = own_axes(xs)?;
         let lengths = input.lengths.map(|lengths| {
             let lengths = lengths.iter().map(|length| *length as u32);
             Tensor::from_iter(lengths, &Device::Cpu)
         });
         let lengths = lengths.transpose()?;
-        let c_0 = c_0.and_then(K::Cell::tensor);
-        let inputs = [Some(&xs), h_0, c_0, lengths.as_ref()];
+        let inputs = [Some(&xs), h, c, lengths.as_ref()];
         let inputs: Vec<_> = inputs.into_iter().flatten().collect();
         tap.report(&inputs, &own_axes(ys)?);
         Ok(())
@@ -338,44 +285,21 @@ impl<K: Kind> Stack<K> {
             }
             _ => (None::<Vec<_>>, inputs),
         };
-        let (xs, h, c) = match *inputs {
-            [xs] => (xs, None, None),
-            [xs, h] => (xs, Some(h), None),
-            [xs, h, c] => (xs, Some(h), Some(c)),
-            _ => return Err(tap::unlike("a sequence and states", inputs)),
-        };
+        let given = Given::of(inputs);
+        let given = given.ok_or_else(|| tap::unlike("a sequence and states", inputs))?;
         let silent = Self {
             tap: None,
             ..self.clone()
         };
-        let input = silent.input(xs, silent.axes(), lengths.as_deref())?;
-        let c = c.map(|c| K::Cell::of([], |[]| Ok(c.clone()))).transpose()?;
-        Ok(silent.run(&input, h, c.as_ref())?.ys)
+        let input = silent.input(given, silent.axes(), lengths.as_deref())?;
+        Ok(silent.run(&input, false)?.0.ys)
     }
 
     /// The shape of a state of all layers and directions.
     pub fn state_shape(&self, input: &Input<'_>, size: usize) -> Vec<usize> {
-        match input.xs.rank() {
+        match input.given.xs.rank() {
             3 => vec![self.directions.len(), input.schedule.batch, size],
             _ => vec![self.directions.len(), size],
         }
-    }
-}
-
-impl<K: Kind<Cell = ()>> Stack<K> {
-    /// [`run`](Self::run) of a layer whose state is h alone.
-    pub fn forward_h(
-        &self,
-        kind: &str,
-        xs: &Tensor,
-        lengths: Option<&[usize]>,
-        h: Option<&Tensor>,
-    ) -> Result<(Tensor, Tensor)> {
-        let run = || -> Result<_> {
-            let input = self.input(xs, self.axes(), lengths)?;
-            let states = self.run(&input, h, None)?;
-            Ok((states.ys, states.h))
-        };
-        run().map_err(|e| e.at(self.name().unwrap_or(kind)))
     }
 }

@@ -1,10 +1,37 @@
 //! States as layers and cells are given them.
 
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 
 use crate::error::Result;
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, mismatch};
+
+/// The tensors of a call: its input, and the states before the first step, zeros where none is given.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    pub xs: &'a Tensor,
+    pub h: Option<&'a Tensor>,
+    /// Of an LSTM.
+    pub c: Option<&'a Tensor>,
+}
+
+impl<'a> Given<'a> {
+    /// As they are reported, without what is not given.
+    pub fn of(inputs: &[&'a Tensor]) -> Option<Self> {
+        match *inputs {
+            [xs] => Some((xs, None, None)),
+            [xs, h] => Some((xs, Some(h), None)),
+            [xs, h, c] => Some((xs, Some(h), Some(c))),
+            _ => None,
+        }
+        .map(|(xs, h, c)| Self { xs, h, c })
+    }
+
+    pub fn tensors(self) -> Vec<&'a Tensor> {
+        let all = [Some(self.xs), self.h, self.c];
+        all.into_iter().flatten().collect()
+    }
+}
 
 /// A state that `copy` makes of f32 elements, or zeros where none is given.
 pub fn read_state(
@@ -22,8 +49,24 @@ pub fn read_state(
     Ok(copy(Elements::of(&state).as_slice()?))
 }
 
+/// A state of that shape as a tensor of another one for candle's operations, or zeros where none is
+/// given.
+pub fn as_rows(
+    op: &'static str,
+    state: Option<&Tensor>,
+    [shape, rows]: [&[usize]; 2],
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
+    let Some(state) = state else {
+        return Ok(Tensor::zeros(rows, dtype, device)?);
+    };
+    check_state(op, state, shape)?;
+    Ok(state.to_dtype(dtype)?.reshape(rows)?)
+}
+
 /// Checks the shape of a state.
-pub fn check_state(op: &'static str, state: &Tensor, shape: &[usize]) -> Result<()> {
+fn check_state(op: &'static str, state: &Tensor, shape: &[usize]) -> Result<()> {
     if state.dims() == shape {
         Ok(())
     } else {

@@ -3,13 +3,14 @@
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{Init, VarBuilder};
 
+use super::state::Given;
 use crate::error::Result;
 use crate::kernels::{Gates, Packed};
 use crate::module::WeightInfo;
 use crate::nn::projection::Projection;
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::tensor::mismatch;
+use crate::tensor::{check_cpu_float, check_float, mismatch};
 use crate::weight::StoredWeight;
 
 /// The weights of one direction of one layer.
@@ -159,14 +160,30 @@ impl Direction {
     }
 }
 
-/// Whether the kernels run these weights over these tensors; else candle's operations do.
-pub fn is_for_kernels<'a>(
-    mut projections: impl Iterator<Item = &'a Projection>,
-    mut tensors: impl Iterator<Item = &'a Tensor>,
-) -> bool {
+/// Whether the weights are quantized.
+fn is_quantized(directions: &[Direction]) -> bool {
+    let first = directions.first();
+    first.is_some_and(|direction| direction.ih.qweight().is_some())
+}
+
+/// Checks that the weights can multiply a tensor of that dtype, where it is.
+pub fn check_input(directions: &[Direction], xs: &Tensor) -> Result<()> {
+    if is_quantized(directions) {
+        check_cpu_float(xs, "forward")
+    } else {
+        check_float(xs, "forward")
+    }
+}
+
+/// Whether the kernels run these weights over these tensors; else candle's operations do, which have
+/// no meaning for sizes of 0.
+pub fn is_for_kernels(directions: &[Direction], given: Given<'_>, sizes: [usize; 2]) -> bool {
     let ours = |tensor: &Tensor| tensor.device().is_cpu() && !tensor.track_op();
-    projections.all(|p| p.qweight().is_some() || (ours(p.weight()) && p.bias().is_none_or(ours)))
-        && tensors.all(ours)
+    let mut all = directions.iter().flat_map(Direction::projections);
+    is_quantized(directions)
+        || sizes.contains(&0)
+        || all.all(|p| p.qweight().is_some() || (ours(p.weight()) && p.bias().is_none_or(ours)))
+            && given.tensors().into_iter().all(ours)
 }
 
 /// A weight or bias; a backend of the user's own may not give the shape that it is asked for.

@@ -36,14 +36,15 @@ pub(crate) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> 
     for position in (0..deepest.unwrap_or(0)).rev() {
         patterns = merge(patterns, position);
     }
-    patterns
-        .into_iter()
-        .map(|pattern| Folded {
-            text: pattern.text(),
-            first: pattern.first,
-            count: pattern.segments.iter().map(Vec::len).product(),
-        })
-        .collect()
+    let folded = patterns.into_iter().map(|Pattern { segments, first }| {
+        let texts: Vec<_> = segments.iter().map(|s| alternatives(s)).collect();
+        Folded {
+            text: texts.join("."),
+            first,
+            count: segments.iter().map(Vec::len).product(),
+        }
+    });
+    folded.collect()
 }
 
 /// Merges the patterns that differ in the segment at `position` only.
@@ -69,13 +70,6 @@ fn merge(patterns: Vec<Pattern<'_>>, position: usize) -> Vec<Pattern<'_>> {
         }
     }
     merged
-}
-
-impl Pattern<'_> {
-    fn text(&self) -> String {
-        let segments: Vec<_> = self.segments.iter().map(|s| alternatives(s)).collect();
-        segments.join(".")
-    }
 }
 
 /// One segment as it is, several in braces: first the numbers, as ranges, then the names.

@@ -1,7 +1,7 @@
 //! A report as text: totals, fields that may hold layers, float tensors in no layer, table, notes,
 //! opaque fields.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use super::fold::fold;
@@ -18,7 +18,7 @@ impl fmt::Display for Report {
         fmt_hidden(f, &self.hidden)?;
         fmt_float_tensors(f, &self.float_tensors)?;
         if !self.layers.is_empty() {
-            let rows = self.rows(f.alternate()).into_iter().map(Row::cells);
+            let rows = self.rows(f.alternate()).into_values();
             writeln!(f, "{}", table(HEADER, rows, &[1, 4, 5]))?;
         }
         self.fmt_out_of_range(f)?;
@@ -27,38 +27,28 @@ impl fmt::Display for Report {
     }
 }
 
-/// Layers that share a row of the table.
-struct Row<'a> {
-    name: String,
-    /// Each layer of the row has its kind, outcome and bytes.
-    first: &'a LayerReport,
-    count: usize,
-}
-
 const HEADER: [&str; 6] = ["layer", "", "kind", "now", "before", "after"];
 
-impl Row<'_> {
-    fn cells(self) -> [String; 6] {
-        let Self { name, first, count } = self;
-        let bytes = |bytes| match first.precision {
-            Some(_) => "-".to_owned(),
-            None => human_bytes(bytes),
-        };
-        [
-            name,
-            match count {
-                1 => String::new(),
-                count => format!("x{count}"),
-            },
-            first.kind.to_string(),
-            match (&first.outcome, first.precision) {
-                (Outcome::Swapped { .. }, Some(precision)) => precision.to_string(),
-                (outcome, _) => outcome.to_string(),
-            },
-            bytes(count * first.bytes_before),
-            bytes(count * first.bytes_after),
-        ]
-    }
+/// The row of so many layers, each of which has the kind, outcome and bytes of the first.
+fn cells(name: String, first: &LayerReport, count: usize) -> [String; 6] {
+    let bytes = |bytes| match first.precision {
+        Some(_) => "-".to_owned(),
+        None => human_bytes(bytes),
+    };
+    [
+        name,
+        match count {
+            1 => String::new(),
+            count => format!("x{count}"),
+        },
+        first.kind.to_string(),
+        match (&first.outcome, first.precision) {
+            (Outcome::Swapped { .. }, Some(precision)) => precision.to_string(),
+            (outcome, _) => outcome.to_string(),
+        },
+        bytes(count * first.bytes_before),
+        bytes(count * first.bytes_after),
+    ]
 }
 
 impl Report {
@@ -101,8 +91,9 @@ impl Report {
         }
     }
 
-    /// One row for each layer, or for all layers that differ in nothing but their paths.
-    fn rows(&self, each: bool) -> Vec<Row<'_>> {
+    /// One row for each layer, or for all layers that differ in nothing but their paths, by the
+    /// index of the first.
+    fn rows(&self, each: bool) -> BTreeMap<usize, [String; 6]> {
         let mut groups: Vec<Vec<(usize, &LayerReport)>> = Vec::new();
         for layer in self.layers.iter().enumerate() {
             let group = groups.iter_mut().find(|g| !each && alike(g[0].1, layer.1));
@@ -111,50 +102,37 @@ impl Report {
                 None => groups.push(vec![layer]),
             }
         }
-        let mut rows = Vec::new();
+        let mut rows = BTreeMap::new();
         for group in groups {
             for folded in fold(group.iter().map(|(_, layer)| layer.path.as_str())) {
                 let (index, first) = group[folded.first];
                 let path = shown(&folded.text).to_owned();
                 let names: Vec<_> = [path].into_iter().chain(other_names(first, each)).collect();
-                let row = Row {
-                    name: names.join(" = "),
-                    first,
-                    count: folded.count,
-                };
-                rows.push((index, row));
+                rows.insert(index, cells(names.join(" = "), first, folded.count));
             }
         }
-        rows.sort_by_key(|(index, _)| *index);
-        rows.into_iter().map(|(_, row)| row).collect()
+        rows
     }
 
     fn fmt_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for LayerReport {
-            path,
-            saturated,
-            underflowed,
-            outcome,
-            ..
-        } in &self.layers
-        {
-            let path = shown(path);
-            let (dtype, max, least) = match outcome {
+        for layer in &self.layers {
+            let (path, saturated) = (shown(&layer.path), layer.saturated);
+            let (dtype, max, least) = match layer.outcome {
                 Outcome::Swapped {
                     to: QConfig::Half(HalfType::BFloat16),
                 } => ("bfloat16", "3.39e38", "1.2e-38"),
                 _ => ("float16", "65504", "6.1e-5"),
             };
-            if *saturated > 0 {
-                let weights = counted(*saturated, "weight");
-                let were = if *saturated == 1 { "was" } else { "were" };
+            if saturated > 0 {
+                let weights = counted(saturated, "weight");
+                let were = if saturated == 1 { "was" } else { "were" };
                 writeln!(
                     f,
                     "{path}: {weights} exceeded the {dtype} range and {were} clamped to ±{max}"
                 )?;
             }
-            if *underflowed > 0 {
-                let weights = counted(*underflowed, "weight");
+            if layer.underflowed > 0 {
+                let weights = counted(layer.underflowed, "weight");
                 writeln!(
                     f,
                     "{path}: {weights} in channels below the {dtype} range, {least}, lost \
@@ -202,29 +180,20 @@ impl Report {
             Some(note) => format!("{type_name} ({note})"),
             None => type_name.to_owned(),
         };
-        let mut fields = fields
-            .map(|field| (what(&field.type_name), field.path.as_str()))
-            .peekable();
-        if fields.peek().is_none() {
-            return Ok(());
-        }
-        writeln!(f, "opaque fields (not visited):")?;
-        fmt_by(f, fields)
+        let fields = fields.map(|field| (what(&field.type_name), field.path.as_str()));
+        fmt_by(f, "opaque fields (not visited)", fields)
     }
 }
 
 /// Fields that may hold layers, by type.
 pub(crate) fn fmt_hidden(f: &mut fmt::Formatter<'_>, hidden: &[OpaqueField]) -> fmt::Result {
-    if hidden.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "fields that may hold layers (not visited):")?;
     let of = |field: &OpaqueField| {
         let advice = field.advice.as_deref().unwrap_or_default();
         format!("{} ({advice})", field.type_name)
     };
     let fields = hidden.iter();
-    fmt_by(f, fields.map(|field| (of(field), field.path.as_str())))
+    let fields = fields.map(|field| (of(field), field.path.as_str()));
+    fmt_by(f, "fields that may hold layers (not visited)", fields)
 }
 
 /// Float tensors in no layer, by what they are.
@@ -232,12 +201,9 @@ pub(crate) fn fmt_float_tensors(
     f: &mut fmt::Formatter<'_>,
     tensors: &[FloatTensor],
 ) -> fmt::Result {
-    if tensors.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "float tensors in no layer ({ADVICE}):")?;
     let tensors = tensors.iter();
-    fmt_by(f, tensors.map(|t| (t.description(), shown(&t.path))))
+    let tensors = tensors.map(|t| (t.description(), shown(&t.path)));
+    fmt_by(f, &format!("float tensors in no layer ({ADVICE})"), tensors)
 }
 
 /// `1 field`, `2 fields`.
@@ -258,23 +224,22 @@ fn some<'a>(paths: impl Iterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-/// Paths of fields by their advice: a model has few types and many fields.
+/// Paths of fields, if there are some, by their advice: a model has few types and many fields.
 fn fmt_by<'a>(
     f: &mut fmt::Formatter<'_>,
+    title: &str,
     fields: impl Iterator<Item = (String, &'a str)>,
 ) -> fmt::Result {
-    if f.alternate() {
-        for (what, path) in fields {
-            writeln!(f, "  {path}: {what}")?;
-        }
-        return Ok(());
-    }
+    let each = f.alternate();
     let mut by: Vec<(String, Vec<&str>)> = Vec::new();
     for (what, path) in fields {
-        match by.iter_mut().find(|(known, _)| *known == what) {
+        match by.iter_mut().find(|(known, _)| !each && *known == what) {
             Some((_, paths)) => paths.push(path),
             None => by.push((what, vec![path])),
         }
+    }
+    if !by.is_empty() {
+        writeln!(f, "{title}:")?;
     }
     for (what, paths) in by {
         for folded in fold(paths) {

@@ -232,34 +232,25 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
     fn from(spec: &'a QConfigSpec) -> Self {
         // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
-        let mut preset = None;
-        let (mut min_params, mut head) = (0, None);
-        let mut of_attention = QConfigSpec::new().of_attention();
-        for name in QConfigSpec::PRESETS {
-            let Ok(named) = QConfigSpec::preset(name) else {
-                continue;
-            };
-            if named
-                .presets
-                .iter()
-                .all(|(kind, qconfig)| kinds.get(kind) == Some(&qconfig))
-            {
-                kinds.retain(|kind, _| !named.presets.contains_key(kind));
-                preset = Some(name);
-                (min_params, head) = (named.min_params, named.head.clone());
-                of_attention = named.of_attention();
-                break;
+        let presets = QConfigSpec::PRESETS.into_iter();
+        let mut presets = presets.filter_map(|name| Some((name, QConfigSpec::preset(name).ok()?)));
+        let (preset, base) = presets
+            .find(|(_, named)| {
+                let mut own = named.presets.iter();
+                own.all(|(kind, qconfig)| kinds.get(kind) == Some(&qconfig))
+            })
+            .unzip();
+        let base = base.unwrap_or_else(QConfigSpec::new);
+        kinds.retain(|kind, _| !base.presets.contains_key(kind));
+        let mut takes = |kind, qconfig| {
+            let is_so = kinds.get(&kind) == Some(&&qconfig);
+            if is_so {
+                kinds.remove(&kind);
             }
-        }
-        let tables = QConfigSpec::tables();
-        let embeddings = kinds.get(&LayerKind::Embedding) == Some(&&tables);
-        if embeddings {
-            kinds.remove(&LayerKind::Embedding);
-        }
-        let attention = kinds.get(&LayerKind::Attention) == Some(&&of_attention);
-        if attention {
-            kinds.remove(&LayerKind::Attention);
-        }
+            is_so
+        };
+        let embeddings = takes(LayerKind::Embedding, QConfigSpec::tables());
+        let attention = takes(LayerKind::Attention, base.of_attention());
         // Rules at the head that only exclude read better as a list.
         let excluded = |rule: &'a Rule| match (&rule.pattern, &rule.qconfig) {
             (Pattern::Name(name), None) => Some(name.as_str()),
@@ -270,8 +261,8 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
             preset,
             embeddings,
             attention,
-            head: (spec.head != head).then(|| spec.head.as_ref().map(Brief::from)),
-            min_params: (spec.min_params != min_params).then_some(spec.min_params),
+            head: (spec.head != base.head).then(|| spec.head.as_ref().map(Brief::from)),
+            min_params: (spec.min_params != base.min_params).then_some(spec.min_params),
             kinds: kinds.into_iter().map(|(k, q)| (k, q.into())).collect(),
             rules: &spec.rules[exclude.len()..],
             exclude,

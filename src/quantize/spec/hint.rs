@@ -9,6 +9,7 @@ use crate::quantize::float_tensors;
 use crate::quantize::hidden::OpaqueField;
 use crate::quantize::outcome::LeftReason;
 use crate::quantize::survey::{Found, Survey};
+use crate::quantize::text::some;
 use crate::words::suggestion;
 
 impl Pattern {
@@ -136,10 +137,7 @@ pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String
     if let Some(reason) = reason {
         return with_hidden(reason, survey);
     }
-    let fields = hidden(survey).map(|fields| format!("fields that may hold some: {fields}"));
-    let tensors = float_tensors::of_float(survey);
-    let tensors = tensors.map(|tensors| format!("float tensors in none: {tensors}"));
-    let found: Vec<_> = fields.into_iter().chain(tensors).collect();
+    let found = elsewhere(survey, "some", "none");
     if found.is_empty() {
         return "the model has no layers; use those of candle_dynquant::nn and derive Quantizable"
             .into();
@@ -156,22 +154,15 @@ fn named(layer: &Found) -> &str {
 
 /// A reason, and where the layers that were meant may be.
 pub(crate) fn with_hidden(reason: String, survey: &Survey) -> String {
-    let fields = hidden(survey).map(|fields| format!("fields that may hold more: {fields}"));
-    let tensors = float_tensors::of_float(survey);
-    let tensors = tensors.map(|tensors| format!("float tensors in no layer: {tensors}"));
-    let all: Vec<_> = [Some(reason), fields, tensors]
-        .into_iter()
-        .flatten()
-        .collect();
-    all.join("; ")
+    let places = elsewhere(survey, "more", "no layer");
+    [vec![reason], places].concat().join("; ")
 }
 
-/// Fields that may hold layers, and what to do about them.
-fn hidden(survey: &Survey) -> Option<String> {
-    let hidden = survey.hidden();
-    let mut fields: Vec<_> = hidden.iter().take(3).map(OpaqueField::to_string).collect();
-    if hidden.len() > fields.len() {
-        fields.push(format!("and {} more", hidden.len() - fields.len()));
-    }
-    (!fields.is_empty()).then(|| fields.join("; "))
+/// Fields that may hold layers, float tensors in none, and what to do about them.
+fn elsewhere(survey: &Survey, more: &str, layer: &str) -> Vec<String> {
+    let fields = some(&survey.hidden());
+    let fields = fields.map(|fields| format!("fields that may hold {more}: {fields}"));
+    let tensors = float_tensors::of_float(survey);
+    let tensors = tensors.map(|tensors| format!("float tensors in {layer}: {tensors}"));
+    fields.into_iter().chain(tensors).collect()
 }

@@ -200,9 +200,8 @@ impl TuningConfig {
 
     fn read_criterion(&mut self, node: &Node) -> Result<()> {
         let map = node.map("a criterion", "relative, absolute, higher_is_better")?;
-        if let Some(higher) = map.read("higher_is_better", Node::bool)? {
-            self.criterion.higher_is_better = higher;
-        }
+        let higher = map.read("higher_is_better", Node::bool)?;
+        self.criterion.higher_is_better = higher.unwrap_or(self.criterion.higher_is_better);
         let expected = "a share between -1 and 1, as 0.01 or 1%";
         let valid = |share: &f64| share.abs() < 1.;
         let relative = map.read("relative", |n| match &n.value {
@@ -234,11 +233,9 @@ impl TuningConfig {
             self.timeout = duration.map_err(|_| timeout.unexpected(SECONDS))?;
         }
         let trials = |n: &Node| n.integer("a whole number, 1 or more", |trials| *trials > 0);
-        if let Some(trials) = map.read("max_trials", trials)? {
-            self.max_trials = trials;
-        }
-        if let Some(only) = map.read("performance_only", Node::bool)? {
-            self.max_trials = if only { 1 } else { self.max_trials };
+        self.max_trials = map.read("max_trials", trials)?.unwrap_or(self.max_trials);
+        if map.read("performance_only", Node::bool)? == Some(true) {
+            self.max_trials = 1;
         }
         Ok(())
     }
