@@ -360,6 +360,10 @@ fn folders_that_lie_are_refused() -> Result<()> {
             "file name without a folder",
         ),
         (
+            json!({"weight_map": {"a": "a".repeat(256)}}),
+            "file name without a folder",
+        ),
+        (
             json!({"weight_map": {"a": "c.safetensors"}}),
             "c.safetensors: cannot open",
         ),

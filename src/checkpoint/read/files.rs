@@ -287,11 +287,11 @@ impl Keyed for FileName {
     const MAP: &'static str = "an object from tensors to files";
 
     fn read<'de, A: MapAccess<'de>>(_: &str, from: &mut A) -> Result<Self, A::Error> {
+        /// Bytes of a name that file systems allow.
+        const MAX: usize = 255;
         let file: String = from.next_value()?;
-        if Path::new(&file)
-            .file_name()
-            .is_some_and(|own| own == file.as_str())
-        {
+        let name = Path::new(&file).file_name();
+        if name.is_some_and(|own| own == file.as_str()) && file.len() <= MAX {
             return Ok(Self(file));
         }
         let file = brief(&file, 100);
