@@ -352,7 +352,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.fault {
             Fault::Candle(error) => error.source(),
-            Fault::Io { error, .. } => error.get_ref().map(|error| error as _),
+            Fault::Io { error, .. } => error.source(),
             _ => None,
         }
     }
