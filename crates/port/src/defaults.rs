@@ -6,6 +6,7 @@ use syn::{Expr, ExprMethodCall, Pat};
 use super::draft::Draft;
 use super::facts::Facts;
 use super::functions;
+use super::syntax::{exactly, get};
 use super::unit::Unit;
 
 /// Rewrites `option.map_or(made()?, |one| ..)` of a parameter as a `match`.
@@ -27,13 +28,10 @@ struct Find<'a, 'f, 'u, 'd> {
 impl Find<'_, '_, '_, '_> {
     fn text(&self, call: &ExprMethodCall) -> Option<String> {
         let source = self.facts.unit.source;
-        let [Expr::Try(default), Expr::Closure(closure)] = call.args.iter().collect::<Vec<_>>()[..]
-        else {
-            return None;
-        };
-        let [Pat::Ident(one)] = closure.inputs.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
+        let [default, closure] = exactly(&call.args)?;
+        let (default, closure) = (get!(default, Expr::Try)?, get!(closure, Expr::Closure)?);
+        let [one] = exactly(&closure.inputs)?;
+        let one = get!(one, Pat::Ident)?;
         let certain = call.method == "map_or"
             && matches!(&*default.expr, Expr::Call(_))
             && self.facts.is_option(&call.receiver)

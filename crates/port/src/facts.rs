@@ -1,11 +1,11 @@
 //! Facts about the variables of a function, as far as its text tells them.
 
+use syn::Expr;
 use syn::visit::{self, Visit};
-use syn::{Expr, Stmt};
 
 use super::functions::Function;
 use super::source::Source;
-use super::syntax::{binds, ident, is, is_ok, strip, tail, words};
+use super::syntax::{binds, get, ident, is, is_ok, only, strip, tail, words};
 use super::types::{is_impl_of, last_name};
 use super::unit::Unit;
 use super::walk::{Node, nodes};
@@ -115,15 +115,12 @@ impl<'f, 'u> Facts<'f, 'u> {
                 let text = self.unit.source.slice(&*call.func);
                 text.starts_with("f64::") || text.starts_with("f32::")
             }
-            Expr::Path(_) => {
-                let Some(name) = ident(expr) else {
-                    return false;
-                };
+            Expr::Path(_) => ident(expr).is_some_and(|name| {
                 let at = self.unit.source.start(expr);
                 let made = self.definitions(&name, at).into_iter().next();
                 self.parameter(&name).is_some_and(is_float)
                     || made.is_some_and(|made| self.is_number(made, depth))
-            }
+            }),
             Expr::Field(field) => {
                 let is_float = |ty: &&syn::Type| is_float(self.unit.source.slice(*ty));
                 let types = self.field_types(field);
@@ -229,22 +226,18 @@ impl<'f, 'u> Facts<'f, 'u> {
 
     /// Whether a field's own type returns in `forward` what it is given.
     pub fn is_identity(&self, layer: &Expr) -> bool {
-        let Expr::Field(field) = strip(layer) else {
-            return false;
-        };
-        let names = self.field_types(field).into_iter().filter_map(last_name);
-        let names: Vec<_> = names.collect();
+        let field = get!(strip(layer), Expr::Field).into_iter();
+        let types = field.flat_map(|field| self.field_types(field));
+        let names: Vec<_> = types.filter_map(last_name).collect();
         !names.is_empty() && names.iter().all(|name| identity(self.file(), name))
     }
 
     /// The types of the fields of this name, in all types of the file.
     fn field_types(&self, field: &syn::ExprField) -> Vec<&'f syn::Type> {
-        let syn::Member::Named(name) = &field.member else {
-            return Vec::new();
-        };
+        let name = get!(&field.member, syn::Member::Named);
         let declared = self.unit.types.declared.values().flatten();
         let fields = declared.flat_map(|one| &one.fields);
-        let same = fields.filter(|one| one.ident.as_ref() == Some(name));
+        let same = fields.filter(|one| name.is_some() && one.ident.as_ref() == name);
         same.map(|one| &one.ty).collect()
     }
 }
@@ -291,19 +284,19 @@ fn is_float(ty: &str) -> bool {
 /// Whether `forward` of a type of this file is `Ok(x.clone())`.
 fn identity(file: &syn::File, name: &str) -> bool {
     let impls = file.items.iter().filter(|item| is_impl_of(item, name));
-    let functions = impls.flat_map(nodes).filter_map(|node| match node {
-        Node::ImplItemFn(item) => (item.sig.ident == "forward").then_some(item),
-        _ => None,
-    });
-    let clones = |function: &syn::ImplItemFn| match function.block.stmts.as_slice() {
-        [Stmt::Expr(Expr::Call(call), None)] if is_ok(call) => match call.args.first() {
-            Some(Expr::MethodCall(inner)) => {
-                inner.method == "clone" && ident(&inner.receiver).is_some()
-            }
-            _ => false,
-        },
-        _ => false,
+    let functions = impls
+        .flat_map(nodes)
+        .filter_map(|node| get!(node, Node::ImplItemFn));
+    let mut forwards = functions
+        .filter(|item| item.sig.ident == "forward")
+        .peekable();
+    let clones = |function: &syn::ImplItemFn| {
+        let call = only(&function.block).and_then(|last| get!(last, Expr::Call));
+        let given = call
+            .filter(|call| is_ok(call))
+            .and_then(|call| call.args.first());
+        let clone = given.and_then(|given| get!(given, Expr::MethodCall));
+        clone.is_some_and(|inner| inner.method == "clone" && ident(&inner.receiver).is_some())
     };
-    let functions: Vec<_> = functions.collect();
-    !functions.is_empty() && functions.into_iter().all(clones)
+    forwards.peek().is_some() && forwards.all(clones)
 }

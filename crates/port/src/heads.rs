@@ -12,7 +12,7 @@ use super::layers::literals::{Literals, given};
 use super::names::House;
 use super::scopes::{Module, Origin};
 use super::source::is_inside;
-use super::syntax::{binds, ident, mentions, method, own_field};
+use super::syntax::{binds, exactly, get, ident, mentions, method, own_field, variable};
 use super::table::{Home, is_codebook};
 use super::types::named;
 use super::unit::Unit;
@@ -152,7 +152,7 @@ impl<'a> Find<'a, '_> {
         let lets: Vec<_> = lets(block).collect();
         let text = self.unit.source.slice(block);
         for local in &lets {
-            let (Some(init), Some(name)) = (&local.init, bound_name(local)) else {
+            let (Some(init), Some(name)) = (&local.init, variable(&local.pat)) else {
                 continue;
             };
             let Some(field) = table(&init.expr).filter(|_| is_plain(&init.expr)) else {
@@ -162,7 +162,8 @@ impl<'a> Find<'a, '_> {
             // `let b_size = xs.dim(0)?;`, read by this table alone.
             let sizes = lets.iter().filter(|size| {
                 let made = size.init.as_ref().and_then(|init| method(&init.expr));
-                let name = bound_name(size).filter(|_| made.is_some_and(|it| it.method == "dim"));
+                let name =
+                    variable(&size.pat).filter(|_| made.is_some_and(|it| it.method == "dim"));
                 name.is_some_and(|it| mentions(reads, &it) == 1 && mentions(text, &it) == 2)
             });
             let gone = sizes.chain([local]);
@@ -229,13 +230,6 @@ impl<'a> Visit<'a> for Find<'a, '_> {
     }
 }
 
-fn bound_name(local: &syn::Local) -> Option<String> {
-    match &local.pat {
-        syn::Pat::Ident(pat) => Some(pat.ident.to_string()),
-        _ => None,
-    }
-}
-
 /// How a module calls our `Linear`.
 fn linear(unit: &Unit<'_>, house: &House, module: &[String]) -> String {
     let path = vec!["nn".to_owned(), "Linear".to_owned()];
@@ -258,12 +252,8 @@ fn edits(
     let of = head.of.as_deref()?;
     let source = unit.source;
     let key = (head.module.clone(), of.to_owned());
-    let [declared] = unit.types.declared.get(&key)?.as_slice() else {
-        return None;
-    };
-    let Item::Struct(item) = &declared.item else {
-        return None;
-    };
+    let [declared] = exactly(unit.types.declared.get(&key)?)?;
+    let item = get!(&declared.item, Item::Struct)?;
     let embedding = named(&item.fields, field)?;
     if named(&item.fields, FIELD).is_some() {
         return None;
@@ -300,8 +290,5 @@ fn edits(
 
 /// All declarations of variables.
 fn lets<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Local> {
-    nodes(tree).filter_map(|node| match node {
-        Node::Local(local) => Some(local),
-        _ => None,
-    })
+    nodes(tree).filter_map(|node| get!(node, Node::Local))
 }

@@ -8,7 +8,7 @@ use syn::{Block, Expr, Pat, Stmt};
 use super::draft::Draft;
 use super::functions::{self, Function};
 use super::scopes::Module;
-use super::syntax::{applied, ident, own_field};
+use super::syntax::{applied, exactly, get, ident, own_field};
 use super::unit::Unit;
 use super::walk::{Node, nodes};
 
@@ -86,20 +86,14 @@ impl Blocks<'_, '_, '_> {
     }
 
     fn projected<'a>(&self, stmt: &'a Stmt) -> Option<Projected<'a>> {
-        let Stmt::Local(local) = stmt else {
-            return None;
-        };
-        let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init) else {
-            return None;
-        };
+        let local = get!(stmt, Stmt::Local)?;
+        let (pat, init) = (get!(&local.pat, Pat::Ident)?, local.init.as_ref()?);
         if pat.by_ref.is_some() || pat.subpat.is_some() || init.diverge.is_some() {
             return None;
         }
         let mut calls = Calls(Vec::new());
         calls.visit_expr(&init.expr);
-        let [(call, layer, input)] = calls.0.as_slice() else {
-            return None;
-        };
+        let [(call, layer, input)] = exactly(calls.0)?;
         let field = own_field(layer)?;
         let ty = self.unit.ours(self.module, self.of, &field, "Linear")?;
         let (name, input_name) = (pat.ident.to_string(), ident(input)?);
@@ -112,7 +106,7 @@ impl Blocks<'_, '_, '_> {
             pattern: self.unit.source.slice(pat).to_owned(),
             name,
             init: &init.expr,
-            call: self.unit.source.range(*call),
+            call: self.unit.source.range(call),
             field,
             ty: ty.to_owned(),
             borrowed: self.borrowed(call, input),

@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function, blocks};
 use super::sums::terms;
-use super::syntax::{applied, assigned, assigns, is, mentions, own_field};
+use super::syntax::{applied, assigned, assigns, get, is, mentions, own_field};
 use super::unit::Unit;
 
 /// Rewrites `let xs = (a + b)?;` before a statement with `self.norm.forward(&xs)?`.
@@ -64,12 +64,7 @@ impl Found {
     ) -> Option<Self> {
         let source = facts.unit.source;
         let stmt = block.stmts.get(at)?;
-        let Stmt::Local(local) = stmt else {
-            return None;
-        };
-        let Pat::Ident(pat) = &local.pat else {
-            return None;
-        };
+        let pat = get!(&get!(stmt, Stmt::Local)?.pat, Pat::Ident)?;
         let (name, init) = assigned(stmt)?;
         let [a, b] = terms(facts, init).filter(|_| matches!(init, Expr::Try(_)))?;
         let mut next = at + 1;

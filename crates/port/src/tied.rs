@@ -2,15 +2,17 @@
 
 use syn::visit::{self, Visit};
 use syn::{
-    Expr, ExprCall, ExprStruct, FnArg, Ident, Item, Pat, PatIdent, Path, ReturnType, Signature,
-    Stmt, Type,
+    Expr, ExprCall, ExprStruct, FnArg, Ident, Item, PatIdent, Path, ReturnType, Signature, Stmt,
+    Type,
 };
 
 use super::draft::Draft;
 use super::facts::Facts;
 use super::functions::{self, Function};
 use super::scopes::Origin;
-use super::syntax::{assigns, called, member, mentions, segments, strip, without};
+use super::syntax::{
+    assigns, called, exactly, get, member, mentions, segments, strip, variable, without,
+};
 use super::table::{self, list};
 use super::types::{arguments, is_named};
 use super::unit::Unit;
@@ -54,9 +56,7 @@ impl<'a> Visit<'a> for Heads<'a, '_, '_> {
 
 impl Heads<'_, '_, '_> {
     fn head(&mut self, call: &ExprCall) -> Option<()> {
-        let [weight, bias] = call.args.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
+        let [weight, bias] = exactly(&call.args)?;
         let embedding = receiver(receiver(weight, "clone")?, "embeddings")?;
         let path = called(call)?;
         let linear = self.resolve(path)?;
@@ -206,9 +206,9 @@ impl<'a> Visit<'a> for Bindings<'a, '_> {
     }
 
     fn visit_fn_arg(&mut self, input: &'a FnArg) {
-        let is_it = matches!(input, FnArg::Typed(typed)
-            if matches!(&*typed.pat, Pat::Ident(pat) if pat.ident == self.name));
-        self.plain += usize::from(is_it);
+        let typed = get!(input, FnArg::Typed);
+        let own = typed.and_then(|typed| variable(&typed.pat));
+        self.plain += usize::from(own.as_deref() == Some(self.name));
         visit::visit_fn_arg(self, input);
     }
 
@@ -236,12 +236,8 @@ fn is_pointer(name: &Ident) -> bool {
 
 /// The receiver of a method without arguments.
 fn receiver<'x>(expr: &'x Expr, method: &str) -> Option<&'x Expr> {
-    match expr {
-        Expr::MethodCall(call) if call.method == method && call.args.is_empty() => {
-            Some(&call.receiver)
-        }
-        _ => None,
-    }
+    let call = get!(expr, Expr::MethodCall)?;
+    (call.method == method && call.args.is_empty()).then_some(&*call.receiver)
 }
 
 /// The variable in `variable.field.field`.

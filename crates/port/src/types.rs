@@ -8,7 +8,7 @@ use syn::{Attribute, Fields, GenericArgument, Item, PathArguments, Type};
 use super::features::attributes;
 use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
-use super::syntax::{ends_with, has_attribute, lists, words};
+use super::syntax::{ends_with, get, has_attribute, lists, words};
 use super::table;
 use super::walk::{Node, Place, places};
 
@@ -41,10 +41,7 @@ impl Declared {
 
     /// Whether the type of a field is a type parameter.
     pub fn is_given(&self, field: &syn::Field) -> bool {
-        let name = match &field.ty {
-            Type::Path(path) => path.path.get_ident(),
-            _ => None,
-        };
+        let name = get!(&field.ty, Type::Path).and_then(|path| path.path.get_ident());
         name.is_some_and(|name| self.params.contains(&name.to_string()))
     }
 
@@ -281,19 +278,11 @@ pub fn parts(ty: &Type) -> Vec<&Type> {
 
 /// The types in angle brackets.
 pub fn arguments(ty: &Type) -> Vec<&Type> {
-    let Type::Path(path) = ty else {
-        return Vec::new();
-    };
-    let Some(PathArguments::AngleBracketed(arguments)) =
-        path.path.segments.last().map(|last| &last.arguments)
-    else {
-        return Vec::new();
-    };
-    let types = arguments.args.iter().filter_map(|argument| match argument {
-        GenericArgument::Type(ty) => Some(ty),
-        _ => None,
-    });
-    types.collect()
+    let last = get!(ty, Type::Path).and_then(|path| path.path.segments.last());
+    let list = last.and_then(|last| get!(&last.arguments, PathArguments::AngleBracketed));
+    let all = list.into_iter().flat_map(|list| &list.args);
+    all.filter_map(|one| get!(one, GenericArgument::Type))
+        .collect()
 }
 
 #[cfg(test)]

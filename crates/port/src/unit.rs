@@ -8,7 +8,7 @@ use super::draft::Todo;
 use super::features;
 use super::scopes::Origin;
 use super::source::Source;
-use super::syntax::{binds, ends_with, segments};
+use super::syntax::{binds, ends_with, exactly, get, segments};
 use super::types::{Types, named};
 use super::walk::{Node, nodes};
 use super::world::World;
@@ -67,10 +67,8 @@ impl<'u> Unit<'u> {
 
     /// The type of a field, where a struct of the file has one of this name.
     pub fn field(&self, module: &[String], of: &str, field: &str) -> Option<&'u Type> {
-        let declared = self.types.declared.get(&(module.to_vec(), of.to_owned()))?;
-        let [declared] = declared.as_slice() else {
-            return None;
-        };
+        let key = (module.to_vec(), of.to_owned());
+        let [declared] = exactly(self.types.declared.get(&key)?)?;
         Some(&named(&declared.fields, field)?.ty)
     }
 
@@ -89,10 +87,8 @@ impl<'u> Unit<'u> {
 
     /// Whether an expression is the name of a parameter `&Tensor` here.
     pub fn is_borrowed_path(&self, expr: &syn::Expr) -> bool {
-        let syn::Expr::Path(path) = expr else {
-            return false;
-        };
-        let name = path.path.get_ident();
+        let path = get!(expr, syn::Expr::Path);
+        let name = path.and_then(|path| path.path.get_ident());
         name.is_some_and(|name| self.is_borrowed(name))
     }
 

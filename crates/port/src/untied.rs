@@ -9,11 +9,12 @@ use super::head::Head;
 use super::layers::literals::{Literals, given};
 use super::source::{Source, is_inside};
 use super::syntax::{
-    self, condition, ident, is, is_ok, mentions, optional, own_field, some_name, strip,
+    self, condition, exactly, get, ident, is, is_ok, mentions, optional, own_field, some_name,
+    strip,
 };
 use super::types::{Declared, arguments, is_impl_of, is_named, named};
 use super::unit::Unit;
-use super::walk::{Node, nodes};
+use super::walk::{Node, exprs, nodes};
 
 /// A part of a choice.
 #[derive(Clone, Copy)]
@@ -53,10 +54,7 @@ pub fn field(unit: &Unit<'_>, one: &Declared, head: &Head<'_>) -> Option<String>
     head.around.iter().rev().find_map(|around| {
         let by_field = choice(around).map(|choice| choice.field);
         by_field.or_else(|| {
-            let mut reads = nodes(*around).filter_map(|node| match node {
-                Node::Expr(field @ Expr::Field(_)) => own_field(field),
-                _ => None,
-            });
+            let mut reads = exprs(*around).filter_map(own_field);
             reads.find(is_head)
         })
     })
@@ -75,9 +73,7 @@ pub fn rewrite(
     let whole = *head.around.last()?;
     let choice = choice(whole)?;
     let table = head.field.as_ref()?;
-    let Item::Struct(item) = &one.item else {
-        return None;
-    };
+    let item = get!(&one.item, Item::Struct)?;
     let field = named(&item.fields, &choice.field)?;
     let inner = layer(unit, one, &field.ty)?;
     let public = !matches!(field.vis, syn::Visibility::Inherited);
@@ -120,9 +116,7 @@ pub fn rewrite(
 
 /// The `Linear` in an `Option`.
 fn layer<'t>(unit: &Unit<'_>, one: &Declared, ty: &'t syn::Type) -> Option<&'t syn::Type> {
-    let [inner] = arguments(ty).into_iter().collect::<Vec<_>>()[..] else {
-        return None;
-    };
+    let [inner] = exactly(arguments(ty))?;
     let origin = unit.origin(&one.module, inner)?;
     (is_named(ty, "Option") && origin.layer() == Some("Linear")).then_some(inner)
 }
@@ -184,9 +178,7 @@ fn ok(call: &syn::ExprCall) -> Option<&Expr> {
 
 /// Of a block whose last variable may be the product.
 fn of_block(block: &Block) -> Option<(&Expr, Form)> {
-    let (Stmt::Expr(last, None), before) = block.stmts.split_last()? else {
-        return None;
-    };
+    let (last, before) = syntax::value(block)?;
     let name = match last {
         Expr::Call(call) => call.args.first().and_then(ident),
         last => ident(last),
@@ -205,9 +197,7 @@ fn of_block(block: &Block) -> Option<(&Expr, Form)> {
 
 /// The input of `head.forward(input)` or `input.apply(head)`.
 fn applied<'t>(source: &Source<'t>, expr: &Expr, name: &str) -> Option<&'t str> {
-    let Expr::MethodCall(call) = expr else {
-        return None;
-    };
+    let call = get!(expr, Expr::MethodCall)?;
     let (head, input) = syntax::applied(call)?;
     let is_it = call.args.len() == 1 && is(head, name);
     is_it.then(|| bare(source.slice(input)))
@@ -314,9 +304,7 @@ fn literals(
 
 /// The innermost statement around a place.
 fn statement<'u>(unit: &Unit<'u>, place: Range<usize>) -> Option<&'u Stmt> {
-    let around = |node| match node {
-        Node::Stmt(stmt) => is_inside(&place, &unit.source.range(stmt)).then_some(stmt),
-        _ => None,
-    };
-    nodes(unit.file).filter_map(around).last()
+    let stmts = nodes(unit.file).filter_map(|node| get!(node, Node::Stmt));
+    let around = |stmt: &&Stmt| is_inside(&place, &unit.source.range(*stmt));
+    stmts.filter(around).last()
 }

@@ -4,6 +4,17 @@ use std::rc::Rc;
 
 use syn::visit::{self, Visit};
 
+/// What a value of this variant holds: `get!(expr, Expr::Path)?`.
+macro_rules! get {
+    ($value:expr, $variant:path) => {
+        match $value {
+            $variant(inner) => Some(inner),
+            _ => None,
+        }
+    };
+}
+pub(crate) use get;
+
 /// A tree of nodes.
 pub trait Tree {
     fn walk<'a>(&'a self, nodes: &mut Nodes<'a>);
@@ -12,6 +23,11 @@ pub trait Tree {
 /// All nodes in a tree, itself among them.
 pub fn nodes<T: Tree>(tree: &T) -> impl Iterator<Item = Node<'_>> {
     places(tree).map(|place| place.node)
+}
+
+/// All expressions in a tree, itself among them.
+pub fn exprs<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Expr> {
+    nodes(tree).filter_map(|node| get!(node, Node::Expr))
 }
 
 /// All nodes, each with where it is.

@@ -12,7 +12,7 @@ use super::facts::Facts;
 use super::functions::{self, Function};
 use super::layers::literals::{Literals, given};
 use super::source::{Source, is_inside};
-use super::syntax::{called, ident, is, member, segments, some_name, strip};
+use super::syntax::{called, condition, get, ident, is, member, segments, some_name, strip};
 use super::table::{is_codebook, list};
 use super::types::{arguments, is_named};
 use super::unit::Unit;
@@ -258,13 +258,10 @@ fn found(unit: &Unit<'_>, counts: impl Fn(usize) -> bool) -> Vec<Found> {
 
 /// Macros of the file that multiply what they are given.
 fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
-    let multiplying = |node| match node {
-        Node::Item(Item::Macro(item)) if item.mac.tokens.to_string().contains("matmul") => {
-            item.ident.as_ref().map(ToString::to_string)
-        }
-        _ => None,
-    };
-    nodes(file).filter_map(multiplying).collect()
+    let items = nodes(file).filter_map(|node| get!(get!(node, Node::Item)?, Item::Macro));
+    let multiplying = items.filter(|item| item.mac.tokens.to_string().contains("matmul"));
+    let names = multiplying.filter_map(|item| item.ident.as_ref());
+    names.map(ToString::to_string).collect()
 }
 
 /// Where products are, with their operands.
@@ -367,13 +364,11 @@ impl<'f, 'u> Trace<'f, 'u> {
                 let gives = |arm: &Arm| source.range(arm).contains(&at) && is_it(&arm.pat);
                 choice.arms.iter().any(gives).then_some(&*choice.expr)
             }
-            Node::Expr(Expr::If(choice)) => match &*choice.cond {
-                Expr::Let(bound) => {
-                    let inside = source.range(&choice.then_branch).contains(&at);
-                    (inside && is_it(&bound.pat)).then_some(&*bound.expr)
-                }
-                _ => None,
-            },
+            Node::Expr(Expr::If(choice)) => {
+                let bound = condition(choice)?;
+                let inside = source.range(&choice.then_branch).contains(&at);
+                (inside && is_it(&bound.pat)).then_some(&*bound.expr)
+            }
             _ => None,
         };
         nodes(self.function.block).filter_map(around).last()

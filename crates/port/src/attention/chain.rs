@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use syn::{Expr, Stmt};
+use syn::Expr;
 
 use crate::facts::{DEPTH, Facts};
 use crate::syntax::{
-    axes, called, condition, guard, ident, method, only, optional, some_name, strip, without, words,
+    axes, called, condition, guard, ident, method, only, optional, some_name, strip, value,
+    without, words,
 };
 
 /// Methods that change no more than a mask's shape or layout.
@@ -110,11 +111,7 @@ pub fn borrow(facts: &Facts<'_, '_>, expr: &Expr) -> String {
     let inner = unreferenced(without(expr, &["contiguous"]));
     let text = facts.unit.source.slice(inner);
     match inner {
-        Expr::Path(path)
-            if path.path.get_ident().is_some_and(|ident| {
-                facts.unit.is_borrowed(ident) || facts.is_reference(inner)
-            }) =>
-        {
+        Expr::Path(_) if facts.unit.is_borrowed_path(inner) || facts.is_reference(inner) => {
             text.to_owned()
         }
         _ => format!("&{text}"),
@@ -165,7 +162,7 @@ impl Env<'_, '_, '_> {
                 let (name, scores) = self.current.as_ref()?;
                 path.path.is_ident(name).then(|| scores.clone())
             }
-            Expr::Block(block) => self.block(&block.block.stmts),
+            Expr::Block(block) => self.block(&block.block),
             Expr::MethodCall(call) => self.method(call),
             Expr::Call(call) => self.call(call),
             Expr::Binary(binary) => self.binary(binary),
@@ -175,10 +172,8 @@ impl Env<'_, '_, '_> {
         }
     }
 
-    fn block(&self, stmts: &[Stmt]) -> Option<Scores> {
-        let (Stmt::Expr(last, None), guards) = stmts.split_last()? else {
-            return None;
-        };
+    fn block(&self, block: &syn::Block) -> Option<Scores> {
+        let (last, guards) = value(block)?;
         let mut scores = self.eval(last)?;
         for stmt in guards {
             let text = guard(stmt).then(|| self.facts.unit.source.slice(stmt))?;

@@ -14,10 +14,10 @@ use crate::draft::Draft;
 use crate::facts::{DEPTH, Facts};
 use crate::functions::{self, Function, blocks};
 use crate::names::House;
-use crate::syntax::{assigned, assigns, binds, ends_with, is, mentions, method};
+use crate::syntax::{assigned, assigns, binds, ends_with, exactly, get, is, mentions, method};
 use crate::table::Home;
 use crate::unit::Unit;
-use crate::walk::{Node, Tree, nodes};
+use crate::walk::{Tree, exprs};
 use chain::{Env, Scores};
 use found::{Found, Removed};
 use masks::{added_maybe, broadcast_mask, excluded_later};
@@ -30,12 +30,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
 }
 
 fn rewrite_in(unit: &Unit<'_>, draft: &mut Draft, ops: &str, function: &Function<'_>) {
-    let softmaxes = nodes(function.block).filter_map(|node| match node {
-        Node::Expr(Expr::Call(call)) => match &*call.func {
-            Expr::Path(path) if is_softmax(&path.path) => Some(unit.source.start(path)),
-            _ => None,
-        },
-        _ => None,
+    let softmaxes = exprs(function.block).filter_map(|expr| {
+        let path = get!(&*get!(expr, Expr::Call)?.func, Expr::Path)?;
+        is_softmax(&path.path).then(|| unit.source.start(path))
     });
     let softmaxes: Vec<_> = softmaxes.collect();
     if softmaxes.is_empty() || products(function.block).count() < 2 {
@@ -64,10 +61,8 @@ fn is_softmax(path: &syn::Path) -> bool {
 
 /// All calls of `matmul`.
 fn products<T: Tree>(tree: &T) -> impl Iterator<Item = &ExprMethodCall> {
-    nodes(tree).filter_map(|node| match node {
-        Node::Expr(Expr::MethodCall(call)) => (call.method == "matmul").then_some(call),
-        _ => None,
-    })
+    let calls = exprs(tree).filter_map(|expr| get!(expr, Expr::MethodCall));
+    calls.filter(|call| call.method == "matmul")
 }
 
 fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
@@ -213,18 +208,14 @@ fn is_read_later(facts: &Facts<'_, '_>, block: &Block, index: usize, name: &str)
 /// The product of probabilities and values in a statement.
 fn product<'a>(env: &Env<'_, '_, '_>, stmt: &'a Stmt) -> Option<(&'a Expr, &'a Expr)> {
     let is_soft = |expr: &Expr| env.eval(expr).is_some_and(|scores| scores.soft);
-    nodes(stmt).find_map(|node| {
-        let Node::Expr(expr) = node else { return None };
+    exprs(stmt).find_map(|expr| {
         // With its `?`, if it has one.
         let call = match expr {
             Expr::Try(tried) => &*tried.expr,
             _ => expr,
         };
-        match call {
-            Expr::MethodCall(call) if call.method == "matmul" && call.args.len() == 1 => {
-                is_soft(&call.receiver).then_some((expr, call.args.first()?))
-            }
-            _ => None,
-        }
+        let call = get!(call, Expr::MethodCall).filter(|call| call.method == "matmul")?;
+        let [values] = exactly(&call.args)?;
+        is_soft(&call.receiver).then_some((expr, values))
     })
 }

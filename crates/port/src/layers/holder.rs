@@ -9,7 +9,7 @@ use syn::{Fields as StructFields, Item};
 use super::product::Product;
 use crate::functions::{self, Function};
 use crate::source::is_inside;
-use crate::syntax::{has_attribute, words};
+use crate::syntax::{get, has_attribute, words};
 use crate::table::is_codebook;
 use crate::types::Declared;
 use crate::unit::Unit;
@@ -102,10 +102,7 @@ pub fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field
 
 impl<'h, 'u> Holder<'h, 'u> {
     pub fn of(unit: &'h Unit<'u>, declared: &'h Declared) -> Option<Self> {
-        let Item::Struct(item) = &declared.item else {
-            return None;
-        };
-        let fields = &item.fields;
+        let fields = &get!(&declared.item, Item::Struct)?.fields;
         let of_type = |wanted: &str| {
             let fields = named(fields).filter(|(_, field)| {
                 unit.source.slice(&field.ty).replace(' ', "") == wanted

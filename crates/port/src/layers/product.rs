@@ -8,8 +8,8 @@ use syn::{Expr, Pat, Stmt};
 use crate::facts::Facts;
 use crate::scopes::Origin;
 use crate::syntax::{
-    axes, condition, ident, is_ok, mentions, only, optional, own_member, some_name, strip, tail,
-    untyped, without,
+    axes, condition, exactly, get, ident, is_ok, mentions, only, optional, own_member, some_name,
+    strip, tail, untyped, value, variable, without,
 };
 use crate::types::arguments;
 use crate::unit::Unit;
@@ -275,9 +275,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     }
 
     fn product(&self, receiver: &Expr, operand: &Expr) -> Option<Value> {
-        let Some(Value::Weight(weight)) = self.eval(operand) else {
-            return None;
-        };
+        let weight = get!(self.eval(operand)?, Value::Weight)?;
         let (input, flat) = self.input(receiver)?;
         let source = self.facts.unit.source;
         Some(Value::Product(Product {
@@ -319,12 +317,8 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     /// `x.reshape((a * b, c))` in an arm of `match x.dims()` whose pattern is `[a, b, c]`.
     fn flattened(&self, call: &syn::ExprMethodCall) -> Option<Value> {
         let (last, first) = self.dims.split_last()?;
-        let [Expr::Tuple(shape)] = call.args.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
-        let [rows, columns] = shape.elems.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
+        let [shape] = exactly(&call.args)?;
+        let [rows, columns] = exactly(&get!(shape, Expr::Tuple)?.elems)?;
         let source = self.facts.unit.source;
         let product = first.join("*");
         let certain = call.method == "reshape"
@@ -337,9 +331,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     /// `product.reshape((a, b, ()))` there.
     fn restored(&self, product: Product, shape: &Expr) -> Option<Value> {
         let (_, first) = self.dims.split_last()?;
-        let Expr::Tuple(shape) = shape else {
-            return None;
-        };
+        let shape = get!(shape, Expr::Tuple)?;
         let source = self.facts.unit.source;
         let texts: Vec<_> = shape.elems.iter().map(|elem| source.slice(elem)).collect();
         let (_, leading) = texts.split_last()?;
@@ -349,15 +341,11 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
 
     /// The last expression of a block of definitions.
     fn block(&self, block: &syn::Block) -> Option<Value> {
-        let (Stmt::Expr(last, None), before) = block.stmts.split_last()? else {
-            return None;
-        };
+        let (last, before) = value(block)?;
         let mut env = self.copy();
         for stmt in before {
-            let Stmt::Local(local) = stmt else {
-                return None;
-            };
-            env.variables.extend(env.bound(local)?);
+            let bound = env.bound(get!(stmt, Stmt::Local)?)?;
+            env.variables.extend(bound);
         }
         env.eval(last)
     }
@@ -523,11 +511,7 @@ fn names(pat: &Pat) -> Option<Vec<String>> {
 
 /// The names of patterns that are nothing else.
 fn idents<'p>(pats: impl IntoIterator<Item = &'p Pat>) -> Option<Vec<String>> {
-    let name = |pat: &Pat| match pat {
-        Pat::Ident(pat) => Some(pat.ident.to_string()),
-        _ => None,
-    };
-    pats.into_iter().map(name).collect()
+    pats.into_iter().map(variable).collect()
 }
 
 /// The value that all have.

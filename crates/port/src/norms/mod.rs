@@ -16,7 +16,7 @@ use crate::functions::{self, Function, blocks};
 use crate::layers::product::is_result;
 use crate::names::House;
 use crate::source::Source;
-use crate::syntax::{assigned, assigns, changed, condition, mentions, untyped, words};
+use crate::syntax::{assigned, assigns, changed, condition, exactly, mentions, untyped, words};
 use crate::table::Home;
 use crate::unit::Unit;
 use rows::{Env, Known, MAX_PARTS, Norm, Value, Vectors};
@@ -125,9 +125,7 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
         };
         let (name, init) = assigned(first)?;
         let bound = condition(choice)?;
-        let [add] = choice.then_branch.stmts.as_slice() else {
-            return None;
-        };
+        let [add] = exactly(&choice.then_branch.stmts)?;
         let (_, sum) = assigned(add).filter(|(sum, _)| *sum == name)?;
         let value = self.env.sum(&bound.expr, &bound.pat, (&name, sum), init)?;
         choice.else_branch.is_none().then_some((name, value))

@@ -8,7 +8,9 @@ use syn::{Expr, ExprMethodCall, Pat};
 
 use crate::facts::{DEPTH, Facts};
 use crate::layers::product::Place;
-use crate::syntax::{ident, is, mentions, method, only, optional, own_field, some_name, strip};
+use crate::syntax::{
+    exactly, get, ident, is, mentions, method, only, optional, own_field, some_name, strip,
+};
 use crate::unit::Unit;
 use crate::weights::origin;
 
@@ -173,9 +175,7 @@ impl Env<'_, '_, '_> {
         (name, sum): (&str, &Expr),
         copy: &Expr,
     ) -> Option<Value> {
-        let (Expr::MethodCall(sum), Expr::MethodCall(copy)) = (strip(sum), copy) else {
-            return None;
-        };
+        let (sum, copy) = (method(sum)?, get!(copy, Expr::MethodCall)?);
         let is_sum = sum.method == "add" && is(&sum.receiver, name);
         let is_copy = copy.method == "clone" && copy.args.is_empty();
         let rows = ident(&copy.receiver).filter(|_| is_sum && is_copy && self.sums)?;
@@ -237,10 +237,7 @@ impl Env<'_, '_, '_> {
     }
 
     fn tensor(&self, expr: &Expr, trail: &mut Trail) -> Option<Norm> {
-        match self.value(expr, trail)? {
-            Value::Tensor(norm) => Some(norm),
-            _ => None,
-        }
+        get!(self.value(expr, trail)?, Value::Tensor)
     }
 
     fn method(&self, call: &ExprMethodCall, trail: &mut Trail) -> Option<Value> {
@@ -310,9 +307,7 @@ impl Env<'_, '_, '_> {
         let (left, right) = (self.value(&binary.left, trail)?, &*binary.right);
         match (left, binary.op) {
             (Value::Tensor(norm), syn::BinOp::Div(_)) => {
-                let Value::Size(of) = self.value(right, trail)? else {
-                    return None;
-                };
+                let of = get!(self.value(right, trail)?, Value::Size)?;
                 let step = match norm.step {
                     Step::Sum => Step::Mean,
                     Step::SquareSum => Step::Variance,
@@ -332,12 +327,8 @@ impl Env<'_, '_, '_> {
 
     /// `match dtype { DType::F16 | DType::BF16 => DType::F32, d => d }`
     fn wide_dtype(&self, choice: &syn::ExprMatch, trail: &mut Trail) -> Option<Value> {
-        let Value::Dtype(_) = self.value(&choice.expr, trail)? else {
-            return None;
-        };
-        let [half, other] = choice.arms.as_slice() else {
-            return None;
-        };
+        get!(self.value(&choice.expr, trail)?, Value::Dtype)?;
+        let [half, other] = exactly(&choice.arms)?;
         let same = match &other.pat {
             Pat::Ident(pat) => ident(&other.body).is_some_and(|name| pat.ident == name),
             _ => self.text(&other.body) == self.text(&choice.expr),
@@ -351,9 +342,7 @@ impl Env<'_, '_, '_> {
             return None;
         };
         let then = only(&choice.then_branch)?;
-        let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
-            return None;
-        };
+        let other = get!(&*choice.else_branch.as_ref()?.1, Expr::Block)?;
         let other = only(&other.block)?;
         let (then, other) = (self.tensor(then, trail)?, self.tensor(other, trail)?);
         let wide = then.wide;
