@@ -4,9 +4,10 @@ use syn::Expr;
 use syn::visit::{self, Visit};
 
 use super::functions::Function;
+use super::scopes::Origin;
 use super::source::Source;
 use super::syntax::{binds, get, ident, is, is_ok, only, strip, tail, words};
-use super::types::{is_impl_of, last_name};
+use super::types::last_name;
 use super::unit::Unit;
 use super::walk::{Node, nodes};
 
@@ -14,24 +15,22 @@ use super::walk::{Node, nodes};
 pub const DEPTH: usize = 24;
 
 /// A function and its file, as a source of facts.
-pub struct Facts<'f, 'u> {
-    pub unit: &'f Unit<'u>,
-    pub block: &'f syn::Block,
-    pub signature: &'f syn::Signature,
+#[derive(Clone, Copy)]
+pub struct Facts<'u> {
+    pub unit: &'u Unit<'u>,
+    pub function: &'u Function<'u>,
 }
 
-impl<'f, 'u> Facts<'f, 'u> {
-    pub fn of(unit: &'f Unit<'u>, function: &Function<'f>) -> Self {
-        Self {
-            unit,
-            block: function.block,
-            signature: function.signature,
-        }
-    }
+/// All functions of a file but those inside others, in order.
+pub fn of<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Facts<'u>> {
+    let functions = unit.functions.iter();
+    functions.map(move |function| Facts { unit, function })
+}
 
+impl<'u> Facts<'u> {
     /// The definitions of a variable before a byte, the last first; definitions in blocks that have
     /// ended do not count.
-    pub fn definitions(&self, name: &str, before: usize) -> Vec<&'f Expr> {
+    pub fn definitions(&self, name: &str, before: usize) -> Vec<&'u Expr> {
         struct Find<'f, 's, 't> {
             name: &'s str,
             before: usize,
@@ -71,7 +70,7 @@ impl<'f, 'u> Facts<'f, 'u> {
             source: self.unit.source,
             found: Vec::new(),
         };
-        find.visit_block(self.block);
+        find.visit_block(self.function.block);
         let end = |expr: &Expr| self.unit.source.range(expr).end;
         find.found.retain(|expr| end(expr) <= before);
         find.found.reverse();
@@ -85,12 +84,7 @@ impl<'f, 'u> Facts<'f, 'u> {
 
     /// How often the function assigns to a variable.
     pub fn assignments(&self, name: &str) -> usize {
-        assigned_to(self.block, name).count()
-    }
-
-    /// The file of the function, which outlives it.
-    pub fn file(&self) -> &'f syn::File {
-        self.unit.file
+        assigned_to(self.function.block, name).count()
     }
 
     /// Whether an expression is a number, not a tensor.
@@ -164,14 +158,18 @@ impl<'f, 'u> Facts<'f, 'u> {
     }
 
     /// The type of a parameter.
-    pub fn type_of_parameter(&self, name: &str) -> Option<&'f syn::Type> {
-        self.signature.inputs.iter().find_map(|input| match input {
-            syn::FnArg::Typed(input) => binds(&*input.pat, name).then_some(&*input.ty),
-            syn::FnArg::Receiver(_) => None,
-        })
+    pub fn type_of_parameter(&self, name: &str) -> Option<&'u syn::Type> {
+        self.function
+            .signature
+            .inputs
+            .iter()
+            .find_map(|input| match input {
+                syn::FnArg::Typed(input) => binds(&*input.pat, name).then_some(&*input.ty),
+                syn::FnArg::Receiver(_) => None,
+            })
     }
 
-    fn parameter(&self, name: &str) -> Option<&'f str> {
+    fn parameter(&self, name: &str) -> Option<&'u str> {
         Some(self.unit.source.slice(self.type_of_parameter(name)?))
     }
 
@@ -229,11 +227,26 @@ impl<'f, 'u> Facts<'f, 'u> {
         let field = get!(strip(layer), Expr::Field).into_iter();
         let types = field.flat_map(|field| self.field_types(field));
         let names: Vec<_> = types.filter_map(last_name).collect();
-        !names.is_empty() && names.iter().all(|name| identity(self.file(), name))
+        !names.is_empty() && names.iter().all(|name| identity(self.unit, name))
+    }
+
+    /// The type of a field of `self` as it is written, if it is this layer of
+    /// `candle_dynquant::nn`.
+    pub fn ours(&self, field: &str, layer: &str) -> Option<&'u str> {
+        let (unit, module) = (self.unit, &self.function.module);
+        let ty = unit.field(module, self.function.of.as_ref()?, field)?;
+        let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
+        (unit.origin(module, ty)? == ours).then(|| unit.source.slice(ty))
+    }
+
+    /// Where a path leads that is written in the function.
+    pub fn resolve(&self, path: &[String]) -> Origin {
+        let scopes = &self.unit.types.scopes;
+        scopes.resolve(&self.function.module, path)
     }
 
     /// The types of the fields of this name, in all types of the file.
-    fn field_types(&self, field: &syn::ExprField) -> Vec<&'f syn::Type> {
+    fn field_types(&self, field: &syn::ExprField) -> Vec<&'u syn::Type> {
         let name = get!(&field.member, syn::Member::Named);
         let declared = self.unit.types.declared.values().flatten();
         let fields = declared.flat_map(|one| &one.fields);
@@ -282,16 +295,14 @@ fn is_float(ty: &str) -> bool {
 }
 
 /// Whether `forward` of a type of this file is `Ok(x.clone())`.
-fn identity(file: &syn::File, name: &str) -> bool {
-    let impls = file.items.iter().filter(|item| is_impl_of(item, name));
-    let functions = impls
-        .flat_map(nodes)
-        .filter_map(|node| get!(node, Node::ImplItemFn));
-    let mut forwards = functions
-        .filter(|item| item.sig.ident == "forward")
+fn identity(unit: &Unit<'_>, name: &str) -> bool {
+    let own = unit.functions.iter();
+    let own = own.filter(|one| one.of.as_deref() == Some(name));
+    let mut forwards = own
+        .filter(|one| one.signature.ident == "forward")
         .peekable();
-    let clones = |function: &syn::ImplItemFn| {
-        let call = only(&function.block).and_then(|last| get!(last, Expr::Call));
+    let clones = |function: &Function<'_>| {
+        let call = only(function.block).and_then(|last| get!(last, Expr::Call));
         let given = call
             .filter(|call| is_ok(call))
             .and_then(|call| call.args.first());

@@ -6,6 +6,7 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ExprLit, Lit, Meta};
 
 use super::source::Source;
+use super::walk::part;
 
 /// Features whose code does not run on a CPU.
 const FEATURES: &[&str] = &[
@@ -107,20 +108,7 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
 
 /// The attributes of an item.
 pub fn attributes(item: &syn::Item) -> &[Attribute] {
-    use syn::Item;
-    match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Macro(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Static(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::Type(item) => &item.attrs,
-        Item::Union(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => &[],
-    }
+    let attrs =
+        part!(item, attrs of Const Enum Fn Impl Macro Mod Static Struct Trait Type Union Use);
+    attrs.map_or(&[], Vec::as_slice)
 }

@@ -5,12 +5,11 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Expr, Pat};
 
-use super::facts::Facts;
+use super::facts::{self, Facts};
 use super::source::Source;
 use super::syntax::{binds, called, ident, is, strip, tail};
-use super::walk::{Node, nodes};
 
-impl<'f> Facts<'f, '_> {
+impl Facts<'_> {
     /// The rank of an expression's tensor.
     pub fn rank(&self, expr: &Expr, depth: usize) -> Option<usize> {
         let at = self.unit.source.start(expr);
@@ -77,13 +76,8 @@ impl<'f> Facts<'f, '_> {
             name => {
                 // A helper of the same file, or a rotation of its argument.
                 let helper = self.helper(name);
-                let known = helper.and_then(|item| {
-                    let facts = Facts {
-                        unit: self.unit,
-                        block: &item.block,
-                        signature: &item.sig,
-                    };
-                    let last = tail(&item.block)?;
+                let known = helper.and_then(|facts| {
+                    let last = tail(facts.function.block)?;
                     match strip(last) {
                         Expr::Call(call) => facts.rank(call.args.first()?, depth),
                         _ => facts.rank(last, depth),
@@ -97,20 +91,17 @@ impl<'f> Facts<'f, '_> {
         }
     }
 
-    fn helper(&self, name: &str) -> Option<&'f syn::ImplItemFn> {
+    fn helper(&self, name: &str) -> Option<Self> {
         if ["forward", "load", "new"].contains(&name) {
             return None;
         }
-        let is_it = |node| match node {
-            Node::ImplItemFn(item) => (item.sig.ident == name).then_some(item),
-            _ => None,
-        };
-        // The file outlives every function of it.
-        nodes(self.file()).filter_map(is_it).last()
+        let methods = facts::of(self.unit).filter(|one| one.function.of.is_some());
+        let of_name = methods.filter(|one| one.function.signature.ident == name);
+        of_name.last()
     }
 
     fn rank_of(&self, name: &str, at: usize, depth: usize) -> Option<usize> {
-        let bindings = Bindings::of(name, self.unit.source, self.block);
+        let bindings = Bindings::of(name, self.unit.source, self.function.block);
         let mut before = at;
         loop {
             let last = bindings.last(at, before);
@@ -148,7 +139,7 @@ impl<'f> Facts<'f, '_> {
                 let definitions = self.definitions(&name, at);
                 let made = definitions.first()?;
                 // A shape whose last dimension is cut in two: `[batch, seq, hidden]` becomes four.
-                let text = self.unit.source.slice(self.block);
+                let text = self.unit.source.slice(self.function.block);
                 let pops = text.matches(&format!("{name}.pop()")).count();
                 let pushes = text.matches(&format!("{name}.push(")).count();
                 if pushes == 2 && pops == 1 && self.unit.source.slice(*made).contains(".dims()") {

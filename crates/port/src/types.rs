@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use syn::{Attribute, Fields, GenericArgument, Item, PathArguments, Type};
+use syn::{Attribute, GenericArgument, Item, PathArguments, Type};
 
 use super::features::attributes;
 use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
 use super::syntax::{ends_with, get, has_attribute, lists, words};
 use super::table;
-use super::walk::{Node, Place, places};
+use super::walk::{Node, Place, part, places};
 
 /// The most types of a file: the searches recurse from one to those in its fields.
 const MAX_TYPES: usize = 100_000;
@@ -220,27 +220,34 @@ pub fn last_name(ty: &Type) -> Option<String> {
 
 /// The type that an item declares: its name, its fields and its parameters.
 fn declared(item: &Item) -> Option<(&syn::Ident, Vec<syn::Field>, &syn::Generics)> {
-    let fields = |fields: &Fields| fields.iter().cloned().collect::<Vec<_>>();
-    Some(match item {
-        Item::Struct(of) => (&of.ident, fields(&of.fields), &of.generics),
-        Item::Enum(of) => {
-            let all = of.variants.iter().flat_map(|one| fields(&one.fields));
-            (&of.ident, all.collect(), &of.generics)
-        }
-        Item::Union(of) => {
-            let all = of.fields.named.iter().cloned().collect();
-            (&of.ident, all, &of.generics)
-        }
+    let fields: Vec<_> = match item {
+        Item::Struct(of) => of.fields.iter().cloned().collect(),
+        Item::Enum(of) => of
+            .variants
+            .iter()
+            .flat_map(|one| one.fields.iter().cloned())
+            .collect(),
+        Item::Union(of) => of.fields.named.iter().cloned().collect(),
         Item::Type(of) => {
             // An alias is a type of one field without a name.
             let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
-            let mut all: Vec<_> = field.into_iter().collect();
-            all.iter_mut().for_each(|field| field.ty = (*of.ty).clone());
-            (&of.ident, all, &of.generics)
+            let ty = (*of.ty).clone();
+            field
+                .into_iter()
+                .map(|field| syn::Field {
+                    ty: ty.clone(),
+                    ..field
+                })
+                .collect()
         }
-        Item::Trait(of) => (&of.ident, Vec::new(), &of.generics),
-        _ => return None,
-    })
+        _ => Vec::new(),
+    };
+    let name = part!(item, ident of Struct Enum Union Type Trait)?;
+    Some((
+        name,
+        fields,
+        part!(item, generics of Struct Enum Union Type Trait)?,
+    ))
 }
 
 /// A type by its module and its name.

@@ -8,8 +8,7 @@ use syn::visit::{self, Visit};
 use syn::{Arm, Expr, ExprMethodCall, Item, Member, Pat, Token};
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::functions::{self, Function};
+use super::facts::{self, Facts};
 use super::layers::literals::{Literals, given};
 use super::source::{Source, is_inside};
 use super::syntax::{called, condition, get, ident, is, member, segments, some_name, strip};
@@ -52,7 +51,6 @@ const MAKERS: &[&str] = &[
 /// its rank, if that is written.
 pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>) {
     let literals = Literals::of(unit, of);
-    let functions = functions::of(unit.file);
     let named = literals.found.iter().filter_map(|(literal, _)| {
         Some((unit.source.range(*literal), &given(literal, field)?.expr))
     });
@@ -61,17 +59,17 @@ pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>)
         Some((unit.source.range(*call), given))
     });
     let origins = named.chain(numbered).filter_map(|(at, given)| {
-        let is_around = |one: &&Function<'_>| is_inside(&at, &unit.source.range(one.block));
-        let function = functions.iter().find(is_around)?;
+        let block = |one: &Facts<'_>| unit.source.range(one.function.block);
+        let facts = facts::of(unit).find(|one| is_inside(&at, &block(one)))?;
         let seen = RefCell::default();
-        Some(value(&Facts::of(unit, function), given, DEPTH, &seen))
+        Some(value(facts, given, DEPTH, &seen))
     });
     // Built elsewhere.
     origins.max().unwrap_or((Origin::Given, None))
 }
 
 fn value(
-    facts: &Facts<'_, '_>,
+    facts: Facts<'_>,
     expr: &Expr,
     depth: usize,
     seen: &RefCell<BTreeSet<String>>,
@@ -82,8 +80,8 @@ fn value(
 }
 
 /// The origin of a value.
-struct Made<'f, 'e, 'u> {
-    facts: &'e Facts<'f, 'u>,
+struct Made<'e> {
+    facts: Facts<'e>,
     depth: usize,
     /// The functions that were looked into.
     seen: &'e RefCell<BTreeSet<String>>,
@@ -91,8 +89,8 @@ struct Made<'f, 'e, 'u> {
     rank: Option<usize>,
 }
 
-impl<'f, 'e, 'u> Made<'f, 'e, 'u> {
-    fn of(facts: &'e Facts<'f, 'u>, depth: usize, seen: &'e RefCell<BTreeSet<String>>) -> Self {
+impl<'e> Made<'e> {
+    fn of(facts: Facts<'e>, depth: usize, seen: &'e RefCell<BTreeSet<String>>) -> Self {
         Self {
             facts,
             depth,
@@ -124,7 +122,7 @@ fn is_name(expr: &Expr) -> bool {
     }
 }
 
-impl<'a> Visit<'a> for Made<'_, '_, '_> {
+impl<'a> Visit<'a> for Made<'_> {
     fn visit_expr_index(&mut self, index: &'a syn::ExprIndex) {
         if is_name(&index.index) {
             self.is_at_least(Origin::Unknown);
@@ -143,17 +141,15 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         if known || is_variable {
             return;
         }
-        let functions = functions::of(self.facts.unit.file);
-        let mut own = functions.iter().filter(|one| one.signature.ident == name);
-        let Some((function, depth)) = own.next().zip(self.depth.checked_sub(1)) else {
+        let own = facts::of(self.facts.unit).find(|one| one.function.signature.ident == name);
+        let Some((facts, depth)) = own.zip(self.depth.checked_sub(1)) else {
             return self.is_at_least(Origin::Unknown);
         };
         if !self.seen.borrow_mut().insert(name.clone()) {
             return;
         }
-        let facts = Facts::of(self.facts.unit, function);
-        let mut inner = Made::of(&facts, depth, self.seen);
-        inner.visit_block(function.block);
+        let mut inner = Made::of(facts, depth, self.seen);
+        inner.visit_block(facts.function.block);
         // Its arguments are seen where it is called; values that it computes from a read are not.
         if matches!(inner.origin, Origin::Unknown | Origin::Loaded) {
             self.is_at_least(Origin::Unknown);
@@ -230,16 +226,20 @@ fn found(unit: &Unit<'_>, counts: impl Fn(usize) -> bool) -> Vec<Found> {
         return found;
     }
     let macros = multiplying_macros(unit.file);
-    for function in functions::of(unit.file) {
+    for facts in facts::of(unit) {
         let mut products = Products {
             source: unit.source,
             macros: &macros,
             found: Vec::new(),
         };
-        products.visit_block(function.block);
+        products.visit_block(facts.function.block);
         for (at, operands) in products.found {
             for operand in &operands {
-                let mut trace = Trace::of(unit, &function);
+                let mut trace = Trace {
+                    facts,
+                    is_part: false,
+                    turned: false,
+                };
                 let Some(place) = trace.field(operand, DEPTH).filter(|_| counts(at)) else {
                     continue;
                 };
@@ -295,9 +295,8 @@ impl<'a> Visit<'a> for Products<'_, '_> {
 }
 
 /// The way from an operand back to a field.
-struct Trace<'f, 'u> {
-    facts: Facts<'f, 'u>,
-    function: &'f Function<'f>,
+struct Trace<'u> {
+    facts: Facts<'u>,
     /// Whether the weight is one part of the field's tensor.
     is_part: bool,
     turned: bool,
@@ -312,16 +311,7 @@ const VIEWS: &[&str] = list![
 /// Methods that give a part of it.
 const PARTS: &[&str] = &["get", "i", "index_select", "narrow", "chunk"];
 
-impl<'f, 'u> Trace<'f, 'u> {
-    fn of(unit: &'f Unit<'u>, function: &'f Function<'f>) -> Self {
-        Self {
-            facts: Facts::of(unit, function),
-            function,
-            is_part: false,
-            turned: false,
-        }
-    }
-
+impl<'u> Trace<'u> {
     /// The type and the field that an expression is a view of.
     fn field(&mut self, expr: &Expr, depth: usize) -> Option<(String, String)> {
         let depth = depth.checked_sub(1)?;
@@ -356,7 +346,7 @@ impl<'f, 'u> Trace<'f, 'u> {
     }
 
     /// The option whose value a name is at a byte, by `match` or `if let`.
-    fn option(&self, name: &str, at: usize) -> Option<&'f Expr> {
+    fn option(&self, name: &str, at: usize) -> Option<&'u Expr> {
         let source = self.facts.unit.source;
         let is_it = |pat: &Pat| some_name(pat).is_some_and(|own| own == name);
         let around = |node| match node {
@@ -371,7 +361,7 @@ impl<'f, 'u> Trace<'f, 'u> {
             }
             _ => None,
         };
-        nodes(self.function.block).filter_map(around).last()
+        nodes(self.facts.function.block).filter_map(around).last()
     }
 
     /// The type that declares a field of tensors: of `self`, or the only one in the file.
@@ -391,7 +381,7 @@ impl<'f, 'u> Trace<'f, 'u> {
             _ => false,
         });
         let names = holders.map(|one| &one.name);
-        let mut holders = names.filter(|of| !own || self.function.of.as_ref() == Some(*of));
+        let mut holders = names.filter(|of| !own || self.facts.function.of.as_ref() == Some(*of));
         match (holders.next(), holders.next()) {
             (Some(of), None) => Some((of.clone(), member(&field.member))),
             _ => None,

@@ -98,8 +98,8 @@ impl Scores {
 }
 
 /// The context in which expressions are read.
-pub struct Env<'e, 'f, 'u> {
-    pub facts: &'e Facts<'f, 'u>,
+pub struct Env<'u> {
+    pub facts: Facts<'u>,
     /// The variable that holds scores.
     pub current: Option<(String, Scores)>,
     /// Variables that are masks with another shape: what they are made from.
@@ -107,7 +107,7 @@ pub struct Env<'e, 'f, 'u> {
 }
 
 /// An expression of type `&Tensor` for one of type `Tensor` or `&Tensor`.
-pub fn borrow(facts: &Facts<'_, '_>, expr: &Expr) -> String {
+pub fn borrow(facts: &Facts<'_>, expr: &Expr) -> String {
     let inner = unreferenced(without(expr, &["contiguous"]));
     let text = facts.unit.source.slice(inner);
     match inner {
@@ -126,13 +126,13 @@ fn unreferenced(expr: &Expr) -> &Expr {
     }
 }
 
-impl Env<'_, '_, '_> {
+impl Env<'_> {
     fn text(&self, expr: &Expr) -> String {
         self.facts.unit.source.slice(expr).to_owned()
     }
 
     pub fn borrow(&self, expr: &Expr) -> String {
-        borrow(self.facts, expr)
+        borrow(&self.facts, expr)
     }
 
     /// The keys, where this is their transposed view.
@@ -154,10 +154,7 @@ impl Env<'_, '_, '_> {
 
     /// The scores that an expression computes.
     pub fn eval(&self, expr: &Expr) -> Option<Scores> {
-        match expr {
-            Expr::Try(inner) => self.eval(&inner.expr),
-            Expr::Paren(inner) => self.eval(&inner.expr),
-            Expr::Reference(inner) => self.eval(&inner.expr),
+        match strip(expr) {
             Expr::Path(path) => {
                 let (name, scores) = self.current.as_ref()?;
                 path.path.is_ident(name).then(|| scores.clone())

@@ -6,7 +6,7 @@ use super::chain::{Env, Mask, Scores};
 use crate::syntax::{assigned, condition, exactly, get, ident, is, method, only, some_name, value};
 
 /// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
-pub fn broadcast_mask(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(String, String)> {
+pub fn broadcast_mask(env: &Env<'_>, stmt: &Stmt) -> Option<(String, String)> {
     let (name, expr) = assigned(stmt)?;
     let call = method(expr)?;
     let by_scores = call.method == "broadcast_as" && call.args.iter().any(|arg| env.mentions(arg));
@@ -14,7 +14,7 @@ pub fn broadcast_mask(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(String, Str
 }
 
 /// `let scores = if first { scores } else { let mask = ..; masked_fill(&scores, &mask, -inf)? };`
-pub fn excluded_later(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, String)> {
+pub fn excluded_later(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
     let (name, scores) = env.current.as_ref()?;
     let (bound, choice) = assigned(stmt)?;
     let choice = get!(choice, Expr::If)?;
@@ -50,11 +50,11 @@ pub fn excluded_later(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, Str
     let mut scores = scores.clone();
     scores.reads.push(mask.clone());
     scores.mask = Mask::ExcludeOption(format!("{mask}.as_ref()"));
-    Some((scores, text))
+    Some((scores, Some(text)))
 }
 
 /// `if let Some(mask) = mask { let mask = ..; scores = scores.broadcast_add(&mask)? }`
-pub fn added_maybe(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
+pub fn added_maybe(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
     let (name, scores) = env.current.as_ref()?;
     let Stmt::Expr(Expr::If(choice), _) = stmt else {
         return None;

@@ -11,7 +11,7 @@ use crate::syntax::{assigned, binds, get, mentions, strip, words};
 /// Takes `let q = (q * factor)?;` into the scores whose product is in the statements `first` to
 /// `last`, where nothing else reads that `q`: the statement that goes.
 pub fn of_queries(
-    facts: &Facts<'_, '_>,
+    facts: &Facts<'_>,
     block: &Block,
     (first, last): (usize, usize),
     scores: &mut Scores,

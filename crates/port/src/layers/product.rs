@@ -12,7 +12,6 @@ use crate::syntax::{
     strip, tail, untyped, value, variable, without,
 };
 use crate::types::arguments;
-use crate::unit::Unit;
 
 /// Where an expression is, which does not count when two are compared.
 #[derive(Clone, Debug)]
@@ -95,22 +94,22 @@ pub enum Value {
     Product(Product),
 }
 
-/// The tensors of a struct.
-pub struct Fields {
+/// The fields of a struct with tensors.
+pub struct Tensors {
     /// Of type `Tensor`.
-    pub tensors: Vec<String>,
+    pub single: Vec<String>,
     /// Of type `Tensor` and three dimensions.
     pub stacks: Vec<String>,
     /// Of type `Option<Tensor>`.
     pub options: Vec<String>,
-    /// Whether what is added to a product belongs to it.
-    pub biases: bool,
 }
 
 /// The context in which expressions are read.
-pub struct Env<'e, 'f, 'u> {
-    pub facts: &'e Facts<'f, 'u>,
-    pub fields: &'e Fields,
+pub struct Env<'e> {
+    pub facts: Facts<'e>,
+    pub fields: &'e Tensors,
+    /// Whether what is added to a product belongs to it.
+    biases: bool,
     pub variables: BTreeMap<String, Value>,
     /// The names of an input's dimensions, where they are matched.
     dims: Vec<String>,
@@ -118,12 +117,12 @@ pub struct Env<'e, 'f, 'u> {
     pub is_candle: bool,
 }
 
-/// Whether a function of a module returns candle's `Result`, by its name and where that is from.
-pub fn returns_candle(unit: &Unit<'_>, module: &[String], signature: &syn::Signature) -> bool {
-    let syn::ReturnType::Type(_, ty) = &signature.output else {
+/// Whether a function returns candle's `Result`, by its name and where that is from.
+fn returns_candle(Facts { unit, function }: &Facts<'_>) -> bool {
+    let syn::ReturnType::Type(_, ty) = &function.signature.output else {
         return false;
     };
-    let Some(Origin::Other(origin)) = unit.origin(module, ty) else {
+    let Some(Origin::Other(origin)) = unit.origin(&function.module, ty) else {
         return false;
     };
     let origin: Vec<_> = origin.iter().map(String::as_str).collect();
@@ -147,14 +146,15 @@ pub fn is_result(expr: &Expr) -> bool {
     }
 }
 
-impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
-    pub fn new(facts: &'e Facts<'f, 'u>, fields: &'e Fields) -> Self {
+impl<'e> Env<'e> {
+    pub fn new(facts: Facts<'e>, fields: &'e Tensors, biases: bool) -> Self {
         Self {
             facts,
             fields,
+            biases,
             variables: BTreeMap::new(),
             dims: Vec::new(),
-            is_candle: false,
+            is_candle: returns_candle(&facts),
         }
     }
 
@@ -209,7 +209,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         if self.fields.stacks.contains(&field) {
             return Some(Value::Stack(field));
         }
-        let known = self.fields.tensors.contains(&field);
+        let known = self.fields.single.contains(&field);
         known.then(|| weight(field, None))
     }
 
@@ -309,7 +309,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             Value::Weight(weight) if !weight.turned => weight.field,
             _ => return None,
         };
-        let certain = self.fields.biases && product.bias.is_none() && field != product.weight;
+        let certain = self.biases && product.bias.is_none() && field != product.weight;
         let bias = Some(field);
         certain.then_some(Value::Product(Product { bias, ..product }))
     }

@@ -137,18 +137,15 @@ struct Trail {
 pub type Vectors = BTreeMap<(String, String), bool>;
 
 /// The context in which expressions are read.
-pub struct Env<'e, 'f, 'u> {
-    pub facts: &'e Facts<'f, 'u>,
-    /// The type whose function it is, and its module.
-    pub of: Option<&'e str>,
-    pub module: &'e [String],
+pub struct Env<'u> {
+    pub facts: Facts<'u>,
     pub variables: BTreeMap<String, Known>,
     /// Whether rows may be a sum.
     pub sums: bool,
-    pub vectors: &'e RefCell<Vectors>,
+    pub vectors: &'u RefCell<Vectors>,
 }
 
-impl Env<'_, '_, '_> {
+impl Env<'_> {
     fn unit(&self) -> &Unit<'_> {
         self.facts.unit
     }
@@ -367,7 +364,7 @@ impl Env<'_, '_, '_> {
                     || number(&binary.left) && self.is_vector(&binary.right)
             }
             Expr::Field(_) => {
-                let named = own_field(expr).zip(self.of);
+                let named = own_field(expr).zip(self.facts.function.of.as_ref());
                 named.is_some_and(|(field, of)| self.is_vector_field(of, field))
             }
             _ => false,
@@ -379,7 +376,7 @@ impl Env<'_, '_, '_> {
         let known = vectors.entry((of.to_owned(), field));
         let (_, field) = known.key().clone();
         *known.or_insert_with(|| {
-            let ty = self.unit().field(self.module, of, &field);
+            let ty = self.unit().field(&self.facts.function.module, of, &field);
             ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
                 && origin(self.unit(), of, &field).1 == Some(1)
         })
