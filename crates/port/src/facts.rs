@@ -1,15 +1,13 @@
 //! Facts about the variables of a function, as far as its text tells them.
 
 use syn::Expr;
-use syn::visit::{self, Visit};
 
+use super::bindings::Bindings;
 use super::functions::Function;
 use super::scopes::Origin;
-use super::source::Source;
-use super::syntax::{binds, get, ident, is, is_ok, only, strip, tail, words};
+use super::syntax::{binds, called, get, ident, is_ok, only, strip, tail, words};
 use super::types::last_name;
 use super::unit::Unit;
-use super::walk::{Node, nodes};
 
 /// Deep enough for any chain of definitions in a function.
 pub const DEPTH: usize = 24;
@@ -28,53 +26,22 @@ pub fn of<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Facts<'u>> {
 }
 
 impl<'u> Facts<'u> {
+    /// Where the function gives a name to values.
+    pub fn bindings<'n>(&self, name: &'n str) -> Bindings<'u, 'n> {
+        Bindings::of(name, self.unit.source, self.function.block)
+    }
+
     /// The definitions of a variable before a byte, the last first; definitions in blocks that have
     /// ended do not count.
     pub fn definitions(&self, name: &str, before: usize) -> Vec<&'u Expr> {
-        struct Find<'f, 's, 't> {
-            name: &'s str,
-            before: usize,
-            source: &'s Source<'t>,
-            found: Vec<&'f Expr>,
-        }
-        impl<'f> Visit<'f> for Find<'f, '_, '_> {
-            fn visit_block(&mut self, block: &'f syn::Block) {
-                let first = self.found.len();
-                visit::visit_block(self, block);
-                if self.source.range(block).end <= self.before {
-                    let inner = self.found.split_off(first);
-                    // An assignment there changes a variable of an outer block.
-                    let assigned: Vec<_> = assigned_to(block, self.name).collect();
-                    let is_assigned =
-                        |expr: &&Expr| assigned.iter().any(|it| std::ptr::eq(*it, *expr));
-                    self.found.extend(inner.into_iter().filter(is_assigned));
-                }
-            }
-            fn visit_local(&mut self, local: &'f syn::Local) {
-                if let Some(init) = &local.init
-                    && binds(&local.pat, self.name)
-                {
-                    self.found.push(&init.expr);
-                }
-                visit::visit_local(self, local);
-            }
-            fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
-                if is(&assign.left, self.name) {
-                    self.found.push(&assign.right);
-                }
-            }
-        }
-        let mut find = Find {
-            name,
-            before,
-            source: self.unit.source,
-            found: Vec::new(),
-        };
-        find.visit_block(self.function.block);
-        let end = |expr: &Expr| self.unit.source.range(expr).end;
-        find.found.retain(|expr| end(expr) <= before);
-        find.found.reverse();
-        find.found
+        let source = self.unit.source;
+        let all = self.bindings(name).found.into_iter().rev();
+        // An assignment there changes a variable of an outer block.
+        let counts = all.filter(|one| one.is_assigned || one.scope.end > before);
+        let values = counts.filter_map(|one| one.value);
+        values
+            .filter(|value| source.range(*value).end <= before)
+            .collect()
     }
 
     /// Whether an expression is a parameter of type `usize`.
@@ -84,7 +51,11 @@ impl<'u> Facts<'u> {
 
     /// How often the function assigns to a variable.
     pub fn assignments(&self, name: &str) -> usize {
-        assigned_to(self.function.block, name).count()
+        self.bindings(name)
+            .found
+            .iter()
+            .filter(|one| one.is_assigned)
+            .count()
     }
 
     /// Whether an expression is a number, not a tensor.
@@ -100,10 +71,8 @@ impl<'u> Facts<'u> {
                 self.is_number(&binary.left, depth) || self.is_number(&binary.right, depth)
             }
             Expr::MethodCall(call) => {
-                matches!(
-                    call.method.to_string().as_str(),
-                    "sqrt" | "powf" | "powi" | "recip"
-                )
+                let mut gives = ["sqrt", "powf", "powi", "recip"].iter();
+                gives.any(|name| call.method == name)
             }
             Expr::Call(call) => {
                 let text = self.unit.source.slice(&*call.func);
@@ -263,11 +232,10 @@ fn owns(expr: &Expr) -> bool {
         }
         Expr::MethodCall(call) => call.method == "cloned",
         Expr::Call(call) => {
-            let some = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Some"));
+            let some = called(call).is_some_and(|path| path.is_ident("Some"));
             let value = |expr: &Expr| match expr {
-                Expr::Try(_) => true,
                 Expr::MethodCall(call) => call.method == "clone",
-                _ => false,
+                expr => matches!(expr, Expr::Try(_)),
             };
             some && call.args.first().is_some_and(value)
         }
@@ -280,14 +248,6 @@ fn owns(expr: &Expr) -> bool {
         Expr::Block(block) => tail(&block.block).is_some_and(owns),
         _ => false,
     }
-}
-
-/// The values that a block assigns to a variable.
-fn assigned_to<'a>(block: &'a syn::Block, name: &str) -> impl Iterator<Item = &'a Expr> {
-    nodes(block).filter_map(move |node| match node {
-        Node::Expr(Expr::Assign(assign)) => is(&assign.left, name).then_some(&*assign.right),
-        _ => None,
-    })
 }
 
 fn is_float(ty: &str) -> bool {

@@ -241,28 +241,25 @@ impl Scopes {
                 };
             }
         }
+        let starts_here = ["self", "super", "crate"].contains(&first.as_str());
         // Also where another crate passes it on.
         if let Some(at) = path.iter().position(|segment| segment == "candle_nn")
-            && (at == 0 || !["self", "super", "crate"].contains(&first.as_str()))
+            && (at == 0 || !starts_here)
         {
             return Origin::Nn(path[at + 1..].to_vec());
         }
         if first == "candle_dynquant" {
             return Origin::Ours(rest.to_vec());
         }
-        let is_way = |step: &String| {
-            matches!(
-                step.as_str(),
-                "self" | "super" | "crate" | "models" | "candle_transformers"
-            )
-        };
+        let ways = ["self", "super", "crate", "models", "candle_transformers"];
+        let is_way = |step: &String| ways.contains(&step.as_str());
         if let Some(at) = path.iter().position(|segment| segment == "with_tracing")
             && path[..at].iter().all(is_way)
             && !(self.own_tracing && first != "candle_transformers")
         {
             return Origin::Traced(path[at + 1..].to_vec());
         }
-        if ["self", "super", "crate"].contains(&first.as_str()) {
+        if starts_here {
             return Origin::Crate(path.to_vec());
         }
         let Some(scope) = self.modules.get(module) else {

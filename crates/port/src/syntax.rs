@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use syn::{
-    Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprLit, ExprMatch, ExprMethodCall, Lit, Pat,
-    Stmt,
+    Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprMatch, ExprMethodCall, Lit, Pat, Stmt,
 };
 
 pub(crate) use super::walk::get;
@@ -81,6 +80,53 @@ pub fn optional(choice: &ExprMatch) -> Option<(String, &Arm, &Arm)> {
     Some((name, some, none))
 }
 
+/// A choice by an option: `match option { None => .., Some(name) => .. }`, or
+/// `if let Some(name) = option { .. } else { .. }`.
+pub struct Choice<'c> {
+    pub option: &'c Expr,
+    pub name: String,
+    pub some: Branch<'c>,
+    pub none: &'c Expr,
+}
+
+/// A part of a choice.
+#[derive(Clone, Copy)]
+pub enum Branch<'c> {
+    Expr(&'c Expr),
+    Block(&'c syn::Block),
+}
+
+impl<'c> Branch<'c> {
+    /// The expression that is all of it.
+    pub fn only(self) -> Option<&'c Expr> {
+        match self {
+            Self::Expr(expr) => Some(expr),
+            Self::Block(block) => only(block),
+        }
+    }
+}
+
+/// An expression as a choice by an option.
+pub fn choice(expr: &Expr) -> Option<Choice<'_>> {
+    if let Expr::Match(choice) = expr {
+        let (name, some, none) = optional(choice)?;
+        return Some(Choice {
+            option: &choice.expr,
+            name,
+            some: Branch::Expr(&some.body),
+            none: &none.body,
+        });
+    }
+    let choice = get!(expr, Expr::If)?;
+    let bound = condition(choice)?;
+    Some(Choice {
+        option: &bound.expr,
+        name: some_name(&bound.pat)?,
+        some: Branch::Block(&choice.then_branch),
+        none: &choice.else_branch.as_ref()?.1,
+    })
+}
+
 /// Whether one of the attributes has this name.
 pub fn has_attribute(attrs: &[Attribute], name: &str) -> bool {
     attrs.iter().any(|attr| attr.path().is_ident(name))
@@ -118,9 +164,7 @@ pub fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
 /// Two axes of a `transpose`, from the end.
 pub fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
     let axis = |expr: &Expr| match strip(expr) {
-        Expr::Lit(ExprLit {
-            lit: Lit::Int(int), ..
-        }) => int.base10_parse::<isize>().ok(),
+        Expr::Lit(value) => get!(&value.lit, Lit::Int)?.base10_parse::<isize>().ok(),
         Expr::Path(path) => match path.path.segments.last()?.ident.to_string().as_str() {
             "Minus1" => Some(-1),
             "Minus2" => Some(-2),

@@ -15,7 +15,7 @@ use super::syntax::{called, condition, get, ident, is, member, segments, some_na
 use super::table::{is_codebook, list};
 use super::types::{arguments, is_named};
 use super::unit::Unit;
-use super::walk::{Node, nodes};
+use super::walk::{Node, Tree, nodes};
 
 /// Where a field's tensor comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,15 +68,21 @@ pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>)
     origins.max().unwrap_or((Origin::Given, None))
 }
 
-fn value(
+fn value<T: Tree>(
     facts: Facts<'_>,
-    expr: &Expr,
+    tree: &T,
     depth: usize,
     seen: &RefCell<BTreeSet<String>>,
 ) -> (Origin, Option<usize>) {
-    let mut find = Made::of(facts, depth, seen);
-    find.visit_expr(expr);
-    (find.origin, find.rank)
+    let mut made = Made {
+        facts,
+        depth,
+        seen,
+        origin: Origin::Computed,
+        rank: None,
+    };
+    tree.walk(&mut made);
+    (made.origin, made.rank)
 }
 
 /// The origin of a value.
@@ -89,17 +95,7 @@ struct Made<'e> {
     rank: Option<usize>,
 }
 
-impl<'e> Made<'e> {
-    fn of(facts: Facts<'e>, depth: usize, seen: &'e RefCell<BTreeSet<String>>) -> Self {
-        Self {
-            facts,
-            depth,
-            seen,
-            origin: Origin::Computed,
-            rank: None,
-        }
-    }
-
+impl Made<'_> {
     fn is_at_least(&mut self, origin: Origin) {
         self.origin = self.origin.max(origin);
     }
@@ -148,10 +144,9 @@ impl<'a> Visit<'a> for Made<'_> {
         if !self.seen.borrow_mut().insert(name.clone()) {
             return;
         }
-        let mut inner = Made::of(facts, depth, self.seen);
-        inner.visit_block(facts.function.block);
+        let (origin, _) = value(facts, facts.function.block, depth, self.seen);
         // Its arguments are seen where it is called; values that it computes from a read are not.
-        if matches!(inner.origin, Origin::Unknown | Origin::Loaded) {
+        if matches!(origin, Origin::Unknown | Origin::Loaded) {
             self.is_at_least(Origin::Unknown);
         }
     }
@@ -185,7 +180,7 @@ impl<'a> Visit<'a> for Made<'_> {
         let at = self.facts.unit.source.start(path);
         let definitions = self.facts.definitions(&name, at);
         let (origin, rank) = match (definitions.first(), self.depth.checked_sub(1)) {
-            (Some(made), Some(depth)) => value(self.facts, made, depth, self.seen),
+            (Some(made), Some(depth)) => value(self.facts, *made, depth, self.seen),
             (None, _) if self.facts.is_given_tensor(&name) => (Origin::Given, None),
             _ => (Origin::Computed, None),
         };

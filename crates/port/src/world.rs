@@ -312,10 +312,9 @@ impl World {
                 })
             }
             Origin::Crate(segments) => {
-                let Some((file, name)) = self.find(path, module, segments) else {
-                    return false;
-                };
-                let Some(types) = self.types(&file) else {
+                let found = self.find(path, module, segments);
+                let found = found.and_then(|(file, name)| Some((self.types(&file)?, file, name)));
+                let Some((types, file, name)) = found else {
                     return false;
                 };
                 // As something that a file passes on, which is not what it declares.
@@ -396,9 +395,11 @@ impl World {
         let (name, mut modules) = path.split_last()?;
         let mut depth = module.len();
         let mut place = from.to_path_buf();
-        if let ["crate", rest @ ..] = as_strs(modules).as_slice() {
-            place = crate_root(from, rest.first().copied())?;
-            modules = &modules[1..];
+        if let [root, rest @ ..] = modules
+            && root == "crate"
+        {
+            place = crate_root(from, rest.first().map(String::as_str))?;
+            modules = rest;
         }
         for step in modules {
             match step.as_str() {
@@ -410,10 +411,6 @@ impl World {
         }
         Some((place, name.clone()))
     }
-}
-
-fn as_strs(segments: &[String]) -> Vec<&str> {
-    segments.iter().map(String::as_str).collect()
 }
 
 /// The names of a trait object's traits.

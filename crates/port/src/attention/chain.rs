@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use syn::Expr;
 
 use crate::facts::{DEPTH, Facts};
-use crate::syntax::{
-    axes, called, condition, guard, ident, method, only, optional, some_name, strip, value,
-    without, words,
-};
+use crate::syntax::{axes, called, choice, guard, ident, method, strip, value, without, words};
 
 /// Methods that change no more than a mask's shape or layout.
 const SHAPED: &[&str] = &["broadcast_as", "broadcast_left", "contiguous"];
@@ -163,8 +160,7 @@ impl Env<'_> {
             Expr::MethodCall(call) => self.method(call),
             Expr::Call(call) => self.call(call),
             Expr::Binary(binary) => self.binary(binary),
-            Expr::Match(choice) => self.choice(choice),
-            Expr::If(choice) => self.if_let(choice),
+            choice @ (Expr::Match(_) | Expr::If(_)) => self.choice(choice),
             _ => None,
         }
     }
@@ -370,19 +366,10 @@ impl Env<'_> {
     }
 
     /// `match mask { None => scores, Some(mask) => scores + mask }`.
-    fn choice(&self, choice: &syn::ExprMatch) -> Option<Scores> {
-        let (name, some, none) = optional(choice)?;
-        let plain = self.eval(&none.body)?;
-        self.optional(&choice.expr, &name, plain, &some.body)
-    }
-
-    /// `if let Some(mask) = mask { scores + mask } else { scores }`.
-    fn if_let(&self, choice: &syn::ExprIf) -> Option<Scores> {
-        let bound = condition(choice)?;
-        let name = some_name(&bound.pat)?;
-        let plain = self.eval(&choice.else_branch.as_ref()?.1)?;
-        let some = only(&choice.then_branch)?;
-        self.optional(&bound.expr, &name, plain, some)
+    fn choice(&self, expr: &Expr) -> Option<Scores> {
+        let choice = choice(expr)?;
+        let plain = self.eval(choice.none)?;
+        self.optional(choice.option, &choice.name, plain, choice.some.only()?)
     }
 
     fn optional(&self, option: &Expr, name: &str, plain: Scores, some: &Expr) -> Option<Scores> {

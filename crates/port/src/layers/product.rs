@@ -8,7 +8,7 @@ use syn::{Expr, Pat, Stmt};
 use crate::facts::Facts;
 use crate::scopes::Origin;
 use crate::syntax::{
-    axes, condition, exactly, get, ident, is_ok, mentions, only, optional, own_member, some_name,
+    axes, choice, condition, exactly, get, ident, is_ok, mentions, only, own_member, some_name,
     strip, tail, untyped, value, variable, without,
 };
 use crate::types::arguments;
@@ -195,8 +195,18 @@ impl<'e> Env<'e> {
                 self.eval(call.args.first().filter(|_| ok)?)
             }
             Expr::Block(block) => self.block(&block.block),
-            Expr::Match(choice) => self.choice(choice),
-            Expr::If(choice) => self.branches(choice),
+            Expr::Match(choice) => match self.option(&choice.expr) {
+                Some(bias) => self.choice(&bias, expr),
+                None => self.arms(choice),
+            },
+            Expr::If(branches) => match condition(branches) {
+                Some(bound) => self.choice(&self.option(&bound.expr)?, expr),
+                None => {
+                    let first = self.block(&branches.then_branch);
+                    let other = &branches.else_branch.as_ref()?.1;
+                    same([first, self.eval(other)].into_iter())
+                }
+            },
             _ => None,
         }
     }
@@ -391,12 +401,7 @@ impl<'e> Env<'e> {
         }
     }
 
-    fn choice(&self, choice: &syn::ExprMatch) -> Option<Value> {
-        if let Some(bias) = self.option(&choice.expr) {
-            let (name, some, none) = optional(choice)?;
-            let none = self.beside(&some.body).eval(&none.body);
-            return self.optional(&bias, name, none, &some.body);
-        }
+    fn arms(&self, choice: &syn::ExprMatch) -> Option<Value> {
         same(choice.arms.iter().map(|arm| {
             let dims = names(&arm.pat);
             let dims = dims.unwrap_or_default();
@@ -408,17 +413,11 @@ impl<'e> Env<'e> {
         }))
     }
 
-    fn branches(&self, choice: &syn::ExprIf) -> Option<Value> {
-        let other = &choice.else_branch.as_ref()?.1;
-        if let Some(bound) = condition(choice) {
-            let bias = self.option(&bound.expr)?;
-            let name = some_name(&bound.pat)?;
-            let some = only(&choice.then_branch)?;
-            let other = self.beside(some).eval(other);
-            return self.optional(&bias, name, other, some);
-        }
-        let first = self.block(&choice.then_branch);
-        same([first, self.eval(other)].into_iter())
+    fn choice(&self, bias: &str, expr: &Expr) -> Option<Value> {
+        let choice = choice(expr)?;
+        let some = choice.some.only()?;
+        let none = self.beside(some).eval(choice.none);
+        self.optional(bias, choice.name, none, some)
     }
 
     /// `match bias { None => product, Some(bias) => product + bias }`
