@@ -34,7 +34,7 @@ impl<'f, 'n> Bindings<'f, 'n> {
         let mut bindings = Self {
             name,
             source,
-            scopes: vec![source.range(block)],
+            scopes: Vec::new(),
             found: Vec::new(),
             four: Vec::new(),
         };
@@ -92,7 +92,8 @@ impl<'f, 'n> Bindings<'f, 'n> {
 
 impl<'f> Visit<'f> for Bindings<'f, '_> {
     fn visit_block(&mut self, block: &'f syn::Block) {
-        let scope = self.source.range(block);
+        // Its braces: of a block itself all tokens are read.
+        let scope = self.source.range(&block.brace_token.span);
         self.within(scope, ([], 0), |inner| visit::visit_block(inner, block));
     }
 
