@@ -103,8 +103,8 @@ fn layer<'t>(unit: &Unit<'_>, one: &Declared, ty: &'t syn::Type) -> Option<&'t s
     (is_named(ty, "Option") && origin.layer() == Some("Linear")).then_some(inner)
 }
 
-/// `match self.head { None => .., Some(head) => .. }` or `if let Some(head) = &self.head { .. }`: the
-/// field of `self`, and the choice.
+/// `match self.head { None => .., Some(head) => .. }` or `if let Some(head) = &self.head { .. }`:
+/// the field of `self`, and the choice.
 fn by_field(expr: &Expr) -> Option<(String, Choice<'_>)> {
     let choice = syntax::choice(expr)?;
     let field = match strip(choice.option) {
