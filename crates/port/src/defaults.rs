@@ -1,69 +1,51 @@
 //! A default that is computed whether it is needed or not is computed where it is.
 
-use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Pat};
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::functions;
+use super::facts::{self, Facts};
+use super::syntax::{exactly, get};
 use super::unit::Unit;
+use super::walk::descend;
 
 /// Rewrites `option.map_or(made()?, |one| ..)` of a parameter as a `match`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for function in functions::of(unit.file) {
-        let mut find = Find {
-            facts: &Facts::of(unit, &function),
-            draft,
-        };
-        find.visit_block(function.block);
-    }
-}
-
-struct Find<'a, 'f, 'u, 'd> {
-    facts: &'a Facts<'f, 'u>,
-    draft: &'d mut Draft,
-}
-
-impl Find<'_, '_, '_, '_> {
-    fn text(&self, call: &ExprMethodCall) -> Option<String> {
-        let source = self.facts.unit.source;
-        let [Expr::Try(default), Expr::Closure(closure)] = call.args.iter().collect::<Vec<_>>()[..]
-        else {
-            return None;
-        };
-        let [Pat::Ident(one)] = closure.inputs.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
-        let certain = call.method == "map_or"
-            && matches!(&*default.expr, Expr::Call(_))
-            && self.facts.is_option(&call.receiver)
-            && !source.slice(call).contains("//");
-        if !certain {
-            return None;
-        }
-        let at = source.start(call);
-        let inner = format!("{}{}    ", source.newline(), source.indent(at));
-        let [option, one, some, none] = [
-            source.slice(&*call.receiver),
-            source.slice(one),
-            source.slice(&*closure.body),
-            source.slice(default),
-        ];
-        let end = inner.strip_suffix("    ")?;
-        Some(format!(
-            "match {option} {{{inner}Some({one}) => {some},{inner}None => {none},{end}}}"
-        ))
-    }
-}
-
-impl<'a> Visit<'a> for Find<'_, '_, '_, '_> {
-    fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
-        let range = self.facts.unit.source.range(call);
-        match self.text(call) {
-            Some(text) if !self.facts.unit.source.is_kept(range.start) => {
-                self.draft.edits.rewrite(range, text);
+    for facts in facts::of(unit) {
+        descend(facts.function.block, &mut |expr| {
+            let found = get!(expr, Expr::MethodCall).and_then(|call| text(&facts, call));
+            let found = found.filter(|_| !unit.source.is_kept(unit.source.start(expr)));
+            let is_other = found.is_none();
+            if let Some(text) = found {
+                draft.edits.rewrite(unit.source.range(expr), text);
             }
-            _ => visit::visit_expr_method_call(self, call),
-        }
+            is_other
+        });
     }
+}
+
+/// What stands for a call of `map_or`.
+fn text(facts: &Facts<'_>, call: &ExprMethodCall) -> Option<String> {
+    let source = facts.unit.source;
+    let [default, closure] = exactly(&call.args)?;
+    let (default, closure) = (get!(default, Expr::Try)?, get!(closure, Expr::Closure)?);
+    let [one] = exactly(&closure.inputs)?;
+    let one = get!(one, Pat::Ident)?;
+    let certain = call.method == "map_or"
+        && matches!(&*default.expr, Expr::Call(_))
+        && facts.is_option(&call.receiver)
+        && !source.slice(call).contains("//");
+    if !certain {
+        return None;
+    }
+    let at = source.start(call);
+    let end = format!("{}{}", source.newline(), source.indent(at));
+    let [option, one, some, none] = [
+        source.slice(&*call.receiver),
+        source.slice(one),
+        source.slice(&*closure.body),
+        source.slice(default),
+    ];
+    Some(format!(
+        "match {option} {{{end}    Some({one}) => {some},{end}    None => {none},{end}}}"
+    ))
 }

@@ -1,81 +1,47 @@
 //! Facts about the variables of a function, as far as its text tells them.
 
-use syn::visit::{self, Visit};
-use syn::{Expr, Stmt};
+use syn::Expr;
 
+use super::bindings::Bindings;
 use super::functions::Function;
-use super::source::Source;
-use super::syntax::{binds, ident, is, is_ok, strip, tail, words};
-use super::types::{is_impl_of, last_name};
+use super::scopes::Origin;
+use super::syntax::{binds, called, get, ident, is_ok, only, strip, tail, words};
+use super::types::last_name;
 use super::unit::Unit;
-use super::walk::{Node, nodes};
 
 /// Deep enough for any chain of definitions in a function.
 pub const DEPTH: usize = 24;
 
 /// A function and its file, as a source of facts.
-pub struct Facts<'f, 'u> {
-    pub unit: &'f Unit<'u>,
-    pub block: &'f syn::Block,
-    pub signature: &'f syn::Signature,
+#[derive(Clone, Copy)]
+pub struct Facts<'u> {
+    pub unit: &'u Unit<'u>,
+    pub function: &'u Function<'u>,
 }
 
-impl<'f, 'u> Facts<'f, 'u> {
-    pub fn of(unit: &'f Unit<'u>, function: &Function<'f>) -> Self {
-        Self {
-            unit,
-            block: function.block,
-            signature: function.signature,
-        }
+/// All functions of a file but those inside others, in order.
+pub fn of<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Facts<'u>> {
+    let functions = unit.functions.iter();
+    functions.map(move |function| Facts { unit, function })
+}
+
+impl<'u> Facts<'u> {
+    /// Where the function gives a name to values.
+    pub fn bindings<'n>(&self, name: &'n str) -> Bindings<'u, 'n> {
+        Bindings::of(name, self.unit.source, self.function.block)
     }
 
     /// The definitions of a variable before a byte, the last first; definitions in blocks that have
     /// ended do not count.
-    pub fn definitions(&self, name: &str, before: usize) -> Vec<&'f Expr> {
-        struct Find<'f, 's, 't> {
-            name: &'s str,
-            before: usize,
-            source: &'s Source<'t>,
-            found: Vec<&'f Expr>,
-        }
-        impl<'f> Visit<'f> for Find<'f, '_, '_> {
-            fn visit_block(&mut self, block: &'f syn::Block) {
-                let first = self.found.len();
-                visit::visit_block(self, block);
-                if self.source.range(block).end <= self.before {
-                    let inner = self.found.split_off(first);
-                    // An assignment there changes a variable of an outer block.
-                    let assigned: Vec<_> = assigned_to(block, self.name).collect();
-                    let is_assigned =
-                        |expr: &&Expr| assigned.iter().any(|it| std::ptr::eq(*it, *expr));
-                    self.found.extend(inner.into_iter().filter(is_assigned));
-                }
-            }
-            fn visit_local(&mut self, local: &'f syn::Local) {
-                if let Some(init) = &local.init
-                    && binds(&local.pat, self.name)
-                {
-                    self.found.push(&init.expr);
-                }
-                visit::visit_local(self, local);
-            }
-            fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
-                if is(&assign.left, self.name) {
-                    self.found.push(&assign.right);
-                }
-            }
-        }
-        let mut find = Find {
-            name,
-            before,
-            source: self.unit.source,
-            found: Vec::new(),
-        };
-        find.visit_block(self.block);
-        let end = |expr: &Expr| self.unit.source.range(expr).end;
-        find.found.retain(|expr| end(expr) <= before);
-        find.found.reverse();
-        find.found
+    pub fn definitions(&self, name: &str, before: usize) -> Vec<&'u Expr> {
+        let source = self.unit.source;
+        let all = self.bindings(name).found.into_iter().rev();
+        // An assignment there changes a variable of an outer block.
+        let counts = all.filter(|one| one.is_assigned || one.scope.end > before);
+        let values = counts.filter_map(|one| one.value);
+        values
+            .filter(|value| source.range(*value).end <= before)
+            .collect()
     }
 
     /// Whether an expression is a parameter of type `usize`.
@@ -85,12 +51,11 @@ impl<'f, 'u> Facts<'f, 'u> {
 
     /// How often the function assigns to a variable.
     pub fn assignments(&self, name: &str) -> usize {
-        assigned_to(self.block, name).count()
-    }
-
-    /// The file of the function, which outlives it.
-    pub fn file(&self) -> &'f syn::File {
-        self.unit.file
+        self.bindings(name)
+            .found
+            .iter()
+            .filter(|one| one.is_assigned)
+            .count()
     }
 
     /// Whether an expression is a number, not a tensor.
@@ -106,24 +71,19 @@ impl<'f, 'u> Facts<'f, 'u> {
                 self.is_number(&binary.left, depth) || self.is_number(&binary.right, depth)
             }
             Expr::MethodCall(call) => {
-                matches!(
-                    call.method.to_string().as_str(),
-                    "sqrt" | "powf" | "powi" | "recip"
-                )
+                let mut gives = ["sqrt", "powf", "powi", "recip"].iter();
+                gives.any(|name| call.method == name)
             }
             Expr::Call(call) => {
                 let text = self.unit.source.slice(&*call.func);
                 text.starts_with("f64::") || text.starts_with("f32::")
             }
-            Expr::Path(_) => {
-                let Some(name) = ident(expr) else {
-                    return false;
-                };
+            Expr::Path(_) => ident(expr).is_some_and(|name| {
                 let at = self.unit.source.start(expr);
                 let made = self.definitions(&name, at).into_iter().next();
                 self.parameter(&name).is_some_and(is_float)
                     || made.is_some_and(|made| self.is_number(made, depth))
-            }
+            }),
             Expr::Field(field) => {
                 let is_float = |ty: &&syn::Type| is_float(self.unit.source.slice(*ty));
                 let types = self.field_types(field);
@@ -167,14 +127,18 @@ impl<'f, 'u> Facts<'f, 'u> {
     }
 
     /// The type of a parameter.
-    pub fn type_of_parameter(&self, name: &str) -> Option<&'f syn::Type> {
-        self.signature.inputs.iter().find_map(|input| match input {
-            syn::FnArg::Typed(input) => binds(&*input.pat, name).then_some(&*input.ty),
-            syn::FnArg::Receiver(_) => None,
-        })
+    pub fn type_of_parameter(&self, name: &str) -> Option<&'u syn::Type> {
+        self.function
+            .signature
+            .inputs
+            .iter()
+            .find_map(|input| match input {
+                syn::FnArg::Typed(input) => binds(&*input.pat, name).then_some(&*input.ty),
+                syn::FnArg::Receiver(_) => None,
+            })
     }
 
-    fn parameter(&self, name: &str) -> Option<&'f str> {
+    fn parameter(&self, name: &str) -> Option<&'u str> {
         Some(self.unit.source.slice(self.type_of_parameter(name)?))
     }
 
@@ -229,22 +193,33 @@ impl<'f, 'u> Facts<'f, 'u> {
 
     /// Whether a field's own type returns in `forward` what it is given.
     pub fn is_identity(&self, layer: &Expr) -> bool {
-        let Expr::Field(field) = strip(layer) else {
-            return false;
-        };
-        let names = self.field_types(field).into_iter().filter_map(last_name);
-        let names: Vec<_> = names.collect();
-        !names.is_empty() && names.iter().all(|name| identity(self.file(), name))
+        let field = get!(strip(layer), Expr::Field).into_iter();
+        let types = field.flat_map(|field| self.field_types(field));
+        let names: Vec<_> = types.filter_map(last_name).collect();
+        !names.is_empty() && names.iter().all(|name| identity(self.unit, name))
+    }
+
+    /// The type of a field of `self` as it is written, if it is this layer of
+    /// `candle_dynquant::nn`.
+    pub fn ours(&self, field: &str, layer: &str) -> Option<&'u str> {
+        let (unit, module) = (self.unit, &self.function.module);
+        let ty = unit.field(module, self.function.of.as_ref()?, field)?;
+        let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
+        (unit.origin(module, ty)? == ours).then(|| unit.source.slice(ty))
+    }
+
+    /// Where a path leads that is written in the function.
+    pub fn resolve(&self, path: &[String]) -> Origin {
+        let scopes = &self.unit.types.scopes;
+        scopes.resolve(&self.function.module, path)
     }
 
     /// The types of the fields of this name, in all types of the file.
-    fn field_types(&self, field: &syn::ExprField) -> Vec<&'f syn::Type> {
-        let syn::Member::Named(name) = &field.member else {
-            return Vec::new();
-        };
+    fn field_types(&self, field: &syn::ExprField) -> Vec<&'u syn::Type> {
+        let name = get!(&field.member, syn::Member::Named);
         let declared = self.unit.types.declared.values().flatten();
         let fields = declared.flat_map(|one| &one.fields);
-        let same = fields.filter(|one| one.ident.as_ref() == Some(name));
+        let same = fields.filter(|one| name.is_some() && one.ident.as_ref() == name);
         same.map(|one| &one.ty).collect()
     }
 }
@@ -257,11 +232,10 @@ fn owns(expr: &Expr) -> bool {
         }
         Expr::MethodCall(call) => call.method == "cloned",
         Expr::Call(call) => {
-            let some = matches!(&*call.func, Expr::Path(path) if path.path.is_ident("Some"));
+            let some = called(call).is_some_and(|path| path.is_ident("Some"));
             let value = |expr: &Expr| match expr {
-                Expr::Try(_) => true,
                 Expr::MethodCall(call) => call.method == "clone",
-                _ => false,
+                expr => matches!(expr, Expr::Try(_)),
             };
             some && call.args.first().is_some_and(value)
         }
@@ -276,34 +250,24 @@ fn owns(expr: &Expr) -> bool {
     }
 }
 
-/// The values that a block assigns to a variable.
-fn assigned_to<'a>(block: &'a syn::Block, name: &str) -> impl Iterator<Item = &'a Expr> {
-    nodes(block).filter_map(move |node| match node {
-        Node::Expr(Expr::Assign(assign)) => is(&assign.left, name).then_some(&*assign.right),
-        _ => None,
-    })
-}
-
 fn is_float(ty: &str) -> bool {
     ty == "f64" || ty == "f32"
 }
 
 /// Whether `forward` of a type of this file is `Ok(x.clone())`.
-fn identity(file: &syn::File, name: &str) -> bool {
-    let impls = file.items.iter().filter(|item| is_impl_of(item, name));
-    let functions = impls.flat_map(nodes).filter_map(|node| match node {
-        Node::ImplItemFn(item) => (item.sig.ident == "forward").then_some(item),
-        _ => None,
-    });
-    let clones = |function: &syn::ImplItemFn| match function.block.stmts.as_slice() {
-        [Stmt::Expr(Expr::Call(call), None)] if is_ok(call) => match call.args.first() {
-            Some(Expr::MethodCall(inner)) => {
-                inner.method == "clone" && ident(&inner.receiver).is_some()
-            }
-            _ => false,
-        },
-        _ => false,
+fn identity(unit: &Unit<'_>, name: &str) -> bool {
+    let own = unit.functions.iter();
+    let own = own.filter(|one| one.of.as_deref() == Some(name));
+    let mut forwards = own
+        .filter(|one| one.signature.ident == "forward")
+        .peekable();
+    let clones = |function: &Function<'_>| {
+        let call = only(function.block).and_then(|last| get!(last, Expr::Call));
+        let given = call
+            .filter(|call| is_ok(call))
+            .and_then(|call| call.args.first());
+        let clone = given.and_then(|given| get!(given, Expr::MethodCall));
+        clone.is_some_and(|inner| inner.method == "clone" && ident(&inner.receiver).is_some())
     };
-    let functions: Vec<_> = functions.collect();
-    !functions.is_empty() && functions.into_iter().all(clones)
+    forwards.peek().is_some() && forwards.all(clones)
 }

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, Expr, ExprLit, Lit, Meta};
+use syn::{Attribute, Expr, Lit, Meta};
 
 use super::source::Source;
+use super::walk::{get, part};
 
 /// Features whose code does not run on a CPU.
 const FEATURES: &[&str] = &[
@@ -19,25 +20,18 @@ const FEATURES: &[&str] = &[
 
 /// Whether attributes leave something out on a CPU.
 pub fn leave_out(attrs: &[Attribute]) -> bool {
-    let cfg = |attr: &Attribute| {
-        attr.path().is_ident("cfg")
-            && attr
-                .parse_args::<Meta>()
-                .is_ok_and(|condition| needs(&condition))
-    };
-    attrs.iter().any(cfg)
+    let cfgs = attrs.iter().filter(|attr| attr.path().is_ident("cfg"));
+    let mut conditions = cfgs.filter_map(|attr| attr.parse_args::<Meta>().ok());
+    conditions.any(|condition| needs(&condition))
 }
 
 /// Whether a condition holds with one of the features only.
 fn needs(condition: &Meta) -> bool {
     match condition {
-        Meta::NameValue(pair) if pair.path.is_ident("feature") => match &pair.value {
-            Expr::Lit(ExprLit {
-                lit: Lit::Str(name),
-                ..
-            }) => FEATURES.contains(&name.value().as_str()),
-            _ => false,
-        },
+        Meta::NameValue(pair) if pair.path.is_ident("feature") => {
+            let name = get!(&pair.value, Expr::Lit).and_then(|value| get!(&value.lit, Lit::Str));
+            name.is_some_and(|name| FEATURES.contains(&name.value().as_str()))
+        }
         Meta::List(list) => {
             let parser = syn::punctuated::Punctuated::<Meta, syn::Token![,]>::parse_terminated;
             let Ok(conditions) = list.parse_args_with(parser) else {
@@ -107,20 +101,7 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
 
 /// The attributes of an item.
 pub fn attributes(item: &syn::Item) -> &[Attribute] {
-    use syn::Item;
-    match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Macro(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Static(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::Type(item) => &item.attrs,
-        Item::Union(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => &[],
-    }
+    let attrs =
+        part!(item, attrs of Const Enum Fn Impl Macro Mod Static Struct Trait Type Union Use);
+    attrs.map_or(&[], Vec::as_slice)
 }

@@ -4,6 +4,7 @@ use syn::visit::{self, Visit};
 use syn::{Block, File, ItemImpl, ItemMod, Signature};
 
 use super::scopes::Module;
+use super::syntax::get;
 use super::types::last_name;
 use super::walk::{Node, nodes};
 
@@ -74,9 +75,6 @@ impl<'a> Visit<'a> for Find<'a> {
 
 /// A block and all blocks in it, in order.
 pub fn blocks(block: &Block) -> Vec<&Block> {
-    let blocks = nodes(block).filter_map(|node| match node {
-        Node::Block(block) => Some(block),
-        _ => None,
-    });
+    let blocks = nodes(block).filter_map(|node| get!(node, Node::Block));
     blocks.collect()
 }

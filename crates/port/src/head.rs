@@ -4,12 +4,11 @@ use std::ops::Range;
 
 use syn::Expr;
 
-use super::scopes::Module;
+use super::facts::Facts;
 
 /// A product with a table.
 pub struct Head<'a> {
-    pub module: Module,
-    pub of: Option<String>,
+    pub facts: Facts<'a>,
     pub range: Range<usize>,
     pub input: String,
     pub borrowed: bool,

@@ -6,15 +6,15 @@ use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Item};
 
 use super::draft::Draft;
-use super::functions;
+use super::facts::{self, Facts};
 use super::head::Head;
 use super::layers::literals::{Literals, given};
 use super::names::House;
-use super::scopes::{Module, Origin};
+use super::scopes::Origin;
 use super::source::is_inside;
-use super::syntax::{binds, ident, mentions, method, own_field};
+use super::syntax::{binds, exactly, get, ident, mentions, method, own_field, variable};
 use super::table::{Home, is_codebook};
-use super::types::named;
+use super::types::{Declared, named};
 use super::unit::Unit;
 use super::untied;
 use super::walk::{Node, Tree, nodes};
@@ -24,22 +24,20 @@ const FIELD: &str = "tied_head";
 
 /// Rewrites heads that are certain, and lists the rest.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
-    let mut find = Find {
-        unit,
-        module: Vec::new(),
-        of: None,
-        heads: Vec::new(),
-        lets: Vec::new(),
-        transposed: Vec::new(),
-        around: Vec::new(),
-    };
-    for function in functions::of(unit.file) {
-        find.module = function.module;
-        find.of = function.of;
-        find.function(function.block);
+    let (mut heads, mut transposed) = (Vec::new(), Vec::new());
+    for facts in facts::of(unit) {
+        let mut find = Find {
+            facts,
+            heads: Vec::new(),
+            lets: lets_of_tables(&facts),
+            transposed: Vec::new(),
+            around: Vec::new(),
+        };
+        find.visit_block(facts.function.block);
+        heads.extend(find.heads);
+        transposed.extend(find.transposed);
     }
-    let heads = find.heads;
-    let given_away = find.transposed.iter().filter(|range| {
+    let given_away = transposed.iter().filter(|range| {
         let inside = |outer: &Range<usize>| is_inside(range, outer);
         let mut heads = heads.iter();
         !heads.any(|head| inside(&head.range) || head.gone.iter().any(inside))
@@ -55,22 +53,20 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
         if unit.source.is_kept(head.range.start) {
             continue;
         }
-        let linear = linear(unit, house, &head.module);
+        let module = &head.facts.function.module;
+        let linear = linear(unit, house, module);
         let is_rewritten = one(unit, draft, &head, &linear);
         if is_rewritten && linear == "Linear" {
-            draft.need_name(&head.module, "Linear");
+            draft.need_name(module, "Linear");
         } else if is_rewritten {
-            draft.need(&head.module, house.name(Home::Nn), Home::Nn);
+            draft.need(module, house.name(Home::Nn), Home::Nn);
         }
     }
 }
 
 /// Rewrites one head, or lists it; whether it was rewritten.
 fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> bool {
-    let declared = head.of.as_ref().and_then(|of| {
-        let key = (head.module.clone(), of.clone());
-        unit.types.declared.get(&key)?.first()
-    });
+    let declared = owner(&head.facts).and_then(|declared| declared.first());
     let own = declared.and_then(|one| Some((one, untied::field(unit, one, head)?)));
     if let Some((declared, own)) = own {
         let advice = format!(
@@ -105,10 +101,15 @@ fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> 
     false
 }
 
-struct Find<'a, 'u> {
-    unit: &'a Unit<'u>,
-    module: Module,
-    of: Option<String>,
+/// The declarations of the type that a function belongs to.
+fn owner<'u>(facts: &Facts<'u>) -> Option<&'u Vec<Declared>> {
+    let function = facts.function;
+    let key = (function.module.clone(), function.of.clone()?);
+    facts.unit.types.declared.get(&key)
+}
+
+struct Find<'a> {
+    facts: Facts<'a>,
     heads: Vec<Head<'a>>,
     /// Variables that are tables.
     lets: Vec<Table>,
@@ -141,46 +142,33 @@ fn is_plain(expr: &Expr) -> bool {
     method(expr).is_none_or(|call| call.method != "to_dtype" && is_plain(&call.receiver))
 }
 
-impl<'a> Find<'a, '_> {
-    fn is_head(&self) -> bool {
-        let Some(of) = &self.of else { return false };
-        let key = (self.module.clone(), of.clone());
-        self.unit.types.declared.contains_key(&key) && !is_codebook(of)
-    }
-
-    fn function(&mut self, block: &'a syn::Block) {
-        let lets: Vec<_> = lets(block).collect();
-        let text = self.unit.source.slice(block);
-        for local in &lets {
-            let (Some(init), Some(name)) = (&local.init, bound_name(local)) else {
-                continue;
-            };
-            let Some(field) = table(&init.expr).filter(|_| is_plain(&init.expr)) else {
-                continue;
-            };
-            let reads = self.unit.source.slice(&*init.expr);
-            // `let b_size = xs.dim(0)?;`, read by this table alone.
-            let sizes = lets.iter().filter(|size| {
-                let made = size.init.as_ref().and_then(|init| method(&init.expr));
-                let name = bound_name(size).filter(|_| made.is_some_and(|it| it.method == "dim"));
-                name.is_some_and(|it| mentions(reads, &it) == 1 && mentions(text, &it) == 2)
-            });
-            let gone = sizes.chain([local]);
-            let gone = gone.map(|local| self.unit.source.range(*local)).collect();
-            let mentions = mentions(text, &name);
-            self.lets.push(Table {
-                name,
-                field,
-                mentions,
-                gone,
-            });
-        }
-        visit::visit_block(self, block);
-        self.lets.clear();
-    }
+/// The variables of a function that are tables.
+fn lets_of_tables(facts: &Facts<'_>) -> Vec<Table> {
+    let (source, block) = (facts.unit.source, facts.function.block);
+    let lets: Vec<_> = lets(block).collect();
+    let text = source.slice(block);
+    let table = |local: &&syn::Local| {
+        let (init, name) = (local.init.as_ref()?, variable(&local.pat)?);
+        let field = table(&init.expr).filter(|_| is_plain(&init.expr))?;
+        let reads = source.slice(&*init.expr);
+        // `let b_size = xs.dim(0)?;`, read by this table alone.
+        let sizes = lets.iter().filter(|size| {
+            let made = size.init.as_ref().and_then(|init| method(&init.expr));
+            let name = variable(&size.pat).filter(|_| made.is_some_and(|it| it.method == "dim"));
+            name.is_some_and(|it| mentions(reads, &it) == 1 && mentions(text, &it) == 2)
+        });
+        let gone = sizes.chain([local]);
+        Some(Table {
+            field,
+            mentions: mentions(text, &name),
+            name,
+            gone: gone.map(|local| source.range(*local)).collect(),
+        })
+    };
+    lets.iter().filter_map(table).collect()
 }
 
-impl<'a> Visit<'a> for Find<'a, '_> {
+impl<'a> Visit<'a> for Find<'a> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         let chooses = matches!(expr, Expr::Match(_) | Expr::If(_));
         self.around.extend(chooses.then_some(expr));
@@ -194,7 +182,7 @@ impl<'a> Visit<'a> for Find<'a, '_> {
         visit::visit_expr_method_call(self, call);
         // A table that is transposed and given away is a head elsewhere.
         if call.method == "t" && table(&call.receiver).is_some() {
-            self.transposed.push(self.unit.source.range(call));
+            self.transposed.push(self.facts.unit.source.range(call));
         }
         let product = call.method == "matmul" || call.method == "broadcast_matmul";
         let Some(operand) = call.args.first().filter(|_| product) else {
@@ -213,26 +201,20 @@ impl<'a> Visit<'a> for Find<'a, '_> {
         let Some((field, gone)) = found.or_else(bound) else {
             return;
         };
-        let source = self.unit.source;
+        let (unit, source) = (self.facts.unit, self.facts.unit.source);
         let input = &*call.receiver;
-        let borrowed = matches!(input, Expr::Reference(_)) || self.unit.is_borrowed_path(input);
+        let borrowed = matches!(input, Expr::Reference(_)) || unit.is_borrowed_path(input);
+        let is_codebook = self.facts.function.of.as_deref().is_some_and(is_codebook);
+        let is_head = transposed && owner(&self.facts).is_some() && !is_codebook;
         self.heads.push(Head {
-            module: self.module.clone(),
-            of: self.of.clone(),
+            facts: self.facts,
             range: source.range(call),
             input: source.slice(input).to_owned(),
             borrowed,
-            field: field.filter(|_| transposed && self.is_head()),
+            field: field.filter(|_| is_head),
             gone,
             around: self.around.clone(),
         });
-    }
-}
-
-fn bound_name(local: &syn::Local) -> Option<String> {
-    match &local.pat {
-        syn::Pat::Ident(pat) => Some(pat.ident.to_string()),
-        _ => None,
     }
 }
 
@@ -255,21 +237,15 @@ fn edits(
     field: &str,
     linear: &str,
 ) -> Option<Vec<(usize, String)>> {
-    let of = head.of.as_deref()?;
     let source = unit.source;
-    let key = (head.module.clone(), of.to_owned());
-    let [declared] = unit.types.declared.get(&key)?.as_slice() else {
-        return None;
-    };
-    let Item::Struct(item) = &declared.item else {
-        return None;
-    };
+    let [declared] = exactly(owner(&head.facts)?)?;
+    let item = get!(&declared.item, Item::Struct)?;
     let embedding = named(&item.fields, field)?;
     if named(&item.fields, FIELD).is_some() {
         return None;
     }
-    let literals = Literals::of(unit, of);
-    if literals.found.is_empty() || literals.patterns || !head.module.is_empty() {
+    let literals = Literals::of(unit, &declared.name);
+    if literals.found.is_empty() || literals.patterns || !declared.module.is_empty() {
         return None;
     }
     let mut edits = Vec::new();
@@ -300,8 +276,5 @@ fn edits(
 
 /// All declarations of variables.
 fn lets<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Local> {
-    nodes(tree).filter_map(|node| match node {
-        Node::Local(local) => Some(local),
-        _ => None,
-    })
+    nodes(tree).filter_map(|node| get!(node, Node::Local))
 }

@@ -6,6 +6,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod attention;
+mod bindings;
 mod declarations;
 mod defaults;
 mod derives;

@@ -1,16 +1,11 @@
 //! The rank of a tensor, as far as a function's text tells it.
 
-use std::ops::Range;
+use syn::Expr;
 
-use syn::visit::{self, Visit};
-use syn::{Expr, Pat};
+use super::facts::{self, Facts};
+use super::syntax::{called, ident, strip, tail};
 
-use super::facts::Facts;
-use super::source::Source;
-use super::syntax::{binds, called, ident, is, strip, tail};
-use super::walk::{Node, nodes};
-
-impl<'f> Facts<'f, '_> {
+impl Facts<'_> {
     /// The rank of an expression's tensor.
     pub fn rank(&self, expr: &Expr, depth: usize) -> Option<usize> {
         let at = self.unit.source.start(expr);
@@ -77,13 +72,8 @@ impl<'f> Facts<'f, '_> {
             name => {
                 // A helper of the same file, or a rotation of its argument.
                 let helper = self.helper(name);
-                let known = helper.and_then(|item| {
-                    let facts = Facts {
-                        unit: self.unit,
-                        block: &item.block,
-                        signature: &item.sig,
-                    };
-                    let last = tail(&item.block)?;
+                let known = helper.and_then(|facts| {
+                    let last = tail(facts.function.block)?;
                     match strip(last) {
                         Expr::Call(call) => facts.rank(call.args.first()?, depth),
                         _ => facts.rank(last, depth),
@@ -97,20 +87,17 @@ impl<'f> Facts<'f, '_> {
         }
     }
 
-    fn helper(&self, name: &str) -> Option<&'f syn::ImplItemFn> {
+    fn helper(&self, name: &str) -> Option<Self> {
         if ["forward", "load", "new"].contains(&name) {
             return None;
         }
-        let is_it = |node| match node {
-            Node::ImplItemFn(item) => (item.sig.ident == name).then_some(item),
-            _ => None,
-        };
-        // The file outlives every function of it.
-        nodes(self.file()).filter_map(is_it).last()
+        let methods = facts::of(self.unit).filter(|one| one.function.of.is_some());
+        let of_name = methods.filter(|one| one.function.signature.ident == name);
+        of_name.last()
     }
 
     fn rank_of(&self, name: &str, at: usize, depth: usize) -> Option<usize> {
-        let bindings = Bindings::of(name, self.unit.source, self.block);
+        let bindings = self.bindings(name);
         let mut before = at;
         loop {
             let last = bindings.last(at, before);
@@ -148,7 +135,7 @@ impl<'f> Facts<'f, '_> {
                 let definitions = self.definitions(&name, at);
                 let made = definitions.first()?;
                 // A shape whose last dimension is cut in two: `[batch, seq, hidden]` becomes four.
-                let text = self.unit.source.slice(self.block);
+                let text = self.unit.source.slice(self.function.block);
                 let pops = text.matches(&format!("{name}.pop()")).count();
                 let pushes = text.matches(&format!("{name}.push(")).count();
                 if pushes == 2 && pops == 1 && self.unit.source.slice(*made).contains(".dims()") {
@@ -159,171 +146,4 @@ impl<'f> Facts<'f, '_> {
             _ => None,
         }
     }
-}
-
-/// Where a function gives a name to a value.
-struct Binding<'f> {
-    /// From here on.
-    at: usize,
-    /// In these bytes.
-    scope: Range<usize>,
-    /// The text that replaces it, if it is one.
-    value: Option<&'f Expr>,
-    is_assigned: bool,
-}
-
-/// All of a name, and the calls of `dims4` on it.
-struct Bindings<'f, 's, 't> {
-    name: &'s str,
-    source: &'s Source<'t>,
-    scopes: Vec<Range<usize>>,
-    found: Vec<Binding<'f>>,
-    /// Where they are, and the innermost bytes that run with them.
-    four: Vec<(usize, Range<usize>)>,
-}
-
-impl<'f, 's, 't> Bindings<'f, 's, 't> {
-    fn of(name: &'s str, source: &'s Source<'t>, block: &'f syn::Block) -> Self {
-        let mut bindings = Self {
-            name,
-            source,
-            scopes: vec![source.range(block)],
-            found: Vec::new(),
-            four: Vec::new(),
-        };
-        bindings.visit_block(block);
-        bindings
-    }
-
-    /// The last one before a byte that is in scope at another; `None` for a parameter.
-    fn last(&self, at: usize, before: usize) -> Option<&Binding<'f>> {
-        let counts =
-            |one: &&Binding<'_>| one.at <= before && (one.is_assigned || one.scope.contains(&at));
-        self.found.iter().filter(counts).max_by_key(|one| one.at)
-    }
-
-    /// Whether a value of four dimensions is asked for in whatever runs to a byte.
-    fn has_four(&self, value: Option<&Binding<'_>>, at: usize) -> bool {
-        let place = |one: Option<&Binding<'_>>| one.map(|one| one.at);
-        let mut four = self.four.iter();
-        four.any(|(asked, scope)| {
-            scope.contains(&at) && place(self.last(*asked, *asked)) == place(value)
-        })
-    }
-
-    fn bind(&mut self, pat: &Pat, at: usize, value: Option<&'f Expr>) {
-        if binds(pat, self.name) {
-            let scope = self.scope();
-            self.found.push(Binding {
-                at,
-                scope,
-                value,
-                is_assigned: false,
-            });
-        }
-    }
-
-    fn scope(&self) -> Range<usize> {
-        self.scopes.last().cloned().unwrap_or_default()
-    }
-
-    /// In a scope where patterns bind names from a byte on.
-    fn within<'p>(
-        &mut self,
-        scope: Range<usize>,
-        (pats, at): (impl IntoIterator<Item = &'p Pat>, usize),
-        visit: impl FnOnce(&mut Self),
-    ) {
-        self.scopes.push(scope);
-        for pat in pats {
-            self.bind(pat, at, None);
-        }
-        visit(self);
-        self.scopes.pop();
-    }
-}
-
-impl<'f> Visit<'f> for Bindings<'f, '_, '_> {
-    fn visit_block(&mut self, block: &'f syn::Block) {
-        let scope = self.source.range(block);
-        self.within(scope, ([], 0), |inner| visit::visit_block(inner, block));
-    }
-
-    fn visit_arm(&mut self, arm: &'f syn::Arm) {
-        let scope = self.source.range(arm);
-        let at = self.source.range(&arm.pat).end;
-        self.within(scope, ([&arm.pat], at), |inner| {
-            visit::visit_arm(inner, arm)
-        });
-    }
-
-    fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
-        let scope = self.source.range(closure);
-        let at = self.source.start(&*closure.body);
-        self.within(scope, (&closure.inputs, at), |inner| {
-            visit::visit_expr_closure(inner, closure);
-        });
-    }
-
-    fn visit_expr_for_loop(&mut self, each: &'f syn::ExprForLoop) {
-        let scope = self.source.range(each);
-        let at = self.source.start(&each.body);
-        self.within(scope, ([&*each.pat], at), |inner| {
-            visit::visit_expr_for_loop(inner, each);
-        });
-    }
-
-    fn visit_expr_while(&mut self, each: &'f syn::ExprWhile) {
-        let scope = self.source.range(each);
-        self.within(scope, ([], 0), |inner| visit::visit_expr_while(inner, each));
-    }
-
-    fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
-        let condition = self.source.start(&*choice.cond);
-        let scope = condition..self.source.range(&choice.then_branch).end;
-        self.within(scope, ([], 0), |inner| {
-            inner.visit_expr(&choice.cond);
-            inner.visit_block(&choice.then_branch);
-        });
-        if let Some((_, other)) = &choice.else_branch {
-            self.visit_expr(other);
-        }
-    }
-
-    fn visit_expr_let(&mut self, bound: &'f syn::ExprLet) {
-        visit::visit_expr_let(self, bound);
-        let at = self.source.range(bound).end;
-        self.bind(&bound.pat, at, None);
-    }
-
-    fn visit_local(&mut self, local: &'f syn::Local) {
-        visit::visit_local(self, local);
-        let at = self.source.range(local).end;
-        let value = local.init.as_ref().map(|init| &*init.expr);
-        self.bind(&local.pat, at, value);
-    }
-
-    fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
-        visit::visit_expr_assign(self, assign);
-        if is(&assign.left, self.name) {
-            let (at, scope) = (self.source.range(assign).end, self.scope());
-            self.found.push(Binding {
-                at,
-                scope,
-                value: Some(&assign.right),
-                is_assigned: true,
-            });
-        }
-    }
-
-    fn visit_expr_method_call(&mut self, call: &'f syn::ExprMethodCall) {
-        if is(&call.receiver, self.name) && call.method == "dims4" {
-            let at = self.source.start(call);
-            let scope = self.scope();
-            self.four.push((at, scope));
-        }
-        visit::visit_expr_method_call(self, call);
-    }
-
-    fn visit_item(&mut self, _: &'f syn::Item) {}
 }

@@ -7,6 +7,7 @@ use semver::{Version, VersionReq};
 use toml::{Table, Value};
 
 use crate::files;
+use crate::syntax::exactly;
 
 /// The crates whose types the ported code shares with this library.
 const CRATES: [&str; 3] = ["candle-core", "candle-nn", "candle-transformers"];
@@ -150,14 +151,12 @@ fn fits(wanted: &VersionReq) -> bool {
 /// The version of a crate in a Cargo.lock, if it has one: from a repository, or from the registry.
 fn locked(lock: &Table, name: &str, git: Option<&str>) -> Option<String> {
     let packages = lock.get("package")?.as_array()?.iter();
-    let mut versions = packages.filter(|one| {
+    let versions = packages.filter(|one| {
         let text = |key: &str| one.get(key).and_then(Value::as_str).unwrap_or_default();
         let source = git.map_or_else(|| "registry+".to_owned(), |git| format!("git+{git}"));
         text("name") == name && text("source").starts_with(&source)
     });
-    let (version, None) = (versions.next()?, versions.next()) else {
-        return None;
-    };
+    let [version] = exactly(versions)?;
     Some(version.get("version")?.as_str()?.to_owned())
 }
 

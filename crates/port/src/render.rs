@@ -50,11 +50,14 @@ impl Node {
         }
     }
 
+    /// Under its alias, if it has one.
+    fn named(&self, name: &str) -> String {
+        let alias = self.alias.iter().map(|alias| format!(" as {alias}"));
+        name.to_owned() + &alias.collect::<String>()
+    }
+
     fn items(&self) -> Vec<String> {
-        let own = (self.is_leaf && !self.children.is_empty()).then(|| match &self.alias {
-            Some(alias) => format!("self as {alias}"),
-            None => "self".to_owned(),
-        });
+        let own = (self.is_leaf && !self.children.is_empty()).then(|| self.named("self"));
         let children = self.children.iter().map(Self::render);
         own.into_iter().chain(children).collect()
     }
@@ -62,10 +65,7 @@ impl Node {
     fn render(&self) -> String {
         let name = &self.name;
         match self.items().as_slice() {
-            [] => match &self.alias {
-                Some(alias) => format!("{name} as {alias}"),
-                None => name.clone(),
-            },
+            [] => self.named(name),
             [item] => format!("{name}::{item}"),
             items => format!("{name}::{{{}}}", items.join(", ")),
         }

@@ -2,30 +2,29 @@
 
 use std::ops::Range;
 
-use syn::visit::{self, Visit};
 use syn::{Block, Expr, Pat, Stmt};
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::functions::{self, Function, blocks};
+use super::facts::{self, Facts};
+use super::functions::blocks;
 use super::sums::terms;
-use super::syntax::{applied, assigned, assigns, is, mentions, own_field};
+use super::syntax::{applied, assigned, assigns, get, is, mentions, own_field};
 use super::unit::Unit;
+use super::walk::descend_straight;
 
 /// Rewrites `let xs = (a + b)?;` before a statement with `self.norm.forward(&xs)?`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for function in functions::of(unit.file) {
-        let facts = Facts::of(unit, &function);
-        let text = unit.source.slice(function.block);
+    for facts in facts::of(unit) {
+        let text = unit.source.slice(facts.function.block);
         let mut names = ["normal", "normed", "normalized"].iter();
         let Some(normal) = names.find(|name| mentions(text, name) == 0) else {
             continue;
         };
-        for block in blocks(function.block) {
+        for block in blocks(facts.function.block) {
             // A later sum may be around the norm of an earlier one: it has its turn after it.
             let mut from = 0;
-            while let Some(found) = (from..block.stmts.len())
-                .find_map(|at| Found::at(&facts, &function, block, at, normal))
+            while let Some(found) =
+                (from..block.stmts.len()).find_map(|at| Found::at(&facts, block, at, normal))
             {
                 from = found.stmt + 1;
                 let [made, call] = [&found.made, &found.call];
@@ -55,21 +54,10 @@ struct Found {
 
 impl Found {
     /// The sum that a statement binds, and the norm in the next one, or behind a reference to it.
-    fn at(
-        facts: &Facts<'_, '_>,
-        function: &Function<'_>,
-        block: &Block,
-        at: usize,
-        normal: &str,
-    ) -> Option<Self> {
+    fn at(facts: &Facts<'_>, block: &Block, at: usize, normal: &str) -> Option<Self> {
         let source = facts.unit.source;
         let stmt = block.stmts.get(at)?;
-        let Stmt::Local(local) = stmt else {
-            return None;
-        };
-        let Pat::Ident(pat) = &local.pat else {
-            return None;
-        };
+        let pat = get!(&get!(stmt, Stmt::Local)?.pat, Pat::Ident)?;
         let (name, init) = assigned(stmt)?;
         let [a, b] = terms(facts, init).filter(|_| matches!(init, Expr::Try(_)))?;
         let mut next = at + 1;
@@ -77,14 +65,18 @@ impl Found {
             next += usize::from(!assigns(&block.stmts[next], &name));
         }
         let reads = block.stmts.get(next)?;
-        let mut find = Find {
-            facts,
-            function,
-            name: &name,
-            found: None,
-        };
-        find.visit_stmt(reads);
-        let (call, field) = find.found?;
+        // The first norm of it.
+        let mut found = None;
+        descend_straight(reads, &mut |expr| {
+            let tried = get!(expr, Expr::Try).filter(|_| found.is_none());
+            let field = tried.and_then(|tried| norm(facts, &tried.expr, &name));
+            let is_other = field.is_none();
+            found = found
+                .take()
+                .or(field.map(|field| (source.range(expr), field)));
+            is_other
+        });
+        let (call, field) = found?;
         let made = source.range(stmt);
         if source.text[made.clone()].contains("//") || source.text[call.clone()].contains("//") {
             return None;
@@ -115,42 +107,11 @@ fn is_reference(value: &Expr, name: &str) -> bool {
     matches!(of, Expr::Path(_)) && is(of, name)
 }
 
-/// The first norm of a variable that is surely computed: `self.norm.forward(&name)?`.
-struct Find<'a, 'f, 'u> {
-    facts: &'a Facts<'f, 'u>,
-    function: &'a Function<'f>,
-    name: &'a str,
-    found: Option<(Range<usize>, String)>,
-}
-
-impl Find<'_, '_, '_> {
-    fn field(&self, call: &syn::ExprMethodCall) -> Option<String> {
-        let (layer, input) = applied(call)?;
-        let is_plain = matches!(input, Expr::Path(_) | Expr::Reference(_));
-        let is_name = is_plain && is(input, self.name);
-        let field = own_field(layer).filter(|_| is_name)?;
-        let (unit, of) = (self.facts.unit, self.function.of.as_ref()?);
-        unit.ours(&self.function.module, of, &field, "RmsNorm")?;
-        Some(field)
-    }
-}
-
-impl<'a> Visit<'a> for Find<'_, '_, '_> {
-    fn visit_expr_try(&mut self, tried: &'a syn::ExprTry) {
-        let call = match &*tried.expr {
-            Expr::MethodCall(call) if self.found.is_none() => self.field(call),
-            _ => None,
-        };
-        match call {
-            Some(field) => self.found = Some((self.facts.unit.source.range(tried), field)),
-            None => visit::visit_expr_try(self, tried),
-        }
-    }
-
-    /// Code in these may run several times, or not at all.
-    fn visit_block(&mut self, _: &'a Block) {}
-    fn visit_expr_closure(&mut self, _: &'a syn::ExprClosure) {}
-    fn visit_arm(&mut self, _: &'a syn::Arm) {}
-    fn visit_item(&mut self, _: &'a syn::Item) {}
-    fn visit_macro(&mut self, _: &'a syn::Macro) {}
+/// The field in `self.norm.forward(&name)`.
+fn norm(facts: &Facts<'_>, expr: &Expr, name: &str) -> Option<String> {
+    let (layer, input) = applied(get!(expr, Expr::MethodCall)?)?;
+    let is_plain = matches!(input, Expr::Path(_) | Expr::Reference(_));
+    let field = own_field(layer).filter(|_| is_plain && is(input, name))?;
+    facts.ours(&field, "RmsNorm")?;
+    Some(field)
 }

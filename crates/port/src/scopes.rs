@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::{Item, ItemUse, UseTree};
 
 use super::table::{self, Mapped};
-use super::walk::{Node, places};
+use super::walk::{Node, part, places};
 
 /// A module inside the file; the file itself is the empty path.
 pub type Module = Vec<String>;
@@ -166,23 +166,18 @@ impl Scopes {
 
     /// Takes in what an item of a module declares; what it brings.
     fn declare(&mut self, module: &Module, item: &Item) -> Vec<Leaf> {
-        let (name, is_type) = match item {
-            Item::Struct(item) => (&item.ident, true),
-            Item::Enum(item) => (&item.ident, true),
-            Item::Union(item) => (&item.ident, true),
-            Item::Type(item) => (&item.ident, true),
-            Item::Trait(item) => (&item.ident, true),
-            Item::Fn(item) => (&item.sig.ident, false),
-            Item::Const(item) => (&item.ident, false),
-            Item::Static(item) => (&item.ident, false),
-            Item::Mod(item) => (&item.ident, false),
-            Item::Use(item) => return leaves(item),
-            _ => return Vec::new(),
+        if let Item::Use(item) = item {
+            return leaves(item);
+        }
+        let a_type = part!(item, ident of Struct Enum Union Type Trait);
+        let function = || part!(item, sig of Fn).map(|sig| &sig.ident);
+        let other = || part!(item, ident of Const Static Mod).or_else(function);
+        let Some(name) = a_type.or_else(other).map(ToString::to_string) else {
+            return Vec::new();
         };
-        let name = name.to_string();
         let scope = self.modules.entry(module.clone()).or_default();
         scope.items.insert(name.clone());
-        scope.types.extend(is_type.then(|| name.clone()));
+        scope.types.extend(a_type.map(|_| name.clone()));
         if matches!(item, Item::Mod(item) if item.content.is_some()) {
             let inner = [&module[..], &[name]].concat();
             self.modules.entry(inner).or_default();
@@ -246,28 +241,25 @@ impl Scopes {
                 };
             }
         }
+        let starts_here = ["self", "super", "crate"].contains(&first.as_str());
         // Also where another crate passes it on.
         if let Some(at) = path.iter().position(|segment| segment == "candle_nn")
-            && (at == 0 || !["self", "super", "crate"].contains(&first.as_str()))
+            && (at == 0 || !starts_here)
         {
             return Origin::Nn(path[at + 1..].to_vec());
         }
         if first == "candle_dynquant" {
             return Origin::Ours(rest.to_vec());
         }
-        let is_way = |step: &String| {
-            matches!(
-                step.as_str(),
-                "self" | "super" | "crate" | "models" | "candle_transformers"
-            )
-        };
+        let ways = ["self", "super", "crate", "models", "candle_transformers"];
+        let is_way = |step: &String| ways.contains(&step.as_str());
         if let Some(at) = path.iter().position(|segment| segment == "with_tracing")
             && path[..at].iter().all(is_way)
             && !(self.own_tracing && first != "candle_transformers")
         {
             return Origin::Traced(path[at + 1..].to_vec());
         }
-        if ["self", "super", "crate"].contains(&first.as_str()) {
+        if starts_here {
             return Origin::Crate(path.to_vec());
         }
         let Some(scope) = self.modules.get(module) else {

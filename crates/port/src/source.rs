@@ -182,14 +182,13 @@ impl<'t> Source<'t> {
 
     /// The lines of what goes, with the empty line that would be left twice.
     pub fn lines_of(&self, range: Range<usize>) -> Range<usize> {
-        let mut range = self.whole_lines(range);
-        let blank = |range: Range<usize>| self.text[range].trim().is_empty();
-        let above = range.start == 0 || blank(self.line_start(range.start - 1)..range.start);
-        let end = self.line_end(range.end);
-        if above && range.end < self.text.len() && blank(range.end..end) {
-            range.end = end;
+        let lines = self.whole_lines(range);
+        let above = || self.line_start(lines.start - 1)..lines.start;
+        if lines.start == 0 || self.text[above()].trim().is_empty() {
+            self.item_lines(lines)
+        } else {
+            lines
         }
-        range
     }
 
     /// The lines of a declaration that goes, with the empty line after it.

@@ -6,24 +6,19 @@ use syn::visit::{self, Visit};
 use syn::{Block, Expr, Stmt};
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::functions;
-use super::scopes::Module;
+use super::facts::{self, Facts};
 use super::syntax::{applied, assigned, ident, mentions, own_field, strip};
 use super::unit::Unit;
 
 /// Rewrites `self.norm.forward(&(a + b)?)`, and the same by way of a variable.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for function in functions::of(unit.file) {
-        let Some(of) = &function.of else { continue };
+    for facts in facts::of(unit) {
         let mut norms = Norms {
-            facts: &Facts::of(unit, &function),
-            module: &function.module,
-            of,
+            facts,
             sums: Vec::new(),
             found: Vec::new(),
         };
-        norms.visit_block(function.block);
+        norms.visit_block(facts.function.block);
         for Found { call, text, gone } in norms.found {
             let starts = [Some(call.start), gone.as_ref().map(|range| range.start)];
             let mut starts = starts.into_iter().flatten();
@@ -39,7 +34,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
 }
 
 /// The terms of `(a + b)?` and of `a.broadcast_add(b)?`, as expressions of type `&Tensor`.
-pub fn terms(facts: &Facts<'_, '_>, expr: &Expr) -> Option<[String; 2]> {
+pub fn terms(facts: &Facts<'_>, expr: &Expr) -> Option<[String; 2]> {
     let (a, b) = match strip(expr) {
         Expr::Binary(sum) if matches!(sum.op, syn::BinOp::Add(_)) => (&*sum.left, &*sum.right),
         Expr::MethodCall(call) if call.method == "broadcast_add" && call.args.len() == 1 => {
@@ -67,15 +62,13 @@ struct Sum {
     next: Range<usize>,
 }
 
-struct Norms<'a, 'f, 'u> {
-    facts: &'a Facts<'f, 'u>,
-    module: &'a Module,
-    of: &'a str,
+struct Norms<'u> {
+    facts: Facts<'u>,
     sums: Vec<Sum>,
     found: Vec<Found>,
 }
 
-impl Norms<'_, '_, '_> {
+impl Norms<'_> {
     /// Sums that are bound to a variable which only the next statement reads.
     fn sums(&mut self, block: &Block) {
         let source = self.facts.unit.source;
@@ -83,7 +76,7 @@ impl Norms<'_, '_, '_> {
             let Some((name, init)) = assigned(&pair[0]) else {
                 continue;
             };
-            let Some(terms) = terms(self.facts, init) else {
+            let Some(terms) = terms(&self.facts, init) else {
                 continue;
             };
             let next = &pair[1];
@@ -110,8 +103,7 @@ impl Norms<'_, '_, '_> {
         let source = self.facts.unit.source;
         let (layer, input) = applied(call)?;
         let field = own_field(layer)?;
-        let unit = self.facts.unit;
-        unit.ours(self.module, self.of, &field, "LayerNorm")?;
+        self.facts.ours(&field, "LayerNorm")?;
         let at = source.range(call);
         let bound = ident(input).and_then(|name| {
             let mut sums = self.sums.iter();
@@ -119,7 +111,7 @@ impl Norms<'_, '_, '_> {
         });
         let terms = match bound {
             Some(sum) => sum.terms.clone(),
-            None => terms(self.facts, input)?,
+            None => terms(&self.facts, input)?,
         };
         let [a, b] = terms;
         Some(Found {
@@ -130,7 +122,7 @@ impl Norms<'_, '_, '_> {
     }
 }
 
-impl<'a> Visit<'a> for Norms<'_, '_, '_> {
+impl<'a> Visit<'a> for Norms<'_> {
     /// A block of the two statements alone goes with the first of them.
     fn visit_expr(&mut self, expr: &'a Expr) {
         let before = self.found.len();

@@ -3,11 +3,16 @@
 use std::collections::BTreeSet;
 
 use syn::{
-    Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprLit, ExprMatch, ExprMethodCall, Lit, Pat,
-    Stmt,
+    Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprMatch, ExprMethodCall, Lit, Pat, Stmt,
 };
 
+pub(crate) use super::walk::get;
 use super::walk::{Node, Tree, nodes};
+
+/// The items, if they are as many as are asked for.
+pub fn exactly<T, const N: usize>(items: impl IntoIterator<Item = T>) -> Option<[T; N]> {
+    items.into_iter().collect::<Vec<_>>().try_into().ok()
+}
 
 /// The expression inside `?`, parentheses and references.
 pub fn strip(expr: &Expr) -> &Expr {
@@ -37,26 +42,19 @@ pub fn is_ok(call: &ExprCall) -> bool {
 
 /// A variable's name.
 pub fn ident(expr: &Expr) -> Option<String> {
-    match strip(expr) {
-        Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
-        _ => None,
-    }
+    let name = get!(strip(expr), Expr::Path)?.path.get_ident()?;
+    Some(name.to_string())
 }
 
 /// A call of a method.
 pub fn method(expr: &Expr) -> Option<&ExprMethodCall> {
-    match strip(expr) {
-        Expr::MethodCall(call) => Some(call),
-        _ => None,
-    }
+    get!(strip(expr), Expr::MethodCall)
 }
 
 /// The path of the function that is called.
 pub fn called(call: &ExprCall) -> Option<&syn::Path> {
-    match &*call.func {
-        Expr::Path(function) if function.qself.is_none() => Some(&function.path),
-        _ => None,
-    }
+    let function = get!(&*call.func, Expr::Path)?;
+    function.qself.is_none().then_some(&function.path)
 }
 
 /// The layer and the input in `layer.forward(input)` or `input.apply(layer)`.
@@ -71,20 +69,62 @@ pub fn applied(call: &ExprMethodCall) -> Option<(&Expr, &Expr)> {
 
 /// The condition of `if let`.
 pub fn condition(choice: &ExprIf) -> Option<&ExprLet> {
-    match &*choice.cond {
-        Expr::Let(bound) => Some(bound),
-        _ => None,
-    }
+    get!(&*choice.cond, Expr::Let)
 }
 
 /// The arms `Some(name)` and `None` of a `match`, with the name.
 pub fn optional(choice: &ExprMatch) -> Option<(String, &Arm, &Arm)> {
-    let [a, b] = choice.arms.as_slice() else {
-        return None;
-    };
+    let [a, b] = exactly(&choice.arms)?;
     let (none, some) = if is_none(&a.pat) { (a, b) } else { (b, a) };
     let name = some_name(&some.pat).filter(|_| is_none(&none.pat))?;
     Some((name, some, none))
+}
+
+/// A choice by an option: `match option { None => .., Some(name) => .. }`, or
+/// `if let Some(name) = option { .. } else { .. }`.
+pub struct Choice<'c> {
+    pub option: &'c Expr,
+    pub name: String,
+    pub some: Branch<'c>,
+    pub none: &'c Expr,
+}
+
+/// A part of a choice.
+#[derive(Clone, Copy)]
+pub enum Branch<'c> {
+    Expr(&'c Expr),
+    Block(&'c syn::Block),
+}
+
+impl<'c> Branch<'c> {
+    /// The expression that is all of it.
+    pub fn only(self) -> Option<&'c Expr> {
+        match self {
+            Self::Expr(expr) => Some(expr),
+            Self::Block(block) => only(block),
+        }
+    }
+}
+
+/// An expression as a choice by an option.
+pub fn choice(expr: &Expr) -> Option<Choice<'_>> {
+    if let Expr::Match(choice) = expr {
+        let (name, some, none) = optional(choice)?;
+        return Some(Choice {
+            option: &choice.expr,
+            name,
+            some: Branch::Expr(&some.body),
+            none: &none.body,
+        });
+    }
+    let choice = get!(expr, Expr::If)?;
+    let bound = condition(choice)?;
+    Some(Choice {
+        option: &bound.expr,
+        name: some_name(&bound.pat)?,
+        some: Branch::Block(&choice.then_branch),
+        none: &choice.else_branch.as_ref()?.1,
+    })
 }
 
 /// Whether one of the attributes has this name.
@@ -124,9 +164,7 @@ pub fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
 /// Two axes of a `transpose`, from the end.
 pub fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
     let axis = |expr: &Expr| match strip(expr) {
-        Expr::Lit(ExprLit {
-            lit: Lit::Int(int), ..
-        }) => int.base10_parse::<isize>().ok(),
+        Expr::Lit(value) => get!(&value.lit, Lit::Int)?.base10_parse::<isize>().ok(),
         Expr::Path(path) => match path.path.segments.last()?.ident.to_string().as_str() {
             "Minus1" => Some(-1),
             "Minus2" => Some(-2),
@@ -147,14 +185,9 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// `let _enter = span.enter();`
 pub fn guard(stmt: &Stmt) -> bool {
-    let init = match stmt {
-        Stmt::Local(local) => local.init.as_ref(),
-        _ => None,
-    };
-    init.is_some_and(|init| match &*init.expr {
-        Expr::MethodCall(call) => call.method == "enter" && call.args.is_empty(),
-        _ => false,
-    })
+    let init = get!(stmt, Stmt::Local).and_then(|local| local.init.as_ref());
+    let call = init.and_then(|init| get!(&*init.expr, Expr::MethodCall));
+    call.is_some_and(|call| call.method == "enter" && call.args.is_empty())
 }
 
 pub fn is_none(pat: &Pat) -> bool {
@@ -167,28 +200,33 @@ pub fn is_none(pat: &Pat) -> bool {
 
 /// The variable of `Some(variable)`.
 pub fn some_name(pat: &Pat) -> Option<String> {
-    match pat {
-        Pat::TupleStruct(pat) if ends_with(&pat.path, "Some") && pat.elems.len() == 1 => {
-            match pat.elems.first()? {
-                Pat::Ident(pat) => Some(pat.ident.to_string()),
-                _ => None,
-            }
-        }
+    let some = get!(pat, Pat::TupleStruct).filter(|some| ends_with(&some.path, "Some"))?;
+    let [inner] = exactly(&some.elems)?;
+    variable(inner)
+}
+
+/// The variable that a pattern is.
+pub fn variable(pat: &Pat) -> Option<String> {
+    Some(get!(pat, Pat::Ident)?.ident.to_string())
+}
+
+/// The last expression of a block, which is its value, and the statements before it.
+pub fn value(block: &syn::Block) -> Option<(&Expr, &[Stmt])> {
+    match block.stmts.split_last()? {
+        (Stmt::Expr(expr, None), before) => Some((expr, before)),
         _ => None,
     }
 }
 
-/// The last expression of a block, which is its value.
+/// The value of a block.
 pub fn tail(block: &syn::Block) -> Option<&Expr> {
-    match block.stmts.last()? {
-        Stmt::Expr(expr, None) => Some(expr),
-        _ => None,
-    }
+    Some(value(block)?.0)
 }
 
 /// The expression that is all of a block.
 pub fn only(block: &syn::Block) -> Option<&Expr> {
-    tail(block).filter(|_| block.stmts.len() == 1)
+    let (last, before) = value(block)?;
+    before.is_empty().then_some(last)
 }
 
 /// Whether a pattern binds a name, or one in code does.
@@ -203,18 +241,14 @@ pub fn mentions(text: &str, name: &str) -> usize {
 
 /// The field in `self.field`, `&self.field`.
 pub fn own_field(expr: &Expr) -> Option<String> {
-    match strip(expr) {
-        Expr::Field(field) if matches!(field.member, syn::Member::Named(_)) => own_member(expr),
-        _ => None,
-    }
+    get!(&get!(strip(expr), Expr::Field)?.member, syn::Member::Named)?;
+    own_member(expr)
 }
 
 /// The field, as [`own_field`], or its number in a tuple.
 pub fn own_member(expr: &Expr) -> Option<String> {
-    match strip(expr) {
-        Expr::Field(field) if is(&field.base, "self") => Some(member(&field.member)),
-        _ => None,
-    }
+    let field = get!(strip(expr), Expr::Field)?;
+    is(&field.base, "self").then(|| member(&field.member))
 }
 
 /// The name of a field, or its number.
@@ -238,10 +272,7 @@ pub fn assigned(stmt: &Stmt) -> Option<(String, &Expr)> {
     match stmt {
         Stmt::Local(local) => {
             let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
-            match untyped(&local.pat) {
-                Pat::Ident(pat) => Some((pat.ident.to_string(), &init.expr)),
-                _ => None,
-            }
+            Some((variable(untyped(&local.pat))?, &init.expr))
         }
         Stmt::Expr(Expr::Assign(assign), Some(_)) => Some((ident(&assign.left)?, &assign.right)),
         _ => None,

@@ -1,19 +1,18 @@
 //! A `Linear` of an embedding's table becomes a tied one: both hold one weight, quantized or not.
 
-use syn::visit::{self, Visit};
-use syn::{
-    Expr, ExprCall, ExprStruct, FnArg, Ident, Item, Pat, PatIdent, Path, ReturnType, Signature,
-    Stmt, Type,
-};
+use syn::{Expr, ExprCall, FieldValue, FnArg, Ident, Pat, Path, ReturnType, Signature, Stmt, Type};
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::functions::{self, Function};
+use super::facts::{self, Facts};
+use super::functions::Function;
 use super::scopes::Origin;
-use super::syntax::{assigns, called, member, mentions, segments, strip, without};
+use super::syntax::{
+    assigns, called, exactly, get, member, mentions, segments, strip, variable, without,
+};
 use super::table::{self, list};
 use super::types::{arguments, is_named};
 use super::unit::Unit;
+use super::walk::{Node, exprs, nodes};
 
 /// As deep as a value is followed through the variables of a function.
 const DEPTH: usize = 8;
@@ -24,44 +23,27 @@ const SAME: &[&str] = list![clone context expect map_err unwrap with_context];
 /// Rewrites `Linear::new(embedding.embeddings().clone(), bias)` and `from_weights`, where the layer
 /// and the embedding are ours for certain: an earlier round makes them so.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    let functions = functions::of(unit.file);
-    for function in &functions {
-        let mut heads = Heads {
-            unit,
-            draft,
-            functions: &functions,
-            function,
-        };
-        heads.visit_block(function.block);
+    for facts in facts::of(unit) {
+        let mut heads = Heads { facts, draft };
+        for call in exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::Call)) {
+            heads.head(call);
+        }
     }
 }
 
-struct Heads<'a, 'u, 'd> {
-    unit: &'a Unit<'u>,
+struct Heads<'a, 'd> {
+    facts: Facts<'a>,
     draft: &'d mut Draft,
-    functions: &'a [Function<'a>],
-    function: &'a Function<'a>,
 }
 
-impl<'a> Visit<'a> for Heads<'a, '_, '_> {
-    fn visit_expr_call(&mut self, call: &'a ExprCall) {
-        self.head(call);
-        visit::visit_expr_call(self, call);
-    }
-
-    fn visit_item(&mut self, _: &'a Item) {}
-}
-
-impl Heads<'_, '_, '_> {
+impl Heads<'_, '_> {
     fn head(&mut self, call: &ExprCall) -> Option<()> {
-        let [weight, bias] = call.args.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
+        let [weight, bias] = exactly(&call.args)?;
         let embedding = receiver(receiver(weight, "clone")?, "embeddings")?;
         let path = called(call)?;
         let linear = self.resolve(path)?;
         let constructors = ["new", "from_weights"].map(|name| ours(&["Linear", name]));
-        let source = self.unit.source;
+        let source = self.facts.unit.source;
         let text = source.slice(weight);
         let has_comment = text.contains("//") || text.contains("/*");
         // The embedding is borrowed while the bias is computed.
@@ -72,7 +54,7 @@ impl Heads<'_, '_, '_> {
             return None;
         }
         let constructor = source.range(&path.segments.last()?.ident);
-        let borrowed = Facts::of(self.unit, self.function).borrowed(embedding);
+        let borrowed = self.facts.borrowed(embedding);
         self.draft.edits.replace(constructor, "tied");
         self.draft.edits.replace(source.range(weight), borrowed);
         Some(())
@@ -81,7 +63,7 @@ impl Heads<'_, '_, '_> {
     /// The type of a value, or of what it points to.
     fn origin(&self, expr: &Expr, depth: usize) -> Option<Origin> {
         let depth = depth.checked_sub(1)?;
-        let own = &self.unit.types.methods;
+        let own = &self.facts.unit.types.methods;
         let same = |name: &&str| *name == "clone" || !own.contains(*name);
         let same: Vec<_> = SAME.iter().copied().filter(same).collect();
         match strip(without(expr, &same)) {
@@ -90,8 +72,8 @@ impl Heads<'_, '_, '_> {
                 self.field(of, &member(&field.member))
             }
             Expr::Path(path) if path.path.is_ident("self") => {
-                let of = self.function.of.clone()?;
-                Some(self.unit.types.scopes.resolve(&self.function.module, &[of]))
+                let of = self.facts.function.of.clone()?;
+                Some(self.facts.resolve(&[of]))
             }
             Expr::Path(path) => self.variable(path.path.get_ident()?, depth),
             Expr::Call(call) => {
@@ -110,25 +92,39 @@ impl Heads<'_, '_, '_> {
 
     /// The type of a variable, by the definition that is read or by the field that it becomes.
     fn variable(&self, name: &Ident, depth: usize) -> Option<Origin> {
-        let (function, at) = (self.function, self.unit.source.start(name));
+        let (facts, function) = (self.facts, self.facts.function);
+        let at = facts.unit.source.start(name);
         let name = name.to_string();
-        let mut bindings = Bindings {
-            name: &name,
-            ..Bindings::default()
-        };
-        bindings.visit_signature(function.signature);
-        bindings.visit_block(function.block);
-        let facts = Facts::of(self.unit, function);
+        let is_it = |pat: &Pat| variable(pat).as_ref() == Some(&name);
+        let nodes = || nodes(function.signature).chain(nodes(function.block));
+        let all = nodes()
+            .filter(|node| matches!(node, Node::PatIdent(pat) if pat.ident == name))
+            .count();
+        // Those by a `let` or a parameter that is the name.
+        let lets = nodes().filter(|node| match node {
+            Node::Stmt(stmt @ Stmt::Local(_)) => assigns(stmt, &name),
+            _ => false,
+        });
+        let inputs = function.signature.inputs.iter();
+        let inputs = inputs.filter_map(|input| get!(input, FnArg::Typed));
+        let plain = lets.count() + inputs.filter(|input| is_it(&input.pat)).count();
         let parameter = facts.type_of_parameter(&name);
         let by_definition = || match facts.definitions(&name, at).first() {
             Some(value) => self.origin(value, depth),
             None => self.pointee(&function.module, parameter?),
         };
-        let is_known = bindings.all == bindings.plain && facts.assignments(&name) == 0;
+        let is_known = all == plain && facts.assignments(&name) == 0;
         let found = is_known.then(by_definition).flatten();
         found.or_else(|| {
-            let mut fields = bindings.fields.iter().filter(|_| bindings.all == 1);
-            fields.find_map(|(path, field)| self.field(self.resolve(path)?, field))
+            let literals = exprs(function.block).filter_map(|expr| get!(expr, Expr::Struct));
+            let mut literals = literals.filter(|_| all == 1);
+            literals.find_map(|literal| {
+                let is_it = |given: &&FieldValue| {
+                    matches!(&given.expr, Expr::Path(path) if path.path.is_ident(&name))
+                };
+                let mut given = literal.fields.iter().filter(is_it);
+                given.find_map(|one| self.field(self.resolve(&literal.path)?, &member(&one.member)))
+            })
         })
     }
 
@@ -136,7 +132,7 @@ impl Heads<'_, '_, '_> {
         let Origin::Local(module, of) = of else {
             return None;
         };
-        self.pointee(&module, self.unit.field(&module, &of, name)?)
+        self.pointee(&module, self.facts.unit.field(&module, &of, name)?)
     }
 
     /// A type, or the one that it points to.
@@ -146,7 +142,7 @@ impl Heads<'_, '_, '_> {
             Type::Path(path) if is_pointer(&path.path.segments.last()?.ident) => {
                 self.pointee(module, arguments(ty).first()?)
             }
-            _ => self.unit.origin(module, ty),
+            _ => self.facts.unit.origin(module, ty),
         }
     }
 
@@ -163,7 +159,7 @@ impl Heads<'_, '_, '_> {
                 let own = |one: &&Function<'_>| {
                     one.of.as_ref() == Some(&of) && one.signature.ident == *name
                 };
-                let all: Vec<_> = self.functions.iter().filter(own).collect();
+                let all: Vec<_> = self.facts.unit.functions.iter().filter(own).collect();
                 let makes = |one: &&Function<'_>| returns(one.signature, &of);
                 (!all.is_empty() && all.iter().all(makes)).then_some(Origin::Local(module, of))
             }
@@ -175,53 +171,10 @@ impl Heads<'_, '_, '_> {
     fn resolve(&self, path: &Path) -> Option<Origin> {
         let mut segments = segments(path);
         if segments[0] == "Self" {
-            segments[0].clone_from(self.function.of.as_ref()?);
+            segments[0].clone_from(self.facts.function.of.as_ref()?);
         }
-        let scopes = &self.unit.types.scopes;
-        Some(scopes.resolve(&self.function.module, &segments))
+        Some(self.facts.resolve(&segments))
     }
-}
-
-/// Where a function binds a name and what becomes of it.
-#[derive(Default)]
-struct Bindings<'a, 'n> {
-    name: &'n str,
-    all: usize,
-    /// Those by a `let` or a parameter that is the name.
-    plain: usize,
-    /// The fields that it becomes, each with the path of the struct.
-    fields: Vec<(&'a Path, String)>,
-}
-
-impl<'a> Visit<'a> for Bindings<'a, '_> {
-    fn visit_pat_ident(&mut self, pat: &'a PatIdent) {
-        self.all += usize::from(pat.ident == self.name);
-        visit::visit_pat_ident(self, pat);
-    }
-
-    fn visit_stmt(&mut self, stmt: &'a Stmt) {
-        let is_let = matches!(stmt, Stmt::Local(_));
-        self.plain += usize::from(is_let && assigns(stmt, self.name));
-        visit::visit_stmt(self, stmt);
-    }
-
-    fn visit_fn_arg(&mut self, input: &'a FnArg) {
-        let is_it = matches!(input, FnArg::Typed(typed)
-            if matches!(&*typed.pat, Pat::Ident(pat) if pat.ident == self.name));
-        self.plain += usize::from(is_it);
-        visit::visit_fn_arg(self, input);
-    }
-
-    fn visit_expr_struct(&mut self, literal: &'a ExprStruct) {
-        for given in &literal.fields {
-            if matches!(&given.expr, Expr::Path(path) if path.path.is_ident(self.name)) {
-                self.fields.push((&literal.path, member(&given.member)));
-            }
-        }
-        visit::visit_expr_struct(self, literal);
-    }
-
-    fn visit_item(&mut self, _: &'a Item) {}
 }
 
 fn ours(path: &[&str]) -> Origin {
@@ -236,12 +189,8 @@ fn is_pointer(name: &Ident) -> bool {
 
 /// The receiver of a method without arguments.
 fn receiver<'x>(expr: &'x Expr, method: &str) -> Option<&'x Expr> {
-    match expr {
-        Expr::MethodCall(call) if call.method == method && call.args.is_empty() => {
-            Some(&call.receiver)
-        }
-        _ => None,
-    }
+    let call = get!(expr, Expr::MethodCall)?;
+    (call.method == method && call.args.is_empty()).then_some(&*call.receiver)
 }
 
 /// The variable in `variable.field.field`.

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use syn::{Attribute, Fields, GenericArgument, Item, PathArguments, Type};
+use syn::{Attribute, GenericArgument, Item, PathArguments, Type};
 
 use super::features::attributes;
 use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
-use super::syntax::{ends_with, has_attribute, lists, words};
+use super::syntax::{ends_with, get, has_attribute, lists, words};
 use super::table;
-use super::walk::{Node, Place, places};
+use super::walk::{Node, Place, part, places};
 
 /// The most types of a file: the searches recurse from one to those in its fields.
 const MAX_TYPES: usize = 100_000;
@@ -41,10 +41,7 @@ impl Declared {
 
     /// Whether the type of a field is a type parameter.
     pub fn is_given(&self, field: &syn::Field) -> bool {
-        let name = match &field.ty {
-            Type::Path(path) => path.path.get_ident(),
-            _ => None,
-        };
+        let name = get!(&field.ty, Type::Path).and_then(|path| path.path.get_ident());
         name.is_some_and(|name| self.params.contains(&name.to_string()))
     }
 
@@ -223,27 +220,34 @@ pub fn last_name(ty: &Type) -> Option<String> {
 
 /// The type that an item declares: its name, its fields and its parameters.
 fn declared(item: &Item) -> Option<(&syn::Ident, Vec<syn::Field>, &syn::Generics)> {
-    let fields = |fields: &Fields| fields.iter().cloned().collect::<Vec<_>>();
-    Some(match item {
-        Item::Struct(of) => (&of.ident, fields(&of.fields), &of.generics),
-        Item::Enum(of) => {
-            let all = of.variants.iter().flat_map(|one| fields(&one.fields));
-            (&of.ident, all.collect(), &of.generics)
-        }
-        Item::Union(of) => {
-            let all = of.fields.named.iter().cloned().collect();
-            (&of.ident, all, &of.generics)
-        }
+    let fields: Vec<_> = match item {
+        Item::Struct(of) => of.fields.iter().cloned().collect(),
+        Item::Enum(of) => of
+            .variants
+            .iter()
+            .flat_map(|one| one.fields.iter().cloned())
+            .collect(),
+        Item::Union(of) => of.fields.named.iter().cloned().collect(),
         Item::Type(of) => {
             // An alias is a type of one field without a name.
             let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
-            let mut all: Vec<_> = field.into_iter().collect();
-            all.iter_mut().for_each(|field| field.ty = (*of.ty).clone());
-            (&of.ident, all, &of.generics)
+            let ty = (*of.ty).clone();
+            field
+                .into_iter()
+                .map(|field| syn::Field {
+                    ty: ty.clone(),
+                    ..field
+                })
+                .collect()
         }
-        Item::Trait(of) => (&of.ident, Vec::new(), &of.generics),
-        _ => return None,
-    })
+        _ => Vec::new(),
+    };
+    let name = part!(item, ident of Struct Enum Union Type Trait)?;
+    Some((
+        name,
+        fields,
+        part!(item, generics of Struct Enum Union Type Trait)?,
+    ))
 }
 
 /// A type by its module and its name.
@@ -281,19 +285,11 @@ pub fn parts(ty: &Type) -> Vec<&Type> {
 
 /// The types in angle brackets.
 pub fn arguments(ty: &Type) -> Vec<&Type> {
-    let Type::Path(path) = ty else {
-        return Vec::new();
-    };
-    let Some(PathArguments::AngleBracketed(arguments)) =
-        path.path.segments.last().map(|last| &last.arguments)
-    else {
-        return Vec::new();
-    };
-    let types = arguments.args.iter().filter_map(|argument| match argument {
-        GenericArgument::Type(ty) => Some(ty),
-        _ => None,
-    });
-    types.collect()
+    let last = get!(ty, Type::Path).and_then(|path| path.path.segments.last());
+    let list = last.and_then(|last| get!(&last.arguments, PathArguments::AngleBracketed));
+    let all = list.into_iter().flat_map(|list| &list.args);
+    all.filter_map(|one| get!(one, GenericArgument::Type))
+        .collect()
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use syn::{Item, Type};
 
 use super::draft::Todo;
 use super::features;
+use super::functions::{self, Function};
 use super::scopes::Origin;
 use super::source::Source;
-use super::syntax::{binds, ends_with, segments};
+use super::syntax::{binds, ends_with, exactly, get, segments};
 use super::types::{Types, named};
 use super::walk::{Node, nodes};
 use super::world::World;
@@ -20,6 +21,8 @@ pub struct Unit<'u> {
     pub types: &'u Types,
     pub path: &'u Path,
     pub world: &'u World,
+    /// All functions but those inside others, in order.
+    pub functions: Vec<Function<'u>>,
     /// Where parameters of type `&Tensor` are, by name: the bytes of their functions.
     borrowed: Vec<(String, std::ops::Range<usize>)>,
     /// Code that no CPU runs.
@@ -36,6 +39,7 @@ impl<'u> Unit<'u> {
     ) -> Self {
         Self {
             borrowed: borrowed(source, file),
+            functions: functions::of(file),
             left_out: features::left_out(source, file),
             source,
             file,
@@ -67,18 +71,9 @@ impl<'u> Unit<'u> {
 
     /// The type of a field, where a struct of the file has one of this name.
     pub fn field(&self, module: &[String], of: &str, field: &str) -> Option<&'u Type> {
-        let declared = self.types.declared.get(&(module.to_vec(), of.to_owned()))?;
-        let [declared] = declared.as_slice() else {
-            return None;
-        };
+        let key = (module.to_vec(), of.to_owned());
+        let [declared] = exactly(self.types.declared.get(&key)?)?;
         Some(&named(&declared.fields, field)?.ty)
-    }
-
-    /// The type of a field as it is written, if it is this layer of `candle_dynquant::nn`.
-    pub fn ours(&self, module: &[String], of: &str, field: &str, layer: &str) -> Option<&'u str> {
-        let ty = self.field(module, of, field)?;
-        let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
-        (self.origin(module, ty)? == ours).then(|| self.source.slice(ty))
     }
 
     /// Where a type leads that is a path.
@@ -89,10 +84,8 @@ impl<'u> Unit<'u> {
 
     /// Whether an expression is the name of a parameter `&Tensor` here.
     pub fn is_borrowed_path(&self, expr: &syn::Expr) -> bool {
-        let syn::Expr::Path(path) = expr else {
-            return false;
-        };
-        let name = path.path.get_ident();
+        let path = get!(expr, syn::Expr::Path);
+        let name = path.and_then(|path| path.path.get_ident());
         name.is_some_and(|name| self.is_borrowed(name))
     }
 

@@ -9,28 +9,11 @@ use super::head::Head;
 use super::layers::literals::{Literals, given};
 use super::source::{Source, is_inside};
 use super::syntax::{
-    self, condition, ident, is, is_ok, mentions, optional, own_field, some_name, strip,
+    self, Branch, Choice, exactly, get, ident, is, is_ok, mentions, own_field, strip,
 };
 use super::types::{Declared, arguments, is_impl_of, is_named, named};
 use super::unit::Unit;
-use super::walk::{Node, nodes};
-
-/// A part of a choice.
-#[derive(Clone, Copy)]
-enum Branch<'c> {
-    Expr(&'c Expr),
-    Block(&'c Block),
-}
-
-/// `match` or `if`, as a choice by an optional field.
-struct Choice<'c> {
-    /// The field of `self`.
-    field: String,
-    /// The name of the head, where it is there.
-    name: String,
-    some: Branch<'c>,
-    none: Branch<'c>,
-}
+use super::walk::{Node, exprs, nodes};
 
 /// The form in which a branch gives a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,12 +34,9 @@ pub fn field(unit: &Unit<'_>, one: &Declared, head: &Head<'_>) -> Option<String>
         })
     };
     head.around.iter().rev().find_map(|around| {
-        let by_field = choice(around).map(|choice| choice.field);
-        by_field.or_else(|| {
-            let mut reads = nodes(*around).filter_map(|node| match node {
-                Node::Expr(field @ Expr::Field(_)) => own_field(field),
-                _ => None,
-            });
+        let own = by_field(around).map(|(field, _)| field);
+        own.or_else(|| {
+            let mut reads = exprs(*around).filter_map(own_field);
             reads.find(is_head)
         })
     })
@@ -73,34 +53,32 @@ pub fn rewrite(
 ) -> Option<()> {
     let source = unit.source;
     let whole = *head.around.last()?;
-    let choice = choice(whole)?;
+    let (own, choice) = by_field(whole)?;
     let table = head.field.as_ref()?;
-    let Item::Struct(item) = &one.item else {
-        return None;
-    };
-    let field = named(&item.fields, &choice.field)?;
+    let item = get!(&one.item, Item::Struct)?;
+    let field = named(&item.fields, &own)?;
     let inner = layer(unit, one, &field.ty)?;
     let public = !matches!(field.vis, syn::Visibility::Inherited);
     let elsewhere = || {
-        let names = [&choice.field];
+        let names = [&own];
         let world = unit.world;
         world.is_built_elsewhere(unit.path, &one.name, names.into_iter())
     };
-    if reads(unit, &one.name, &choice.field) != 1 || public && elsewhere() {
+    if reads(unit, &one.name, &own) != 1 || public && elsewhere() {
         return None;
     }
-    let (some, some_form) = value(&choice.some)?;
-    let (none, none_form) = value(&choice.none)?;
+    let (some, some_form) = value(choice.some)?;
+    let (none, none_form) = of_expr(choice.none)?;
     let is_product = source.range(none) == head.range;
     let same = applied(source, some, &choice.name)? == bare(&head.input);
-    let only = stays(source, &choice.none, head);
+    let only = stays(source, choice.none, head);
     if !(is_product && same && only) {
         return None;
     }
     let docs = documentation(source, field)?;
-    let lets = literals(unit, one, &choice.field, table, linear)?;
+    let lets = literals(unit, one, &own, table, linear)?;
     let and = if head.borrowed { "" } else { "&" };
-    let call = format!("self.{}.forward({and}{})", choice.field, head.input);
+    let call = format!("self.{own}.forward({and}{})", head.input);
     let call = match (some_form, none_form) {
         (Form::Value, _) | (_, Form::Value) => format!("{call}?"),
         (Form::Result, Form::Result) => call,
@@ -120,44 +98,24 @@ pub fn rewrite(
 
 /// The `Linear` in an `Option`.
 fn layer<'t>(unit: &Unit<'_>, one: &Declared, ty: &'t syn::Type) -> Option<&'t syn::Type> {
-    let [inner] = arguments(ty).into_iter().collect::<Vec<_>>()[..] else {
-        return None;
-    };
+    let [inner] = exactly(arguments(ty))?;
     let origin = unit.origin(&one.module, inner)?;
     (is_named(ty, "Option") && origin.layer() == Some("Linear")).then_some(inner)
 }
 
-/// `match self.head { None => .., Some(head) => .. }` or `if let Some(head) = &self.head { .. }`.
-fn choice(expr: &Expr) -> Option<Choice<'_>> {
-    let option = |expr: &Expr| match strip(expr) {
+/// `match self.head { None => .., Some(head) => .. }` or `if let Some(head) = &self.head { .. }`:
+/// the field of `self`, and the choice.
+fn by_field(expr: &Expr) -> Option<(String, Choice<'_>)> {
+    let choice = syntax::choice(expr)?;
+    let field = match strip(choice.option) {
         Expr::MethodCall(call) if call.method == "as_ref" => own_field(&call.receiver),
         expr => own_field(expr),
     };
-    match expr {
-        Expr::Match(choice) => {
-            let (name, some, none) = optional(choice)?;
-            Some(Choice {
-                field: option(&choice.expr)?,
-                name,
-                some: Branch::Expr(&some.body),
-                none: Branch::Expr(&none.body),
-            })
-        }
-        Expr::If(choice) => {
-            let bound = condition(choice)?;
-            Some(Choice {
-                field: option(&bound.expr)?,
-                name: some_name(&bound.pat)?,
-                some: Branch::Block(&choice.then_branch),
-                none: Branch::Expr(&choice.else_branch.as_ref()?.1),
-            })
-        }
-        _ => None,
-    }
+    Some((field?, choice))
 }
 
 /// The product that a branch gives, and its form.
-fn value<'c>(branch: &Branch<'c>) -> Option<(&'c Expr, Form)> {
+fn value(branch: Branch<'_>) -> Option<(&Expr, Form)> {
     match branch {
         Branch::Block(block) => of_block(block),
         Branch::Expr(expr) => of_expr(expr),
@@ -184,9 +142,7 @@ fn ok(call: &syn::ExprCall) -> Option<&Expr> {
 
 /// Of a block whose last variable may be the product.
 fn of_block(block: &Block) -> Option<(&Expr, Form)> {
-    let (Stmt::Expr(last, None), before) = block.stmts.split_last()? else {
-        return None;
-    };
+    let (last, before) = syntax::value(block)?;
     let name = match last {
         Expr::Call(call) => call.args.first().and_then(ident),
         last => ident(last),
@@ -205,9 +161,7 @@ fn of_block(block: &Block) -> Option<(&Expr, Form)> {
 
 /// The input of `head.forward(input)` or `input.apply(head)`.
 fn applied<'t>(source: &Source<'t>, expr: &Expr, name: &str) -> Option<&'t str> {
-    let Expr::MethodCall(call) = expr else {
-        return None;
-    };
+    let call = get!(expr, Expr::MethodCall)?;
     let (head, input) = syntax::applied(call)?;
     let is_it = call.args.len() == 1 && is(head, name);
     is_it.then(|| bare(source.slice(input)))
@@ -218,13 +172,11 @@ fn bare(input: &str) -> &str {
 }
 
 /// Whether a branch has nothing but the product and what goes with it.
-fn stays(source: &Source<'_>, branch: &Branch<'_>, head: &Head<'_>) -> bool {
-    let block = match branch {
-        Branch::Block(block) => block,
-        Branch::Expr(Expr::Block(block)) => &block.block,
-        Branch::Expr(_) => return true,
+fn stays(source: &Source<'_>, branch: &Expr, head: &Head<'_>) -> bool {
+    let Expr::Block(block) = branch else {
+        return true;
     };
-    let Some((_, before)) = block.stmts.split_last() else {
+    let Some((_, before)) = block.block.stmts.split_last() else {
         return false;
     };
     before.iter().all(|stmt| {
@@ -314,9 +266,7 @@ fn literals(
 
 /// The innermost statement around a place.
 fn statement<'u>(unit: &Unit<'u>, place: Range<usize>) -> Option<&'u Stmt> {
-    let around = |node| match node {
-        Node::Stmt(stmt) => is_inside(&place, &unit.source.range(stmt)).then_some(stmt),
-        _ => None,
-    };
-    nodes(unit.file).filter_map(around).last()
+    let stmts = nodes(unit.file).filter_map(|node| get!(node, Node::Stmt));
+    let around = |stmt: &&Stmt| is_inside(&place, &unit.source.range(*stmt));
+    stmts.filter(around).last()
 }

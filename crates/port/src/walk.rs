@@ -2,16 +2,44 @@
 
 use std::rc::Rc;
 
+use syn::Expr;
 use syn::visit::{self, Visit};
+
+/// What a value of this variant holds: `get!(expr, Expr::Path)?`.
+macro_rules! get {
+    ($value:expr, $variant:path) => {
+        match $value {
+            $variant(inner) => Some(inner),
+            _ => None,
+        }
+    };
+}
+pub(crate) use get;
+
+/// A part that items of these kinds have.
+macro_rules! part {
+    ($item:expr, $part:ident of $($kind:ident)*) => {
+        match $item {
+            $(syn::Item::$kind(item) => Some(&item.$part),)*
+            _ => None,
+        }
+    };
+}
+pub(crate) use part;
 
 /// A tree of nodes.
 pub trait Tree {
-    fn walk<'a>(&'a self, nodes: &mut Nodes<'a>);
+    fn walk<'a>(&'a self, visitor: &mut impl Visit<'a>);
 }
 
 /// All nodes in a tree, itself among them.
 pub fn nodes<T: Tree>(tree: &T) -> impl Iterator<Item = Node<'_>> {
     places(tree).map(|place| place.node)
+}
+
+/// All expressions in a tree, itself among them.
+pub fn exprs<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Expr> {
+    nodes(tree).filter_map(|node| get!(node, Node::Expr))
 }
 
 /// All nodes, each with where it is.
@@ -100,8 +128,8 @@ kinds! {
 macro_rules! trees {
     ($($visit:ident $tree:ident)*) => {$(
         impl Tree for syn::$tree {
-            fn walk<'a>(&'a self, nodes: &mut Nodes<'a>) {
-                nodes.$visit(self);
+            fn walk<'a>(&'a self, visitor: &mut impl Visit<'a>) {
+                visitor.$visit(self);
             }
         }
     )*};
@@ -114,5 +142,49 @@ trees! {
     visit_item Item
     visit_item_impl ItemImpl
     visit_pat Pat
+    visit_signature Signature
     visit_stmt Stmt
+}
+
+/// The expressions in a tree, from the outside in: into those for which `look` says so.
+pub fn descend<'a>(tree: &'a impl Tree, look: &mut dyn FnMut(&'a Expr) -> bool) {
+    let straight = false;
+    tree.walk(&mut Descent { look, straight });
+}
+
+/// As [`descend`], those alone that surely run once: others may run several times, or not at all.
+pub fn descend_straight<'a>(tree: &'a impl Tree, look: &mut dyn FnMut(&'a Expr) -> bool) {
+    let straight = true;
+    tree.walk(&mut Descent { look, straight });
+}
+
+struct Descent<'l, 'a> {
+    look: &'l mut dyn FnMut(&'a Expr) -> bool,
+    straight: bool,
+}
+
+macro_rules! unless_straight {
+    ($($visit:ident $kind:ident)*) => {$(
+        fn $visit(&mut self, node: &'a syn::$kind) {
+            if !self.straight {
+                visit::$visit(self, node);
+            }
+        }
+    )*};
+}
+
+impl<'a> Visit<'a> for Descent<'_, 'a> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if (self.look)(expr) {
+            visit::visit_expr(self, expr);
+        }
+    }
+
+    unless_straight! {
+        visit_block Block
+        visit_expr_closure ExprClosure
+        visit_arm Arm
+        visit_item Item
+        visit_macro Macro
+    }
 }

@@ -8,15 +8,14 @@ use syn::visit::{self, Visit};
 use syn::{Arm, Expr, ExprMethodCall, Item, Member, Pat, Token};
 
 use super::draft::Draft;
-use super::facts::Facts;
-use super::functions::{self, Function};
+use super::facts::{self, Facts};
 use super::layers::literals::{Literals, given};
 use super::source::{Source, is_inside};
-use super::syntax::{called, ident, is, member, segments, some_name, strip};
+use super::syntax::{called, condition, get, ident, is, member, segments, some_name, strip};
 use super::table::{is_codebook, list};
 use super::types::{arguments, is_named};
 use super::unit::Unit;
-use super::walk::{Node, nodes};
+use super::walk::{Node, Tree, nodes};
 
 /// Where a field's tensor comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +51,6 @@ const MAKERS: &[&str] = &[
 /// its rank, if that is written.
 pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>) {
     let literals = Literals::of(unit, of);
-    let functions = functions::of(unit.file);
     let named = literals.found.iter().filter_map(|(literal, _)| {
         Some((unit.source.range(*literal), &given(literal, field)?.expr))
     });
@@ -61,29 +59,35 @@ pub fn origin(unit: &Unit<'_>, of: &str, field: &str) -> (Origin, Option<usize>)
         Some((unit.source.range(*call), given))
     });
     let origins = named.chain(numbered).filter_map(|(at, given)| {
-        let is_around = |one: &&Function<'_>| is_inside(&at, &unit.source.range(one.block));
-        let function = functions.iter().find(is_around)?;
+        let block = |one: &Facts<'_>| unit.source.range(one.function.block);
+        let facts = facts::of(unit).find(|one| is_inside(&at, &block(one)))?;
         let seen = RefCell::default();
-        Some(value(&Facts::of(unit, function), given, DEPTH, &seen))
+        Some(value(facts, given, DEPTH, &seen))
     });
     // Built elsewhere.
     origins.max().unwrap_or((Origin::Given, None))
 }
 
-fn value(
-    facts: &Facts<'_, '_>,
-    expr: &Expr,
+fn value<T: Tree>(
+    facts: Facts<'_>,
+    tree: &T,
     depth: usize,
     seen: &RefCell<BTreeSet<String>>,
 ) -> (Origin, Option<usize>) {
-    let mut find = Made::of(facts, depth, seen);
-    find.visit_expr(expr);
-    (find.origin, find.rank)
+    let mut made = Made {
+        facts,
+        depth,
+        seen,
+        origin: Origin::Computed,
+        rank: None,
+    };
+    tree.walk(&mut made);
+    (made.origin, made.rank)
 }
 
 /// The origin of a value.
-struct Made<'f, 'e, 'u> {
-    facts: &'e Facts<'f, 'u>,
+struct Made<'e> {
+    facts: Facts<'e>,
     depth: usize,
     /// The functions that were looked into.
     seen: &'e RefCell<BTreeSet<String>>,
@@ -91,17 +95,7 @@ struct Made<'f, 'e, 'u> {
     rank: Option<usize>,
 }
 
-impl<'f, 'e, 'u> Made<'f, 'e, 'u> {
-    fn of(facts: &'e Facts<'f, 'u>, depth: usize, seen: &'e RefCell<BTreeSet<String>>) -> Self {
-        Self {
-            facts,
-            depth,
-            seen,
-            origin: Origin::Computed,
-            rank: None,
-        }
-    }
-
+impl Made<'_> {
     fn is_at_least(&mut self, origin: Origin) {
         self.origin = self.origin.max(origin);
     }
@@ -124,7 +118,7 @@ fn is_name(expr: &Expr) -> bool {
     }
 }
 
-impl<'a> Visit<'a> for Made<'_, '_, '_> {
+impl<'a> Visit<'a> for Made<'_> {
     fn visit_expr_index(&mut self, index: &'a syn::ExprIndex) {
         if is_name(&index.index) {
             self.is_at_least(Origin::Unknown);
@@ -143,19 +137,16 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         if known || is_variable {
             return;
         }
-        let functions = functions::of(self.facts.unit.file);
-        let mut own = functions.iter().filter(|one| one.signature.ident == name);
-        let Some((function, depth)) = own.next().zip(self.depth.checked_sub(1)) else {
+        let own = facts::of(self.facts.unit).find(|one| one.function.signature.ident == name);
+        let Some((facts, depth)) = own.zip(self.depth.checked_sub(1)) else {
             return self.is_at_least(Origin::Unknown);
         };
         if !self.seen.borrow_mut().insert(name.clone()) {
             return;
         }
-        let facts = Facts::of(self.facts.unit, function);
-        let mut inner = Made::of(&facts, depth, self.seen);
-        inner.visit_block(function.block);
+        let (origin, _) = value(facts, facts.function.block, depth, self.seen);
         // Its arguments are seen where it is called; values that it computes from a read are not.
-        if matches!(inner.origin, Origin::Unknown | Origin::Loaded) {
+        if matches!(origin, Origin::Unknown | Origin::Loaded) {
             self.is_at_least(Origin::Unknown);
         }
     }
@@ -189,7 +180,7 @@ impl<'a> Visit<'a> for Made<'_, '_, '_> {
         let at = self.facts.unit.source.start(path);
         let definitions = self.facts.definitions(&name, at);
         let (origin, rank) = match (definitions.first(), self.depth.checked_sub(1)) {
-            (Some(made), Some(depth)) => value(self.facts, made, depth, self.seen),
+            (Some(made), Some(depth)) => value(self.facts, *made, depth, self.seen),
             (None, _) if self.facts.is_given_tensor(&name) => (Origin::Given, None),
             _ => (Origin::Computed, None),
         };
@@ -230,16 +221,20 @@ fn found(unit: &Unit<'_>, counts: impl Fn(usize) -> bool) -> Vec<Found> {
         return found;
     }
     let macros = multiplying_macros(unit.file);
-    for function in functions::of(unit.file) {
+    for facts in facts::of(unit) {
         let mut products = Products {
             source: unit.source,
             macros: &macros,
             found: Vec::new(),
         };
-        products.visit_block(function.block);
+        products.visit_block(facts.function.block);
         for (at, operands) in products.found {
             for operand in &operands {
-                let mut trace = Trace::of(unit, &function);
+                let mut trace = Trace {
+                    facts,
+                    is_part: false,
+                    turned: false,
+                };
                 let Some(place) = trace.field(operand, DEPTH).filter(|_| counts(at)) else {
                     continue;
                 };
@@ -258,13 +253,10 @@ fn found(unit: &Unit<'_>, counts: impl Fn(usize) -> bool) -> Vec<Found> {
 
 /// Macros of the file that multiply what they are given.
 fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
-    let multiplying = |node| match node {
-        Node::Item(Item::Macro(item)) if item.mac.tokens.to_string().contains("matmul") => {
-            item.ident.as_ref().map(ToString::to_string)
-        }
-        _ => None,
-    };
-    nodes(file).filter_map(multiplying).collect()
+    let items = nodes(file).filter_map(|node| get!(get!(node, Node::Item)?, Item::Macro));
+    let multiplying = items.filter(|item| item.mac.tokens.to_string().contains("matmul"));
+    let names = multiplying.filter_map(|item| item.ident.as_ref());
+    names.map(ToString::to_string).collect()
 }
 
 /// Where products are, with their operands.
@@ -298,9 +290,8 @@ impl<'a> Visit<'a> for Products<'_, '_> {
 }
 
 /// The way from an operand back to a field.
-struct Trace<'f, 'u> {
-    facts: Facts<'f, 'u>,
-    function: &'f Function<'f>,
+struct Trace<'u> {
+    facts: Facts<'u>,
     /// Whether the weight is one part of the field's tensor.
     is_part: bool,
     turned: bool,
@@ -315,16 +306,7 @@ const VIEWS: &[&str] = list![
 /// Methods that give a part of it.
 const PARTS: &[&str] = &["get", "i", "index_select", "narrow", "chunk"];
 
-impl<'f, 'u> Trace<'f, 'u> {
-    fn of(unit: &'f Unit<'u>, function: &'f Function<'f>) -> Self {
-        Self {
-            facts: Facts::of(unit, function),
-            function,
-            is_part: false,
-            turned: false,
-        }
-    }
-
+impl<'u> Trace<'u> {
     /// The type and the field that an expression is a view of.
     fn field(&mut self, expr: &Expr, depth: usize) -> Option<(String, String)> {
         let depth = depth.checked_sub(1)?;
@@ -359,7 +341,7 @@ impl<'f, 'u> Trace<'f, 'u> {
     }
 
     /// The option whose value a name is at a byte, by `match` or `if let`.
-    fn option(&self, name: &str, at: usize) -> Option<&'f Expr> {
+    fn option(&self, name: &str, at: usize) -> Option<&'u Expr> {
         let source = self.facts.unit.source;
         let is_it = |pat: &Pat| some_name(pat).is_some_and(|own| own == name);
         let around = |node| match node {
@@ -367,16 +349,14 @@ impl<'f, 'u> Trace<'f, 'u> {
                 let gives = |arm: &Arm| source.range(arm).contains(&at) && is_it(&arm.pat);
                 choice.arms.iter().any(gives).then_some(&*choice.expr)
             }
-            Node::Expr(Expr::If(choice)) => match &*choice.cond {
-                Expr::Let(bound) => {
-                    let inside = source.range(&choice.then_branch).contains(&at);
-                    (inside && is_it(&bound.pat)).then_some(&*bound.expr)
-                }
-                _ => None,
-            },
+            Node::Expr(Expr::If(choice)) => {
+                let bound = condition(choice)?;
+                let inside = source.range(&choice.then_branch).contains(&at);
+                (inside && is_it(&bound.pat)).then_some(&*bound.expr)
+            }
             _ => None,
         };
-        nodes(self.function.block).filter_map(around).last()
+        nodes(self.facts.function.block).filter_map(around).last()
     }
 
     /// The type that declares a field of tensors: of `self`, or the only one in the file.
@@ -396,7 +376,7 @@ impl<'f, 'u> Trace<'f, 'u> {
             _ => false,
         });
         let names = holders.map(|one| &one.name);
-        let mut holders = names.filter(|of| !own || self.function.of.as_ref() == Some(*of));
+        let mut holders = names.filter(|of| !own || self.facts.function.of.as_ref() == Some(*of));
         match (holders.next(), holders.next()) {
             (Some(of), None) => Some((of.clone(), member(&field.member))),
             _ => None,

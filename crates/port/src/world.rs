@@ -11,7 +11,7 @@ use super::features;
 use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
-use super::syntax::{ends_with, mentions, segments};
+use super::syntax::{get, mentions, segments};
 use super::types::{Declared, Types, arguments, is_named, parts};
 use crate::files;
 
@@ -82,11 +82,10 @@ impl World {
         let name = name.and_then(|name| name.to_str());
         let above = parent(&path).filter(|above| *above != path);
         above.zip(name).is_some_and(|(above, name)| {
-            let is_left_out = |item: &syn::Item| match item {
-                syn::Item::Mod(item) => item.ident == name && features::leave_out(&item.attrs),
-                _ => false,
-            };
-            has_item(&above, is_left_out)
+            has_item(&above, |item| {
+                get!(item, syn::Item::Mod)
+                    .is_some_and(|item| item.ident == name && features::leave_out(&item.attrs))
+            })
         })
     }
 
@@ -109,11 +108,9 @@ impl World {
         if let Some(known) = self.tracing.borrow().get(&module) {
             return *known;
         }
-        let differs = |item: &syn::Item| match item {
-            syn::Item::Fn(item) => is_unlike_candles(&item.sig),
-            _ => false,
-        };
-        let own = has_item(&module, differs);
+        let own = has_item(&module, |item| {
+            get!(item, syn::Item::Fn).is_some_and(|item| is_unlike_candles(&item.sig))
+        });
         self.tracing.borrow_mut().insert(module, own);
         own
     }
@@ -289,13 +286,9 @@ impl World {
     /// Whether a trait of this file has `Quantizable` above it.
     fn is_tree(&self, types: &Types, module: &[String], name: &str) -> bool {
         let declared = types.declared.get(&(module.to_vec(), name.to_owned()));
-        declared.into_iter().flatten().any(|one| match &one.item {
-            syn::Item::Trait(of) => of.supertraits.iter().any(|bound| match bound {
-                syn::TypeParamBound::Trait(bound) => ends_with(&bound.path, "Quantizable"),
-                _ => false,
-            }),
-            _ => false,
-        })
+        let traits = declared.into_iter().flatten();
+        let mut traits = traits.filter_map(|one| get!(&one.item, syn::Item::Trait));
+        traits.any(|of| bounds(&of.supertraits).any(|bound| bound == "Quantizable"))
     }
 
     fn search_at(
@@ -319,10 +312,9 @@ impl World {
                 })
             }
             Origin::Crate(segments) => {
-                let Some((file, name)) = self.find(path, module, segments) else {
-                    return false;
-                };
-                let Some(types) = self.types(&file) else {
+                let found = self.find(path, module, segments);
+                let found = found.and_then(|(file, name)| Some((self.types(&file)?, file, name)));
+                let Some((types, file, name)) = found else {
                     return false;
                 };
                 // As something that a file passes on, which is not what it declares.
@@ -403,9 +395,11 @@ impl World {
         let (name, mut modules) = path.split_last()?;
         let mut depth = module.len();
         let mut place = from.to_path_buf();
-        if let ["crate", rest @ ..] = as_strs(modules).as_slice() {
-            place = crate_root(from, rest.first().copied())?;
-            modules = &modules[1..];
+        if let [root, rest @ ..] = modules
+            && root == "crate"
+        {
+            place = crate_root(from, rest.first().map(String::as_str))?;
+            modules = rest;
         }
         for step in modules {
             match step.as_str() {
@@ -419,17 +413,19 @@ impl World {
     }
 }
 
-fn as_strs(segments: &[String]) -> Vec<&str> {
-    segments.iter().map(String::as_str).collect()
-}
-
 /// The names of a trait object's traits.
 pub fn trait_names(object: &syn::TypeTraitObject) -> Vec<String> {
-    let bounds = object.bounds.iter().filter_map(|bound| match bound {
-        syn::TypeParamBound::Trait(bound) => bound.path.segments.last(),
-        _ => None,
-    });
-    bounds.map(|segment| segment.ident.to_string()).collect()
+    bounds(&object.bounds).map(ToString::to_string).collect()
+}
+
+/// The last names of the traits among bounds.
+fn bounds<'b>(
+    all: impl IntoIterator<Item = &'b syn::TypeParamBound>,
+) -> impl Iterator<Item = &'b syn::Ident> {
+    let traits = all
+        .into_iter()
+        .filter_map(|bound| get!(bound, syn::TypeParamBound::Trait));
+    traits.filter_map(|bound| Some(&bound.path.segments.last()?.ident))
 }
 
 /// Whether a type has that name, or an argument of it has, as in `Result<Linear>`.

@@ -5,11 +5,11 @@ use std::ops::Range;
 use syn::{Expr, Fields, Item, ReturnType};
 
 use super::draft::Draft;
-use super::syntax::is_ok;
+use super::syntax::{exactly, get, is_ok, variable};
 use super::table::list;
 use super::types::{is_impl_of, last_name, named};
 use super::unit::Unit;
-use super::walk::{Node, nodes};
+use super::walk::exprs;
 
 /// The methods that the forward of such a layer may call.
 const METHODS: &[&str] = list![broadcast_add broadcast_left dims dtype enter matmul t to_dtype];
@@ -84,15 +84,9 @@ fn is_layer(unit: &Unit<'_>, item: &syn::ItemStruct) -> bool {
 
 /// Whether the forward is `x W^T`, plus a bias, and nothing else.
 fn is_product(unit: &Unit<'_>, item: &syn::ItemImpl) -> bool {
-    let exprs = || {
-        nodes(item).filter_map(|node| match node {
-            Node::Expr(expr) => Some(expr),
-            _ => None,
-        })
-    };
     let calls = |name: &str| {
         let is_it = |expr: &&Expr| matches!(expr, Expr::MethodCall(call) if call.method == name);
-        exprs().filter(is_it).count()
+        exprs(item).filter(is_it).count()
     };
     let is_other = |expr: &Expr| match expr {
         Expr::MethodCall(call) => !METHODS.iter().any(|name| call.method == name),
@@ -100,23 +94,18 @@ fn is_product(unit: &Unit<'_>, item: &syn::ItemImpl) -> bool {
         Expr::Binary(_) => true,
         _ => false,
     };
-    let certain = calls("matmul") == 1 && calls("t") > 0 && !exprs().any(is_other);
+    let certain = calls("matmul") == 1 && calls("t") > 0 && !exprs(item).any(is_other);
     certain && unit.source.slice(item).contains("self.weight")
 }
 
 /// `fn linear_no_bias(d1: usize, d2: usize, vb: VarBuilder)` that reads `weight` of `[d2, d1]`.
 fn is_loader(unit: &Unit<'_>, item: &syn::ItemFn) -> bool {
-    let inputs = item.sig.inputs.iter().map(|input| match input {
-        syn::FnArg::Typed(input) => match (&*input.pat, last_name(&input.ty)) {
-            (syn::Pat::Ident(pat), Some(ty)) => Some((pat.ident.to_string(), ty)),
-            _ => None,
-        },
-        syn::FnArg::Receiver(_) => None,
+    let inputs = item.sig.inputs.iter().map(|input| {
+        let input = get!(input, syn::FnArg::Typed)?;
+        Some((variable(&input.pat)?, last_name(&input.ty)?))
     });
-    let Some(inputs) = inputs.collect::<Option<Vec<_>>>() else {
-        return false;
-    };
-    let [(d1, a), (d2, b), (_, vb)] = inputs.as_slice() else {
+    let inputs = inputs.collect::<Option<Vec<_>>>().and_then(exactly);
+    let Some([(d1, a), (d2, b), (_, vb)]) = inputs else {
         return false;
     };
     let text = unit.source.slice(&*item.block);
@@ -133,10 +122,6 @@ fn is_loader(unit: &Unit<'_>, item: &syn::ItemFn) -> bool {
 /// Whether nothing outside of the ranges builds the type or reads its fields by a literal.
 fn only(unit: &Unit<'_>, ranges: &[Range<usize>]) -> bool {
     let is_inside = |at: usize| ranges.iter().any(|range| range.contains(&at));
-    !nodes(unit.file).any(|node| match node {
-        Node::Expr(Expr::Struct(literal)) => {
-            literal.path.is_ident("Linear") && !is_inside(unit.source.start(literal))
-        }
-        _ => false,
-    })
+    let mut literals = exprs(unit.file).filter_map(|expr| get!(expr, Expr::Struct));
+    !literals.any(|it| it.path.is_ident("Linear") && !is_inside(unit.source.start(it)))
 }

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use syn::{Expr, Stmt};
+use syn::Expr;
 
 use crate::facts::{DEPTH, Facts};
-use crate::syntax::{
-    axes, called, condition, guard, ident, method, only, optional, some_name, strip, without, words,
-};
+use crate::syntax::{axes, called, choice, guard, ident, method, strip, value, without, words};
 
 /// Methods that change no more than a mask's shape or layout.
 const SHAPED: &[&str] = &["broadcast_as", "broadcast_left", "contiguous"];
@@ -97,8 +95,8 @@ impl Scores {
 }
 
 /// The context in which expressions are read.
-pub struct Env<'e, 'f, 'u> {
-    pub facts: &'e Facts<'f, 'u>,
+pub struct Env<'u> {
+    pub facts: Facts<'u>,
     /// The variable that holds scores.
     pub current: Option<(String, Scores)>,
     /// Variables that are masks with another shape: what they are made from.
@@ -106,15 +104,11 @@ pub struct Env<'e, 'f, 'u> {
 }
 
 /// An expression of type `&Tensor` for one of type `Tensor` or `&Tensor`.
-pub fn borrow(facts: &Facts<'_, '_>, expr: &Expr) -> String {
+pub fn borrow(facts: &Facts<'_>, expr: &Expr) -> String {
     let inner = unreferenced(without(expr, &["contiguous"]));
     let text = facts.unit.source.slice(inner);
     match inner {
-        Expr::Path(path)
-            if path.path.get_ident().is_some_and(|ident| {
-                facts.unit.is_borrowed(ident) || facts.is_reference(inner)
-            }) =>
-        {
+        Expr::Path(_) if facts.unit.is_borrowed_path(inner) || facts.is_reference(inner) => {
             text.to_owned()
         }
         _ => format!("&{text}"),
@@ -129,13 +123,13 @@ fn unreferenced(expr: &Expr) -> &Expr {
     }
 }
 
-impl Env<'_, '_, '_> {
+impl Env<'_> {
     fn text(&self, expr: &Expr) -> String {
         self.facts.unit.source.slice(expr).to_owned()
     }
 
     pub fn borrow(&self, expr: &Expr) -> String {
-        borrow(self.facts, expr)
+        borrow(&self.facts, expr)
     }
 
     /// The keys, where this is their transposed view.
@@ -157,28 +151,22 @@ impl Env<'_, '_, '_> {
 
     /// The scores that an expression computes.
     pub fn eval(&self, expr: &Expr) -> Option<Scores> {
-        match expr {
-            Expr::Try(inner) => self.eval(&inner.expr),
-            Expr::Paren(inner) => self.eval(&inner.expr),
-            Expr::Reference(inner) => self.eval(&inner.expr),
+        match strip(expr) {
             Expr::Path(path) => {
                 let (name, scores) = self.current.as_ref()?;
                 path.path.is_ident(name).then(|| scores.clone())
             }
-            Expr::Block(block) => self.block(&block.block.stmts),
+            Expr::Block(block) => self.block(&block.block),
             Expr::MethodCall(call) => self.method(call),
             Expr::Call(call) => self.call(call),
             Expr::Binary(binary) => self.binary(binary),
-            Expr::Match(choice) => self.choice(choice),
-            Expr::If(choice) => self.if_let(choice),
+            choice @ (Expr::Match(_) | Expr::If(_)) => self.choice(choice),
             _ => None,
         }
     }
 
-    fn block(&self, stmts: &[Stmt]) -> Option<Scores> {
-        let (Stmt::Expr(last, None), guards) = stmts.split_last()? else {
-            return None;
-        };
+    fn block(&self, block: &syn::Block) -> Option<Scores> {
+        let (last, guards) = value(block)?;
         let mut scores = self.eval(last)?;
         for stmt in guards {
             let text = guard(stmt).then(|| self.facts.unit.source.slice(stmt))?;
@@ -378,19 +366,10 @@ impl Env<'_, '_, '_> {
     }
 
     /// `match mask { None => scores, Some(mask) => scores + mask }`.
-    fn choice(&self, choice: &syn::ExprMatch) -> Option<Scores> {
-        let (name, some, none) = optional(choice)?;
-        let plain = self.eval(&none.body)?;
-        self.optional(&choice.expr, &name, plain, &some.body)
-    }
-
-    /// `if let Some(mask) = mask { scores + mask } else { scores }`.
-    fn if_let(&self, choice: &syn::ExprIf) -> Option<Scores> {
-        let bound = condition(choice)?;
-        let name = some_name(&bound.pat)?;
-        let plain = self.eval(&choice.else_branch.as_ref()?.1)?;
-        let some = only(&choice.then_branch)?;
-        self.optional(&bound.expr, &name, plain, some)
+    fn choice(&self, expr: &Expr) -> Option<Scores> {
+        let choice = choice(expr)?;
+        let plain = self.eval(choice.none)?;
+        self.optional(choice.option, &choice.name, plain, choice.some.only()?)
     }
 
     fn optional(&self, option: &Expr, name: &str, plain: Scores, some: &Expr) -> Option<Scores> {

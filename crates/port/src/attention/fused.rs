@@ -12,12 +12,7 @@ use crate::source::Source;
 use crate::table::Home;
 
 /// Writes the call in the place of the last product, and takes away what led to it.
-pub fn write(
-    facts: &Facts<'_, '_>,
-    draft: &mut Draft,
-    (module, ops): (&[String], &str),
-    found: Found<'_>,
-) {
+pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: Found<'_>) {
     let source = facts.unit.source;
     let is_four = found.ranks.contains(&4);
     if is_four == found.ranks.contains(&3) || is_four && found.scores.shape.is_some() {
@@ -63,7 +58,7 @@ pub fn write(
             None => draft.edits.rewrite(source.lines_of(range), ""),
         }
     }
-    draft.need(module, ops, Home::Ops);
+    draft.need(&facts.function.module, ops, Home::Ops);
 }
 
 /// The call under the guards that the softmax was under: in a block, where it is all that a

@@ -3,10 +3,10 @@
 use syn::{Expr, Stmt};
 
 use super::chain::{Env, Mask, Scores};
-use crate::syntax::{assigned, condition, ident, is, method, only, some_name};
+use crate::syntax::{assigned, condition, exactly, get, ident, is, method, only, some_name, value};
 
 /// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
-pub fn broadcast_mask(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(String, String)> {
+pub fn broadcast_mask(env: &Env<'_>, stmt: &Stmt) -> Option<(String, String)> {
     let (name, expr) = assigned(stmt)?;
     let call = method(expr)?;
     let by_scores = call.method == "broadcast_as" && call.args.iter().any(|arg| env.mentions(arg));
@@ -14,36 +14,28 @@ pub fn broadcast_mask(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(String, Str
 }
 
 /// `let scores = if first { scores } else { let mask = ..; masked_fill(&scores, &mask, -inf)? };`
-pub fn excluded_later(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, String)> {
+pub fn excluded_later(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
     let (name, scores) = env.current.as_ref()?;
-    let (bound, Expr::If(choice)) = assigned(stmt)? else {
-        return None;
-    };
+    let (bound, choice) = assigned(stmt)?;
+    let choice = get!(choice, Expr::If)?;
     if bound != *name || scores.mask != Mask::None || matches!(&*choice.cond, Expr::Let(_)) {
         return None;
     }
     let plain = only(&choice.then_branch)?;
-    let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
-        return None;
-    };
-    let [made, Stmt::Expr(Expr::Try(filled), None)] = other.block.stmts.as_slice() else {
-        return None;
-    };
+    let other = get!(&*choice.else_branch.as_ref()?.1, Expr::Block)?;
+    let (filled, before) = value(&other.block)?;
+    let [made] = exactly(before)?;
     let (mask, made) = assigned(made)?;
     let broadcast = method(made).filter(|call| call.method == "broadcast_as");
     let made = broadcast.map_or(made, |call| &call.receiver);
-    let Expr::Call(filled) = &*filled.expr else {
-        return None;
-    };
-    let [xs, filler, value] = filled.args.iter().collect::<Vec<_>>()[..] else {
-        return None;
-    };
+    let filled = get!(&*get!(filled, Expr::Try)?.expr, Expr::Call)?;
+    let [xs, filler, filling] = exactly(&filled.args)?;
     let source = env.facts.unit.source;
     let certain = is(plain, name)
         && source.slice(&*filled.func).ends_with("masked_fill")
         && is(xs, name)
         && is(filler, &mask)
-        && source.slice(value).ends_with("f32::NEG_INFINITY")
+        && source.slice(filling).ends_with("f32::NEG_INFINITY")
         && matches!(made, Expr::Try(_))
         && !env.mentions(made)
         && !env.mentions(&choice.cond);
@@ -58,11 +50,11 @@ pub fn excluded_later(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, Str
     let mut scores = scores.clone();
     scores.reads.push(mask.clone());
     scores.mask = Mask::ExcludeOption(format!("{mask}.as_ref()"));
-    Some((scores, text))
+    Some((scores, Some(text)))
 }
 
 /// `if let Some(mask) = mask { let mask = ..; scores = scores.broadcast_add(&mask)? }`
-pub fn added_maybe(env: &Env<'_, '_, '_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
+pub fn added_maybe(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
     let (name, scores) = env.current.as_ref()?;
     let Stmt::Expr(Expr::If(choice), _) = stmt else {
         return None;

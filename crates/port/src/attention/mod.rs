@@ -11,40 +11,37 @@ use std::collections::BTreeMap;
 use syn::{Block, Expr, ExprMethodCall, Stmt};
 
 use crate::draft::Draft;
-use crate::facts::{DEPTH, Facts};
-use crate::functions::{self, Function, blocks};
+use crate::facts::{self, DEPTH, Facts};
+use crate::functions::blocks;
 use crate::names::House;
-use crate::syntax::{assigned, assigns, binds, ends_with, is, mentions, method};
+use crate::syntax::{assigned, assigns, binds, ends_with, exactly, get, is, mentions, method};
 use crate::table::Home;
 use crate::unit::Unit;
-use crate::walk::{Node, Tree, nodes};
+use crate::walk::{Tree, exprs};
 use chain::{Env, Scores};
 use found::{Found, Removed};
 use masks::{added_maybe, broadcast_mask, excluded_later};
 
 /// Rewrites the attention that is certain, and lists the rest.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
-    for function in functions::of(unit.file) {
-        rewrite_in(unit, draft, house.name(Home::Ops), &function);
+    for facts in facts::of(unit) {
+        rewrite_in(facts, draft, house.name(Home::Ops));
     }
 }
 
-fn rewrite_in(unit: &Unit<'_>, draft: &mut Draft, ops: &str, function: &Function<'_>) {
-    let softmaxes = nodes(function.block).filter_map(|node| match node {
-        Node::Expr(Expr::Call(call)) => match &*call.func {
-            Expr::Path(path) if is_softmax(&path.path) => Some(unit.source.start(path)),
-            _ => None,
-        },
-        _ => None,
+fn rewrite_in(facts: Facts<'_>, draft: &mut Draft, ops: &str) {
+    let (unit, block) = (facts.unit, facts.function.block);
+    let softmaxes = exprs(block).filter_map(|expr| {
+        let path = get!(&*get!(expr, Expr::Call)?.func, Expr::Path)?;
+        is_softmax(&path.path).then(|| unit.source.start(path))
     });
     let softmaxes: Vec<_> = softmaxes.collect();
-    if softmaxes.is_empty() || products(function.block).count() < 2 {
+    if softmaxes.is_empty() || products(block).count() < 2 {
         return;
     }
-    let facts = Facts::of(unit, function);
-    for inner in blocks(function.block) {
+    for inner in blocks(block) {
         if let Some(found) = in_block(&facts, inner) {
-            fused::write(&facts, draft, (&function.module, ops), found);
+            fused::write(&facts, draft, ops, found);
         }
     }
     for at in softmaxes {
@@ -64,15 +61,13 @@ fn is_softmax(path: &syn::Path) -> bool {
 
 /// All calls of `matmul`.
 fn products<T: Tree>(tree: &T) -> impl Iterator<Item = &ExprMethodCall> {
-    nodes(tree).filter_map(|node| match node {
-        Node::Expr(Expr::MethodCall(call)) => (call.method == "matmul").then_some(call),
-        _ => None,
-    })
+    let calls = exprs(tree).filter_map(|expr| get!(expr, Expr::MethodCall));
+    calls.filter(|call| call.method == "matmul")
 }
 
-fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
+fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<Found<'a>> {
     let mut env = Env {
-        facts,
+        facts: *facts,
         current: None,
         masks: BTreeMap::new(),
     };
@@ -111,12 +106,8 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
             removed.push((range, None));
             continue;
         }
-        if let Some((scores, text)) = excluded_later(&env, stmt) {
-            env.current = Some((name, scores));
-            removed.push((range, Some(text)));
-            continue;
-        }
-        if let Some((scores, text)) = added_maybe(&env, stmt) {
+        let masked = excluded_later(&env, stmt).or_else(|| added_maybe(&env, stmt));
+        if let Some((scores, text)) = masked {
             env.current = Some((name, scores));
             removed.push((range, text));
             continue;
@@ -134,8 +125,8 @@ fn in_block<'a>(facts: &Facts<'a, '_>, block: &'a Block) -> Option<Found<'a>> {
 /// The scores in the product with the values, if nothing else reads them or their masks from there
 /// on.
 fn used_up(
-    facts: &Facts<'_, '_>,
-    env: &Env<'_, '_, '_>,
+    facts: &Facts<'_>,
+    env: &Env<'_>,
     (block, index): (&Block, usize),
     (product, values): (&Expr, &Expr),
 ) -> Option<Scores> {
@@ -157,7 +148,7 @@ fn used_up(
 
 /// The attention from a statement to another one of a block, which has the last product.
 fn found<'a>(
-    facts: &Facts<'a, '_>,
+    facts: &Facts<'a>,
     (block, first, index): (&'a Block, usize, usize),
     (mut scores, (product, values)): (Scores, (&'a Expr, &'a Expr)),
     mut removed: Removed,
@@ -178,7 +169,7 @@ fn found<'a>(
 }
 
 /// The ranks of a product's operands.
-fn operand_ranks(facts: &Facts<'_, '_>, expr: &Expr) -> Vec<usize> {
+fn operand_ranks(facts: &Facts<'_>, expr: &Expr) -> Vec<usize> {
     let operands = products(expr).flat_map(|call| [Some(&*call.receiver), call.args.first()]);
     operands
         .flatten()
@@ -195,7 +186,7 @@ fn rebinds(stmt: &Stmt, name: &str) -> bool {
 }
 
 /// Whether statements after one read a variable that was bound before it.
-fn is_read_later(facts: &Facts<'_, '_>, block: &Block, index: usize, name: &str) -> bool {
+fn is_read_later(facts: &Facts<'_>, block: &Block, index: usize, name: &str) -> bool {
     if assigns(&block.stmts[index], name) {
         return false;
     }
@@ -211,20 +202,16 @@ fn is_read_later(facts: &Facts<'_, '_>, block: &Block, index: usize, name: &str)
 }
 
 /// The product of probabilities and values in a statement.
-fn product<'a>(env: &Env<'_, '_, '_>, stmt: &'a Stmt) -> Option<(&'a Expr, &'a Expr)> {
+fn product<'a>(env: &Env<'_>, stmt: &'a Stmt) -> Option<(&'a Expr, &'a Expr)> {
     let is_soft = |expr: &Expr| env.eval(expr).is_some_and(|scores| scores.soft);
-    nodes(stmt).find_map(|node| {
-        let Node::Expr(expr) = node else { return None };
+    exprs(stmt).find_map(|expr| {
         // With its `?`, if it has one.
         let call = match expr {
             Expr::Try(tried) => &*tried.expr,
             _ => expr,
         };
-        match call {
-            Expr::MethodCall(call) if call.method == "matmul" && call.args.len() == 1 => {
-                is_soft(&call.receiver).then_some((expr, call.args.first()?))
-            }
-            _ => None,
-        }
+        let call = get!(call, Expr::MethodCall).filter(|call| call.method == "matmul")?;
+        let [values] = exactly(&call.args)?;
+        is_soft(&call.receiver).then_some((expr, values))
     })
 }

@@ -6,12 +6,12 @@ use syn::{Block, Expr, Stmt};
 
 use super::chain::Scores;
 use crate::facts::{DEPTH, Facts};
-use crate::syntax::{assigned, binds, mentions, strip, words};
+use crate::syntax::{assigned, binds, get, mentions, strip, words};
 
 /// Takes `let q = (q * factor)?;` into the scores whose product is in the statements `first` to
 /// `last`, where nothing else reads that `q`: the statement that goes.
 pub fn of_queries(
-    facts: &Facts<'_, '_>,
+    facts: &Facts<'_>,
     block: &Block,
     (first, last): (usize, usize),
     scores: &mut Scores,
@@ -22,9 +22,7 @@ pub fn of_queries(
     let at = block.stmts[..first].iter().rposition(gives)?;
     let stmt = &block.stmts[at];
     let (_, init) = assigned(stmt)?;
-    let Expr::Binary(product) = strip(init) else {
-        return None;
-    };
+    let product = get!(strip(init), Expr::Binary)?;
     let op = match product.op {
         syn::BinOp::Mul(_) => '*',
         syn::BinOp::Div(_) => '/',

@@ -12,7 +12,7 @@ use crate::source::Source;
 use crate::syntax::{ident, member};
 
 /// The fields: a layer in the place of the weight, and no bias.
-pub fn declaration(holder: &Holder<'_, '_>, layers: &Layers, nn: &str) -> Option<Edits> {
+pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits> {
     let source = holder.unit.source;
     let mut changes = Vec::new();
     let mut public = false;
@@ -70,7 +70,7 @@ fn item_of_list<T: Spanned>(
 }
 
 /// The constructors: the layer is made of what the tensors were.
-pub fn literals(holder: &Holder<'_, '_>, layers: &Layers, nn: &str) -> Option<Edits> {
+pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits> {
     let (unit, source) = (holder.unit, holder.unit.source);
     let literals = Literals::of(unit, &holder.declared.name);
     if holder.is_tuple() {
@@ -108,7 +108,7 @@ pub fn literals(holder: &Holder<'_, '_>, layers: &Layers, nn: &str) -> Option<Ed
                     let range = item_of_list(source, &literal.fields, index);
                     changes.push((range, String::new()));
                     let text = source.slice(&literal.fields[index].expr);
-                    if holder.options.contains(bias) {
+                    if holder.tensors.options.contains(bias) {
                         text.to_owned()
                     } else {
                         format!("Some({text})")
@@ -131,7 +131,7 @@ pub fn literals(holder: &Holder<'_, '_>, layers: &Layers, nn: &str) -> Option<Ed
 
 /// The edits of a tuple, which is built by calls.
 fn tuples(
-    holder: &Holder<'_, '_>,
+    holder: &Holder<'_>,
     literals: &Literals<'_>,
     layers: &Layers,
     nn: &str,

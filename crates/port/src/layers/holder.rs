@@ -6,24 +6,22 @@ use std::ops::Range;
 
 use syn::{Fields as StructFields, Item};
 
-use super::product::Product;
-use crate::functions::{self, Function};
+use super::product::{Product, Tensors};
+use crate::facts::{self, Facts};
 use crate::source::is_inside;
-use crate::syntax::{has_attribute, words};
+use crate::syntax::{get, has_attribute, words};
 use crate::table::is_codebook;
 use crate::types::Declared;
 use crate::unit::Unit;
 use crate::weights::{Origin, origin};
 
 /// A struct with tensors.
-pub struct Holder<'h, 'u> {
-    pub unit: &'h Unit<'u>,
+pub struct Holder<'h> {
+    pub unit: &'h Unit<'h>,
     pub declared: &'h Declared,
     pub fields: &'h StructFields,
-    pub methods: Vec<Function<'h>>,
-    pub tensors: Vec<String>,
-    pub stacks: Vec<String>,
-    pub options: Vec<String>,
+    pub methods: Vec<Facts<'h>>,
+    pub tensors: Tensors,
     /// Whether the trait of `forward` is imported.
     pub has_module: bool,
 }
@@ -100,12 +98,9 @@ pub fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field
     })
 }
 
-impl<'h, 'u> Holder<'h, 'u> {
-    pub fn of(unit: &'h Unit<'u>, declared: &'h Declared) -> Option<Self> {
-        let Item::Struct(item) = &declared.item else {
-            return None;
-        };
-        let fields = &item.fields;
+impl<'h> Holder<'h> {
+    pub fn of(unit: &'h Unit<'_>, declared: &'h Declared) -> Option<Self> {
+        let fields = &get!(&declared.item, Item::Struct)?.fields;
         let of_type = |wanted: &str| {
             let fields = named(fields).filter(|(_, field)| {
                 unit.source.slice(&field.ty).replace(' ', "") == wanted
@@ -113,31 +108,32 @@ impl<'h, 'u> Holder<'h, 'u> {
             });
             fields.map(|(name, _)| name).collect::<Vec<_>>()
         };
-        let mut tensors = of_type("Tensor");
-        if tensors.is_empty() {
+        let mut single = of_type("Tensor");
+        if single.is_empty() {
             return None;
         }
         let mut stacks = Vec::new();
-        tensors.retain(|field| {
+        single.retain(|field| {
             let (origin, rank) = origin(unit, &declared.name, field);
             let made = origin > Origin::Unknown;
             stacks.extend((made && rank == Some(3)).then(|| field.clone()));
             // A bias has one dimension.
             made && rank.is_none_or(|rank| rank <= 2)
         });
-        let all = functions::of(unit.file).into_iter();
-        let own = |function: &Function<'_>| {
+        let own = |Facts { function, .. }: &Facts<'_>| {
             function.module == declared.module && function.of.as_ref() == Some(&declared.name)
         };
-        let any = !tensors.is_empty() || !stacks.is_empty();
+        let any = !single.is_empty() || !stacks.is_empty();
         (any && !is_codebook(&declared.name)).then(|| Self {
             unit,
             declared,
             fields,
-            methods: all.filter(own).collect(),
-            tensors,
-            stacks,
-            options: of_type("Option<Tensor>"),
+            methods: facts::of(unit).filter(own).collect(),
+            tensors: Tensors {
+                single,
+                stacks,
+                options: of_type("Option<Tensor>"),
+            },
             has_module: false,
         })
     }
@@ -181,7 +177,7 @@ impl Plan {
     }
 
     /// The layers by their weights; `None` where a weight is used in two ways.
-    pub fn layers(&self, holder: &Holder<'_, '_>) -> Option<Layers> {
+    pub fn layers(&self, holder: &Holder<'_>) -> Option<Layers> {
         let mut layers = Layers::new();
         for Found { product, .. } in &self.products {
             if let Some(layer) = layers.get(&product.weight) {

@@ -61,7 +61,7 @@ struct Changes {
 }
 
 /// The changes that a plan needs. `None` where they are not certain.
-fn edits(holder: &Holder<'_, '_>, plan: &Plan, nn: &str) -> Option<Changes> {
+fn edits(holder: &Holder<'_>, plan: &Plan, nn: &str) -> Option<Changes> {
     let layers = plan.layers(holder)?;
     let source = holder.unit.source;
     let mut changes = Vec::new();

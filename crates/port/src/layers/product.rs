@@ -8,11 +8,10 @@ use syn::{Expr, Pat, Stmt};
 use crate::facts::Facts;
 use crate::scopes::Origin;
 use crate::syntax::{
-    axes, condition, ident, is_ok, mentions, only, optional, own_member, some_name, strip, tail,
-    untyped, without,
+    axes, choice, condition, exactly, get, ident, is_ok, mentions, only, own_member, some_name,
+    strip, tail, untyped, value, variable, without,
 };
 use crate::types::arguments;
-use crate::unit::Unit;
 
 /// Where an expression is, which does not count when two are compared.
 #[derive(Clone, Debug)]
@@ -95,22 +94,22 @@ pub enum Value {
     Product(Product),
 }
 
-/// The tensors of a struct.
-pub struct Fields {
+/// The fields of a struct with tensors.
+pub struct Tensors {
     /// Of type `Tensor`.
-    pub tensors: Vec<String>,
+    pub single: Vec<String>,
     /// Of type `Tensor` and three dimensions.
     pub stacks: Vec<String>,
     /// Of type `Option<Tensor>`.
     pub options: Vec<String>,
-    /// Whether what is added to a product belongs to it.
-    pub biases: bool,
 }
 
 /// The context in which expressions are read.
-pub struct Env<'e, 'f, 'u> {
-    pub facts: &'e Facts<'f, 'u>,
-    pub fields: &'e Fields,
+pub struct Env<'e> {
+    pub facts: Facts<'e>,
+    pub fields: &'e Tensors,
+    /// Whether what is added to a product belongs to it.
+    biases: bool,
     pub variables: BTreeMap<String, Value>,
     /// The names of an input's dimensions, where they are matched.
     dims: Vec<String>,
@@ -118,12 +117,12 @@ pub struct Env<'e, 'f, 'u> {
     pub is_candle: bool,
 }
 
-/// Whether a function of a module returns candle's `Result`, by its name and where that is from.
-pub fn returns_candle(unit: &Unit<'_>, module: &[String], signature: &syn::Signature) -> bool {
-    let syn::ReturnType::Type(_, ty) = &signature.output else {
+/// Whether a function returns candle's `Result`, by its name and where that is from.
+fn returns_candle(Facts { unit, function }: &Facts<'_>) -> bool {
+    let syn::ReturnType::Type(_, ty) = &function.signature.output else {
         return false;
     };
-    let Some(Origin::Other(origin)) = unit.origin(module, ty) else {
+    let Some(Origin::Other(origin)) = unit.origin(&function.module, ty) else {
         return false;
     };
     let origin: Vec<_> = origin.iter().map(String::as_str).collect();
@@ -147,14 +146,15 @@ pub fn is_result(expr: &Expr) -> bool {
     }
 }
 
-impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
-    pub fn new(facts: &'e Facts<'f, 'u>, fields: &'e Fields) -> Self {
+impl<'e> Env<'e> {
+    pub fn new(facts: Facts<'e>, fields: &'e Tensors, biases: bool) -> Self {
         Self {
             facts,
             fields,
+            biases,
             variables: BTreeMap::new(),
             dims: Vec::new(),
-            is_candle: false,
+            is_candle: returns_candle(&facts),
         }
     }
 
@@ -195,8 +195,18 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
                 self.eval(call.args.first().filter(|_| ok)?)
             }
             Expr::Block(block) => self.block(&block.block),
-            Expr::Match(choice) => self.choice(choice),
-            Expr::If(choice) => self.branches(choice),
+            Expr::Match(choice) => match self.option(&choice.expr) {
+                Some(bias) => self.choice(&bias, expr),
+                None => self.arms(choice),
+            },
+            Expr::If(branches) => match condition(branches) {
+                Some(bound) => self.choice(&self.option(&bound.expr)?, expr),
+                None => {
+                    let first = self.block(&branches.then_branch);
+                    let other = &branches.else_branch.as_ref()?.1;
+                    same([first, self.eval(other)].into_iter())
+                }
+            },
             _ => None,
         }
     }
@@ -209,7 +219,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         if self.fields.stacks.contains(&field) {
             return Some(Value::Stack(field));
         }
-        let known = self.fields.tensors.contains(&field);
+        let known = self.fields.single.contains(&field);
         known.then(|| weight(field, None))
     }
 
@@ -275,9 +285,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     }
 
     fn product(&self, receiver: &Expr, operand: &Expr) -> Option<Value> {
-        let Some(Value::Weight(weight)) = self.eval(operand) else {
-            return None;
-        };
+        let weight = get!(self.eval(operand)?, Value::Weight)?;
         let (input, flat) = self.input(receiver)?;
         let source = self.facts.unit.source;
         Some(Value::Product(Product {
@@ -311,7 +319,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
             Value::Weight(weight) if !weight.turned => weight.field,
             _ => return None,
         };
-        let certain = self.fields.biases && product.bias.is_none() && field != product.weight;
+        let certain = self.biases && product.bias.is_none() && field != product.weight;
         let bias = Some(field);
         certain.then_some(Value::Product(Product { bias, ..product }))
     }
@@ -319,12 +327,8 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     /// `x.reshape((a * b, c))` in an arm of `match x.dims()` whose pattern is `[a, b, c]`.
     fn flattened(&self, call: &syn::ExprMethodCall) -> Option<Value> {
         let (last, first) = self.dims.split_last()?;
-        let [Expr::Tuple(shape)] = call.args.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
-        let [rows, columns] = shape.elems.iter().collect::<Vec<_>>()[..] else {
-            return None;
-        };
+        let [shape] = exactly(&call.args)?;
+        let [rows, columns] = exactly(&get!(shape, Expr::Tuple)?.elems)?;
         let source = self.facts.unit.source;
         let product = first.join("*");
         let certain = call.method == "reshape"
@@ -337,9 +341,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
     /// `product.reshape((a, b, ()))` there.
     fn restored(&self, product: Product, shape: &Expr) -> Option<Value> {
         let (_, first) = self.dims.split_last()?;
-        let Expr::Tuple(shape) = shape else {
-            return None;
-        };
+        let shape = get!(shape, Expr::Tuple)?;
         let source = self.facts.unit.source;
         let texts: Vec<_> = shape.elems.iter().map(|elem| source.slice(elem)).collect();
         let (_, leading) = texts.split_last()?;
@@ -349,15 +351,11 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
 
     /// The last expression of a block of definitions.
     fn block(&self, block: &syn::Block) -> Option<Value> {
-        let (Stmt::Expr(last, None), before) = block.stmts.split_last()? else {
-            return None;
-        };
+        let (last, before) = value(block)?;
         let mut env = self.copy();
         for stmt in before {
-            let Stmt::Local(local) = stmt else {
-                return None;
-            };
-            env.variables.extend(env.bound(local)?);
+            let bound = env.bound(get!(stmt, Stmt::Local)?)?;
+            env.variables.extend(bound);
         }
         env.eval(last)
     }
@@ -403,12 +401,7 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         }
     }
 
-    fn choice(&self, choice: &syn::ExprMatch) -> Option<Value> {
-        if let Some(bias) = self.option(&choice.expr) {
-            let (name, some, none) = optional(choice)?;
-            let none = self.beside(&some.body).eval(&none.body);
-            return self.optional(&bias, name, none, &some.body);
-        }
+    fn arms(&self, choice: &syn::ExprMatch) -> Option<Value> {
         same(choice.arms.iter().map(|arm| {
             let dims = names(&arm.pat);
             let dims = dims.unwrap_or_default();
@@ -420,17 +413,11 @@ impl<'e, 'f, 'u> Env<'e, 'f, 'u> {
         }))
     }
 
-    fn branches(&self, choice: &syn::ExprIf) -> Option<Value> {
-        let other = &choice.else_branch.as_ref()?.1;
-        if let Some(bound) = condition(choice) {
-            let bias = self.option(&bound.expr)?;
-            let name = some_name(&bound.pat)?;
-            let some = only(&choice.then_branch)?;
-            let other = self.beside(some).eval(other);
-            return self.optional(&bias, name, other, some);
-        }
-        let first = self.block(&choice.then_branch);
-        same([first, self.eval(other)].into_iter())
+    fn choice(&self, bias: &str, expr: &Expr) -> Option<Value> {
+        let choice = choice(expr)?;
+        let some = choice.some.only()?;
+        let none = self.beside(some).eval(choice.none);
+        self.optional(bias, choice.name, none, some)
     }
 
     /// `match bias { None => product, Some(bias) => product + bias }`
@@ -523,11 +510,7 @@ fn names(pat: &Pat) -> Option<Vec<String>> {
 
 /// The names of patterns that are nothing else.
 fn idents<'p>(pats: impl IntoIterator<Item = &'p Pat>) -> Option<Vec<String>> {
-    let name = |pat: &Pat| match pat {
-        Pat::Ident(pat) => Some(pat.ident.to_string()),
-        _ => None,
-    };
-    pats.into_iter().map(name).collect()
+    pats.into_iter().map(variable).collect()
 }
 
 /// The value that all have.

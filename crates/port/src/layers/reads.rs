@@ -7,7 +7,7 @@ use syn::visit::{self, Visit};
 use syn::{Expr, ExprField};
 
 use super::holder::{Edits, Holder, Layers, Plan};
-use crate::functions::{self, Function};
+use crate::functions::Function;
 use crate::source::is_inside;
 use crate::syntax::{is, member, own_member, words};
 use crate::types::is_impl_of;
@@ -15,7 +15,7 @@ use crate::unit::Unit;
 use crate::walk::{Node, nodes};
 
 /// Makes other reads of the tensors read from the layer. `None` where that is not certain.
-pub fn others(holder: &Holder<'_, '_>, plan: &Plan, layers: &Layers) -> Option<Edits> {
+pub fn others(holder: &Holder<'_>, plan: &Plan, layers: &Layers) -> Option<Edits> {
     let mut reads = Reads {
         holder,
         plan,
@@ -43,7 +43,7 @@ fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
         Node::Expr(Expr::Path(path)) => Some(path.path.segments.last()?.ident.to_string()),
         _ => None,
     };
-    let functions = functions::of(unit.file);
+    let functions = &unit.functions;
     let computes = |function: &&Function<'_>| {
         let block = unit.source.range(function.block);
         let mut products = plan.products.iter();
@@ -80,8 +80,8 @@ fn is_cpu(condition: &str) -> bool {
     condition.to_lowercase().contains("cpu") && !condition.contains(['!', '&', '|'])
 }
 
-struct Reads<'r, 'h, 'u> {
-    holder: &'r Holder<'h, 'u>,
+struct Reads<'r> {
+    holder: &'r Holder<'r>,
     plan: &'r Plan,
     layers: &'r Layers,
     /// In an `impl` of the struct.
@@ -98,7 +98,7 @@ struct Reads<'r, 'h, 'u> {
     certain: bool,
 }
 
-impl Reads<'_, '_, '_> {
+impl Reads<'_> {
     /// `self.inner.weight()` for a weight, `self.inner.bias()` for an optional bias.
     fn accessor(&self, field: &str) -> Option<String> {
         if let Some(layer) = self.layers.get(field) {
@@ -107,7 +107,7 @@ impl Reads<'_, '_, '_> {
         }
         let mut layers = self.layers.values();
         let layer = layers.find(|layer| layer.bias.as_deref() == Some(field))?;
-        let mut options = self.holder.options.iter();
+        let mut options = self.holder.tensors.options.iter();
         let is_option = options.any(|option| option == field);
         is_option.then(|| format!("self.{}.bias()", layer.name))
     }
@@ -134,9 +134,7 @@ impl Reads<'_, '_, '_> {
         }
         true
     }
-}
 
-impl Reads<'_, '_, '_> {
     fn branch(&mut self, on_gpu: bool, visit: impl FnOnce(&mut Self)) {
         let outer = self.on_gpu;
         self.on_gpu |= on_gpu;
@@ -145,7 +143,7 @@ impl Reads<'_, '_, '_> {
     }
 
     fn is_option(&self, expr: &Expr) -> bool {
-        own_member(expr).is_some_and(|field| self.holder.options.contains(&field))
+        own_member(expr).is_some_and(|field| self.holder.tensors.options.contains(&field))
     }
 
     /// The matched value may be an option of a reference or a reference to an option.
@@ -160,7 +158,7 @@ impl Reads<'_, '_, '_> {
     }
 }
 
-impl<'a> Visit<'a> for Reads<'_, '_, '_> {
+impl<'a> Visit<'a> for Reads<'_> {
     fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
         self.is_const = item.sig.constness.is_some();
         self.is_called = self.called.contains(&item.sig.ident.to_string());

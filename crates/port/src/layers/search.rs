@@ -7,31 +7,23 @@ use syn::visit::{self, Visit};
 use syn::{Block, Expr, Item, Stmt};
 
 use super::holder::{Found, Holder, Plan};
-use super::product::{Env, Fields, Product, Value, is_result, returns_candle};
-use crate::facts::Facts;
+use super::product::{Env, Product, Value, is_result};
 use crate::source::{Source, is_inside};
 use crate::syntax::{changed, words};
 
 /// The products of all methods of a struct, with what is added to them or without.
-pub fn plan(holder: &Holder<'_, '_>, biases: bool) -> Option<Plan> {
-    let fields = Fields {
-        tensors: holder.tensors.clone(),
-        stacks: holder.stacks.clone(),
-        options: holder.options.clone(),
-        // Without one of its fields, a tuple's others have other numbers.
-        biases: biases && !holder.is_tuple(),
-    };
+pub fn plan(holder: &Holder<'_>, biases: bool) -> Option<Plan> {
+    // Without one of its fields, a tuple's others have other numbers.
+    let biases = biases && !holder.is_tuple();
     let mut plan = Plan::default();
-    for method in &holder.methods {
-        let facts = Facts::of(holder.unit, method);
+    for facts in &holder.methods {
         let mut search = Search {
-            env: Env::new(&facts, &fields),
+            env: Env::new(*facts, &holder.tensors, biases),
             plan: Plan::default(),
             stmt: 0..0,
             within: None,
         };
-        search.env.is_candle = returns_candle(holder.unit, &method.module, method.signature);
-        search.block(method.block);
+        search.block(facts.function.block);
         plan.gone.extend(search.plan.gone);
         plan.variables.extend(search.plan.variables);
         let products = search.plan.products.into_iter();
@@ -57,8 +49,8 @@ fn begins_with(source: &Source<'_>, expr: &Expr, place: &Range<usize>) -> bool {
 }
 
 /// The search for products in a function.
-struct Search<'e, 'f, 'u> {
-    env: Env<'e, 'f, 'u>,
+struct Search<'e> {
+    env: Env<'e>,
     plan: Plan,
     /// The statement that is searched.
     stmt: Range<usize>,
@@ -66,7 +58,7 @@ struct Search<'e, 'f, 'u> {
     within: Option<Range<usize>>,
 }
 
-impl Search<'_, '_, '_> {
+impl Search<'_> {
     fn range(&self, node: &impl Spanned) -> Range<usize> {
         self.env.facts.unit.source.range(node)
     }
@@ -242,7 +234,7 @@ fn is_weight(value: &Value) -> bool {
     matches!(value, Value::Weight(_) | Value::One(..))
 }
 
-impl<'a> Visit<'a> for Search<'_, '_, '_> {
+impl<'a> Visit<'a> for Search<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         let borrowed = matches!(expr, Expr::Reference(_) | Expr::Paren(_));
         if borrowed || !self.found(expr) {

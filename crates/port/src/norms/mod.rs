@@ -6,36 +6,35 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use syn::visit::{self, Visit};
 use syn::{Block, Expr, Pat, Stmt};
 
 use crate::attention::fused::joined;
 use crate::draft::Draft;
-use crate::facts::Facts;
-use crate::functions::{self, Function, blocks};
+use crate::facts::{self, Facts};
+use crate::functions::blocks;
 use crate::layers::product::is_result;
 use crate::names::House;
 use crate::source::Source;
-use crate::syntax::{assigned, assigns, changed, condition, mentions, untyped, words};
+use crate::syntax::{assigned, assigns, changed, condition, exactly, mentions, untyped, words};
 use crate::table::Home;
 use crate::unit::Unit;
+use crate::walk::descend_straight;
 use rows::{Env, Known, MAX_PARTS, Norm, Value, Vectors};
 
 /// Rewrites the norms that are certain.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
     let by_hand = ["sqr()", "_keepdim(", "broadcast_mul("];
     let vectors = RefCell::default();
-    for function in functions::of(unit.file) {
-        let text = unit.source.slice(function.block);
+    for facts in facts::of(unit) {
+        let text = unit.source.slice(facts.function.block);
         if !by_hand.iter().all(|part| text.contains(part)) {
             continue;
         }
-        let facts = Facts::of(unit, &function);
-        for block in blocks(function.block) {
+        for block in blocks(facts.function.block) {
             // Where a sum has no function, what it is added in stays.
             for sums in [true, false] {
-                let norms = Search::of((&facts, &vectors), &function, block, sums);
-                if norms.write(draft, &function, house.name(Home::Ops)) {
+                let norms = Search::of(facts, &vectors, block, sums);
+                if norms.write(draft, house.name(Home::Ops)) {
                     break;
                 }
             }
@@ -52,38 +51,28 @@ struct Found<'a> {
 }
 
 /// The norms of a block.
-struct Search<'a, 'e, 'u> {
-    facts: &'e Facts<'a, 'u>,
+struct Search<'a> {
+    facts: Facts<'a>,
     block: &'a Block,
-    env: Env<'e, 'a, 'u>,
+    env: Env<'a>,
     /// The values of statements that bind one.
     values: BTreeMap<usize, Value>,
     found: Vec<Found<'a>>,
-    /// The statement that is searched.
-    stmt: usize,
 }
 
-impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
-    fn of(
-        (facts, vectors): (&'e Facts<'a, 'u>, &'e RefCell<Vectors>),
-        function: &'e Function<'a>,
-        block: &'a Block,
-        sums: bool,
-    ) -> Self {
+impl<'a> Search<'a> {
+    fn of(facts: Facts<'a>, vectors: &'a RefCell<Vectors>, block: &'a Block, sums: bool) -> Self {
         let mut search = Self {
             facts,
             block,
             env: Env {
                 facts,
-                of: function.of.as_deref(),
-                module: &function.module,
                 variables: BTreeMap::new(),
                 sums,
                 vectors,
             },
             values: BTreeMap::new(),
             found: Vec::new(),
-            stmt: 0,
         };
         let mut at = 0;
         while at < block.stmts.len() {
@@ -101,8 +90,25 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
             self.env.variables.insert(name, Known { value, made_by });
             return 2;
         }
-        self.stmt = at;
-        self.visit_stmt(stmt);
+        // Blocks are searched on their own.
+        descend_straight(stmt, &mut |expr| {
+            let inner = matches!(expr, Expr::Path(_) | Expr::Paren(_) | Expr::Reference(_));
+            match self.env.eval(expr).filter(|_| !inner) {
+                Some(Known {
+                    value: Value::Tensor(norm),
+                    made_by,
+                }) if norm.is_complete() => {
+                    self.found.push(Found {
+                        stmt: at,
+                        expr,
+                        norm,
+                        made_by,
+                    });
+                    false
+                }
+                _ => true,
+            }
+        });
         let bound = assigned(stmt).filter(|_| is_constant(stmt));
         let bound = bound.and_then(|(name, expr)| Some((name, self.env.eval(expr)?)));
         let bound = bound.filter(|(_, known)| known.made_by.len() < MAX_PARTS);
@@ -125,16 +131,14 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
         };
         let (name, init) = assigned(first)?;
         let bound = condition(choice)?;
-        let [add] = choice.then_branch.stmts.as_slice() else {
-            return None;
-        };
+        let [add] = exactly(&choice.then_branch.stmts)?;
         let (_, sum) = assigned(add).filter(|(sum, _)| *sum == name)?;
         let value = self.env.sum(&bound.expr, &bound.pat, (&name, sum), init)?;
         choice.else_branch.is_none().then_some((name, value))
     }
 
     /// Writes the norms that are certain, the last first; whether there is one.
-    fn write(&self, draft: &mut Draft, function: &Function<'_>, ops: &str) -> bool {
+    fn write(&self, draft: &mut Draft, ops: &str) -> bool {
         let source = self.facts.unit.source;
         let mut written = false;
         for found in self.found.iter().rev() {
@@ -159,7 +163,7 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
             for (range, _) in joined(source, removed, at) {
                 draft.edits.rewrite(source.lines_of(range), "");
             }
-            draft.need(&function.module, ops, Home::Ops);
+            draft.need(&self.facts.function.module, ops, Home::Ops);
             written = true;
         }
         written
@@ -236,31 +240,6 @@ impl<'a, 'e, 'u> Search<'a, 'e, 'u> {
         }
         false
     }
-}
-
-impl<'a> Visit<'a> for Search<'a, '_, '_> {
-    fn visit_expr(&mut self, expr: &'a Expr) {
-        let inner = matches!(expr, Expr::Path(_) | Expr::Paren(_) | Expr::Reference(_));
-        let known = self.env.eval(expr).filter(|_| !inner);
-        match known {
-            Some(Known {
-                value: Value::Tensor(norm),
-                made_by,
-            }) if norm.is_complete() => self.found.push(Found {
-                stmt: self.stmt,
-                expr,
-                norm,
-                made_by,
-            }),
-            _ => visit::visit_expr(self, expr),
-        }
-    }
-
-    /// Blocks are searched on their own.
-    fn visit_block(&mut self, _: &'a Block) {}
-    fn visit_expr_closure(&mut self, _: &'a syn::ExprClosure) {}
-    fn visit_arm(&mut self, _: &'a syn::Arm) {}
-    fn visit_item(&mut self, _: &'a syn::Item) {}
 }
 
 /// Whether a statement binds a variable that stays as it is.

@@ -8,7 +8,9 @@ use syn::{Expr, ExprMethodCall, Pat};
 
 use crate::facts::{DEPTH, Facts};
 use crate::layers::product::Place;
-use crate::syntax::{ident, is, mentions, method, only, optional, own_field, some_name, strip};
+use crate::syntax::{
+    exactly, get, ident, is, mentions, method, only, optional, own_field, some_name, strip,
+};
 use crate::unit::Unit;
 use crate::weights::origin;
 
@@ -135,18 +137,15 @@ struct Trail {
 pub type Vectors = BTreeMap<(String, String), bool>;
 
 /// The context in which expressions are read.
-pub struct Env<'e, 'f, 'u> {
-    pub facts: &'e Facts<'f, 'u>,
-    /// The type whose function it is, and its module.
-    pub of: Option<&'e str>,
-    pub module: &'e [String],
+pub struct Env<'u> {
+    pub facts: Facts<'u>,
     pub variables: BTreeMap<String, Known>,
     /// Whether rows may be a sum.
     pub sums: bool,
-    pub vectors: &'e RefCell<Vectors>,
+    pub vectors: &'u RefCell<Vectors>,
 }
 
-impl Env<'_, '_, '_> {
+impl Env<'_> {
     fn unit(&self) -> &Unit<'_> {
         self.facts.unit
     }
@@ -173,9 +172,7 @@ impl Env<'_, '_, '_> {
         (name, sum): (&str, &Expr),
         copy: &Expr,
     ) -> Option<Value> {
-        let (Expr::MethodCall(sum), Expr::MethodCall(copy)) = (strip(sum), copy) else {
-            return None;
-        };
+        let (sum, copy) = (method(sum)?, get!(copy, Expr::MethodCall)?);
         let is_sum = sum.method == "add" && is(&sum.receiver, name);
         let is_copy = copy.method == "clone" && copy.args.is_empty();
         let rows = ident(&copy.receiver).filter(|_| is_sum && is_copy && self.sums)?;
@@ -237,10 +234,7 @@ impl Env<'_, '_, '_> {
     }
 
     fn tensor(&self, expr: &Expr, trail: &mut Trail) -> Option<Norm> {
-        match self.value(expr, trail)? {
-            Value::Tensor(norm) => Some(norm),
-            _ => None,
-        }
+        get!(self.value(expr, trail)?, Value::Tensor)
     }
 
     fn method(&self, call: &ExprMethodCall, trail: &mut Trail) -> Option<Value> {
@@ -310,9 +304,7 @@ impl Env<'_, '_, '_> {
         let (left, right) = (self.value(&binary.left, trail)?, &*binary.right);
         match (left, binary.op) {
             (Value::Tensor(norm), syn::BinOp::Div(_)) => {
-                let Value::Size(of) = self.value(right, trail)? else {
-                    return None;
-                };
+                let of = get!(self.value(right, trail)?, Value::Size)?;
                 let step = match norm.step {
                     Step::Sum => Step::Mean,
                     Step::SquareSum => Step::Variance,
@@ -332,12 +324,8 @@ impl Env<'_, '_, '_> {
 
     /// `match dtype { DType::F16 | DType::BF16 => DType::F32, d => d }`
     fn wide_dtype(&self, choice: &syn::ExprMatch, trail: &mut Trail) -> Option<Value> {
-        let Value::Dtype(_) = self.value(&choice.expr, trail)? else {
-            return None;
-        };
-        let [half, other] = choice.arms.as_slice() else {
-            return None;
-        };
+        get!(self.value(&choice.expr, trail)?, Value::Dtype)?;
+        let [half, other] = exactly(&choice.arms)?;
         let same = match &other.pat {
             Pat::Ident(pat) => ident(&other.body).is_some_and(|name| pat.ident == name),
             _ => self.text(&other.body) == self.text(&choice.expr),
@@ -351,9 +339,7 @@ impl Env<'_, '_, '_> {
             return None;
         };
         let then = only(&choice.then_branch)?;
-        let Expr::Block(other) = &*choice.else_branch.as_ref()?.1 else {
-            return None;
-        };
+        let other = get!(&*choice.else_branch.as_ref()?.1, Expr::Block)?;
         let other = only(&other.block)?;
         let (then, other) = (self.tensor(then, trail)?, self.tensor(other, trail)?);
         let wide = then.wide;
@@ -378,7 +364,7 @@ impl Env<'_, '_, '_> {
                     || number(&binary.left) && self.is_vector(&binary.right)
             }
             Expr::Field(_) => {
-                let named = own_field(expr).zip(self.of);
+                let named = own_field(expr).zip(self.facts.function.of.as_ref());
                 named.is_some_and(|(field, of)| self.is_vector_field(of, field))
             }
             _ => false,
@@ -390,7 +376,7 @@ impl Env<'_, '_, '_> {
         let known = vectors.entry((of.to_owned(), field));
         let (_, field) = known.key().clone();
         *known.or_insert_with(|| {
-            let ty = self.unit().field(self.module, of, &field);
+            let ty = self.unit().field(&self.facts.function.module, of, &field);
             ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
                 && origin(self.unit(), of, &field).1 == Some(1)
         })

@@ -1,0 +1,175 @@
+//! Where a function gives a name to values.
+
+use std::ops::Range;
+
+use syn::visit::{self, Visit};
+use syn::{Expr, Pat};
+
+use super::source::Source;
+use super::syntax::{binds, is};
+
+/// Where a function gives a name to a value.
+pub struct Binding<'f> {
+    /// From here on.
+    pub at: usize,
+    /// In these bytes.
+    pub scope: Range<usize>,
+    /// The text that replaces it, if it is one.
+    pub value: Option<&'f Expr>,
+    pub is_assigned: bool,
+}
+
+/// All of a name, and the calls of `dims4` on it.
+pub struct Bindings<'f, 'n> {
+    name: &'n str,
+    source: &'f Source<'f>,
+    scopes: Vec<Range<usize>>,
+    pub found: Vec<Binding<'f>>,
+    /// Where they are, and the innermost bytes that run with them.
+    four: Vec<(usize, Range<usize>)>,
+}
+
+impl<'f, 'n> Bindings<'f, 'n> {
+    pub fn of(name: &'n str, source: &'f Source<'_>, block: &'f syn::Block) -> Self {
+        let mut bindings = Self {
+            name,
+            source,
+            scopes: Vec::new(),
+            found: Vec::new(),
+            four: Vec::new(),
+        };
+        bindings.visit_block(block);
+        bindings
+    }
+
+    /// The last one before a byte that is in scope at another; `None` for a parameter.
+    pub fn last(&self, at: usize, before: usize) -> Option<&Binding<'f>> {
+        let counts =
+            |one: &&Binding<'_>| one.at <= before && (one.is_assigned || one.scope.contains(&at));
+        self.found.iter().filter(counts).max_by_key(|one| one.at)
+    }
+
+    /// Whether a value of four dimensions is asked for in whatever runs to a byte.
+    pub fn has_four(&self, value: Option<&Binding<'_>>, at: usize) -> bool {
+        let place = |one: Option<&Binding<'_>>| one.map(|one| one.at);
+        let mut four = self.four.iter();
+        four.any(|(asked, scope)| {
+            scope.contains(&at) && place(self.last(*asked, *asked)) == place(value)
+        })
+    }
+
+    fn bind(&mut self, pat: &Pat, at: usize, value: Option<&'f Expr>) {
+        if binds(pat, self.name) {
+            let scope = self.scope();
+            self.found.push(Binding {
+                at,
+                scope,
+                value,
+                is_assigned: false,
+            });
+        }
+    }
+
+    fn scope(&self) -> Range<usize> {
+        self.scopes.last().cloned().unwrap_or_default()
+    }
+
+    /// In a scope where patterns bind names from a byte on.
+    fn within<'p>(
+        &mut self,
+        scope: Range<usize>,
+        (pats, at): (impl IntoIterator<Item = &'p Pat>, usize),
+        visit: impl FnOnce(&mut Self),
+    ) {
+        self.scopes.push(scope);
+        for pat in pats {
+            self.bind(pat, at, None);
+        }
+        visit(self);
+        self.scopes.pop();
+    }
+}
+
+impl<'f> Visit<'f> for Bindings<'f, '_> {
+    fn visit_block(&mut self, block: &'f syn::Block) {
+        // Its braces: of a block itself all tokens are read.
+        let scope = self.source.range(&block.brace_token.span);
+        self.within(scope, ([], 0), |inner| visit::visit_block(inner, block));
+    }
+
+    fn visit_arm(&mut self, arm: &'f syn::Arm) {
+        let scope = self.source.range(arm);
+        let at = self.source.range(&arm.pat).end;
+        self.within(scope, ([&arm.pat], at), |inner| {
+            visit::visit_arm(inner, arm)
+        });
+    }
+
+    fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
+        let scope = self.source.range(closure);
+        let at = self.source.start(&*closure.body);
+        self.within(scope, (&closure.inputs, at), |inner| {
+            visit::visit_expr_closure(inner, closure);
+        });
+    }
+
+    fn visit_expr_for_loop(&mut self, each: &'f syn::ExprForLoop) {
+        let scope = self.source.range(each);
+        let at = self.source.start(&each.body);
+        self.within(scope, ([&*each.pat], at), |inner| {
+            visit::visit_expr_for_loop(inner, each);
+        });
+    }
+
+    fn visit_expr_while(&mut self, each: &'f syn::ExprWhile) {
+        let scope = self.source.range(each);
+        self.within(scope, ([], 0), |inner| visit::visit_expr_while(inner, each));
+    }
+
+    fn visit_expr_if(&mut self, choice: &'f syn::ExprIf) {
+        let condition = self.source.start(&*choice.cond);
+        let scope = condition..self.source.range(&choice.then_branch).end;
+        self.within(scope, ([], 0), |inner| {
+            inner.visit_expr(&choice.cond);
+            inner.visit_block(&choice.then_branch);
+        });
+        if let Some((_, other)) = &choice.else_branch {
+            self.visit_expr(other);
+        }
+    }
+
+    fn visit_expr_let(&mut self, bound: &'f syn::ExprLet) {
+        visit::visit_expr_let(self, bound);
+        let at = self.source.range(bound).end;
+        self.bind(&bound.pat, at, None);
+    }
+
+    fn visit_local(&mut self, local: &'f syn::Local) {
+        visit::visit_local(self, local);
+        let at = self.source.range(local).end;
+        let value = local.init.as_ref().map(|init| &*init.expr);
+        self.bind(&local.pat, at, value);
+    }
+
+    fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
+        visit::visit_expr_assign(self, assign);
+        if is(&assign.left, self.name) {
+            let (at, scope) = (self.source.range(assign).end, self.scope());
+            self.found.push(Binding {
+                at,
+                scope,
+                value: Some(&assign.right),
+                is_assigned: true,
+            });
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'f syn::ExprMethodCall) {
+        if is(&call.receiver, self.name) && call.method == "dims4" {
+            let at = self.source.start(call);
+            let scope = self.scope();
+            self.four.push((at, scope));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+}
