@@ -4,7 +4,6 @@ mod collect;
 mod entry;
 mod errors;
 mod floats;
-mod groups;
 mod placing;
 mod rewrite;
 mod save;
@@ -13,9 +12,8 @@ mod weight;
 mod writer;
 
 pub use entry::{Module, entry};
-pub use groups::GroupsWriter;
 pub use rewrite::{Contents, Output, rewrite};
 pub use save::{Beside, Saved, save};
 pub use targets::own_name;
-pub use weight::{planned, write_qparams};
+pub use weight::Written;
 pub use writer::{Planned, Writer};

@@ -35,7 +35,6 @@ pub struct SavedView {
     pub path: String,
     pub part: Part,
     pub weight: Quantized,
-    pub format: Format,
 }
 
 pub enum Place {
@@ -252,8 +251,8 @@ impl Placed {
         }
         let views = self.views.entry(of.clone()).or_default();
         if let Some(known) = views.iter().find(|view| view.part == part) {
-            let format = held.weight.format();
-            let same = equals(&known.weight, &held.weight) && known.format == format;
+            let same = equals(&known.weight, &held.weight)
+                && known.weight.format() == held.weight.format();
             let same = same.then_some(());
             return same.ok_or_else(|| contested(&of).at(&held.path));
         }
@@ -263,7 +262,6 @@ impl Placed {
             name,
             path: held.path,
             part,
-            format: held.weight.format(),
             weight: held.weight,
         });
         Ok(())

@@ -12,7 +12,7 @@ use super::errors::contested;
 use super::floats::Floats;
 use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
-use super::weight::weight;
+use super::weight::Written;
 use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, Precisions, View, belongs, owners};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Walk};
@@ -139,7 +139,7 @@ impl fmt::Display for Saved {
 impl SavedView {
     fn output(&self) -> Output<'_> {
         let (shape, pieces) = (self.weight.shape(), std::slice::from_ref(&self.weight));
-        weight(&self.name, &shape, self.format, pieces)
+        Written::pieces(&self.name, &shape, self.weight.format(), pieces)
     }
 }
 
@@ -193,7 +193,7 @@ impl<'a> Save<'a> {
     }
 
     /// The output for a tensor of the source.
-    fn outputs(&self, name: &str, entry: &Entry) -> Vec<Output<'_>> {
+    fn outputs<'s>(&'s self, name: &'s str, entry: &Entry) -> Vec<Output<'s>> {
         let replaced = self.replaced(name, entry);
         let mut outputs = replaced.unwrap_or_else(|| vec![Output::Copied]);
         let views = self.placed.views.get(name).into_iter().flatten();
@@ -202,9 +202,10 @@ impl<'a> Save<'a> {
     }
 
     /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
-    fn replaced(&self, name: &str, entry: &Entry) -> Option<Vec<Output<'_>>> {
+    fn replaced<'s>(&'s self, name: &'s str, entry: &Entry) -> Option<Vec<Output<'s>>> {
         if let Some(own) = self.placed.weights.get(name) {
-            return Some(vec![weight(name, &entry.shape, own.format, &own.pieces)]);
+            let pieces = Written::pieces(name, &entry.shape, own.format, &own.pieces);
+            return Some(vec![pieces]);
         }
         if let Some(floats) = self.floats.outputs(name) {
             return Some(floats);
@@ -240,7 +241,7 @@ impl<'a> Save<'a> {
         let own = self.placed.weights.iter();
         formats.extend(own.map(|(name, own)| (name.clone(), own.format)));
         let views = self.placed.views.values().flatten();
-        formats.extend(views.map(|view| (view.name.clone(), view.format)));
+        formats.extend(views.map(|view| (view.name.clone(), view.weight.format())));
         formats
     }
 
