@@ -37,7 +37,7 @@ pub fn quantize(
 
 fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
     let mut weights = BTreeMap::new();
-    let (mut linears, mut tables, mut ignore) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut modules, mut ignore) = (Vec::new(), Vec::new());
     for layer in plan.layers() {
         let name = || layer.name.clone();
         let Ok(qconfig) = &layer.qconfig else {
@@ -49,19 +49,17 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         for tensor in &layer.tensors {
             let format = format(&layer.kind, qconfig, source, tensor);
             let format = format.map_err(|e| e.at(tensor))?;
-            let module = || Module {
-                name: name(),
-                format,
-            };
+            let is_linear = layer.is_linear();
             // Other libraries have no module for a tensor of several layers.
-            let is_module = !layer.is_tensor();
-            if is_module && layer.is_linear() {
-                linears.push(module());
-            } else if is_module && layer.kind == LayerKind::Embedding {
-                tables.push(module());
-            }
-            if is_module && !format.has_integers() && layer.is_linear() {
-                ignore.push(name());
+            if !layer.is_tensor() && (is_linear || layer.kind == LayerKind::Embedding) {
+                modules.push(Module {
+                    name: name(),
+                    is_linear,
+                    format,
+                });
+                if is_linear && !format.has_integers() {
+                    ignore.push(name());
+                }
             }
             weights.insert(&**tensor, (qconfig, format));
         }
@@ -82,7 +80,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         formats: formats.collect(),
         views: BTreeMap::new(),
         attention: source.attention.clone(),
-        config: entry(&linears, &tables, &ignore, source),
+        config: entry(&modules, &ignore, source),
     })
 }
 
