@@ -11,6 +11,7 @@ mod targets;
 mod weight;
 mod writer;
 
+pub use collect::join;
 pub use entry::{Module, entry};
 pub use rewrite::{Contents, Output, rewrite};
 pub use save::{Beside, Saved, save};
