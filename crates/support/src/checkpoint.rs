@@ -17,9 +17,6 @@ use crate::json;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Whether a file may hold this tensor although the model has no use for it.
-pub type IsExtra = fn(&str) -> bool;
-
 /// Checks that there is a folder, which should have these `files`.
 pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
     let got = if dir.exists() {
@@ -33,6 +30,31 @@ pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
         dir.display(),
     );
     Ok(())
+}
+
+/// Loads a model from quantized weights, which `dynquant quantize` or `checkpoint::save` wrote at
+/// `path`, else from `floats`. It asks whether any tensor's name begins so.
+///
+/// Returns the bytes of its tensors, floats as f32, and whether the weights were quantized. It is an
+/// error if there are other floats than those of the model, which is `what`.
+pub fn load<M>(
+    path: &Path,
+    floats: impl FnOnce() -> Result<Checkpoint>,
+    what: &str,
+    load: impl FnOnce(VarBuilder<'_>, &dyn Fn(&str) -> bool) -> CandleResult<M>,
+) -> Result<(M, usize, bool)> {
+    if let Ok(own) = candle_dynquant::Checkpoint::open(path)
+        && own.is_quantized()
+    {
+        let has = |prefix: &str| own.tensors().any(|tensor| tensor.name.starts_with(prefix));
+        let model = load(own.var_builder(DType::F32, &Device::Cpu), &has)?;
+        let bytes: u64 = own.tensors().map(|tensor| tensor.bytes).sum();
+        return Ok((model, bytes as usize, true));
+    }
+    let own = floats()?;
+    let has = |prefix: &str| own.tensors.keys().any(|name| name.starts_with(prefix));
+    let model = load(own.var_builder(), &has)?;
+    Ok((model, own.finish(what)?, false))
 }
 
 /// Tensors by name, all f32; it remembers which of them were asked for.
@@ -56,7 +78,8 @@ impl Checkpoint {
     }
 
     /// Reads `model.safetensors` of the folder or, if there is none, the shards of its index.
-    pub fn read_folder(dir: &Path, is_extra: IsExtra) -> Result<Self> {
+    /// A file may hold tensors for which `is_extra` says that the model has no use for them.
+    pub fn read_folder(dir: &Path, is_extra: fn(&str) -> bool) -> Result<Self> {
         let (single, index) = (dir.join(SINGLE), dir.join(INDEX));
         let mut tensors = HashMap::new();
         let path = if single.exists() {
@@ -84,11 +107,6 @@ impl Checkpoint {
     /// The tensors as an ordinary VarBuilder.
     pub fn var_builder(&self) -> VarBuilder<'_> {
         VarBuilder::from_backend(Box::new(Backend(self)), DType::F32, Device::Cpu)
-    }
-
-    /// Whether any name starts so.
-    pub fn has_prefix(&self, prefix: &str) -> bool {
-        self.tensors.keys().any(|key| key.starts_with(prefix))
     }
 
     /// Bytes of the tensors that were asked for; an error if some were not, which says what

@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use candle_dynquant_io::input;
 
-use super::config::{Config, read_object};
+use super::config::Config;
+use crate::json::Keys;
 
 /// The most bytes of a text.
 const MAX_BYTES: u64 = 64 << 20;
@@ -23,7 +24,7 @@ impl Vocab {
     pub fn read(path: &Path, config: &Config) -> Result<Self> {
         let mut ids = BTreeMap::new();
         let mut by_id = BTreeMap::new();
-        for (key, value) in read_object(path)? {
+        for (key, value) in Keys::read(path)?.map {
             let mut characters = key.chars();
             let (Some(character), None) = (characters.next(), characters.next()) else {
                 bail!(
