@@ -19,6 +19,7 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// Checks that there is a folder, which should have these `files`.
 pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
+    let name = dir.display();
     let got = if dir.exists() {
         "a file"
     } else {
@@ -26,8 +27,7 @@ pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
     };
     ensure!(
         dir.is_dir(),
-        "{}: expected a folder with {files}, got {got}",
-        dir.display(),
+        "{name}: expected a folder with {files}, got {got}"
     );
     Ok(())
 }
@@ -139,31 +139,25 @@ fn read_file(
     wanted: impl Fn(&str) -> bool,
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
+    let name = path.display();
     // Read, not mapped: a mapped file that changes under a program is undefined behaviour.
-    let buffer = input::read(path, u64::MAX)
-        .with_context(|| format!("{}: expected a readable file", path.display()))?;
+    let buffer =
+        input::read(path, u64::MAX).with_context(|| format!("{name}: expected a readable file"))?;
     let file = SafeTensors::deserialize(&buffer).with_context(|| {
         let got = match format::of(&buffer) {
             Some(format) => format.to_string(),
             None => format!("{} bytes that are none", buffer.len()),
         };
-        format!(
-            "{}: expected a complete safetensors file, got {got}",
-            path.display()
-        )
+        format!("{name}: expected a complete safetensors file, got {got}")
     })?;
     for (key, view) in file.iter() {
         if !wanted(key) {
             continue;
         }
+        let dtype = view.dtype();
         ensure!(
-            matches!(
-                view.dtype(),
-                Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16
-            ),
-            "{}: tensor {key:?}: expected f64, f32, f16 or bf16, got {:?}",
-            path.display(),
-            view.dtype(),
+            matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16),
+            "{name}: tensor {key:?}: expected f64, f32, f16 or bf16, got {dtype:?}",
         );
         let tensor = view.load(&Device::Cpu)?.to_dtype(DType::F32)?;
         tensors.insert(key.to_owned(), tensor);
@@ -177,23 +171,20 @@ pub fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
+    let name = index.display();
     let expected = "an object \"weight_map\" from tensors to files";
     let parsed: Index = json::read(index, expected)?;
     let mut shards: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (key, shard) in parsed.weight_map {
         ensure!(
-            Path::new(&shard)
-                .file_name()
-                .is_some_and(|name| name == shard.as_str()),
-            "{}: tensor {key:?}: expected a file name without a folder, got {shard:?}",
-            index.display(),
+            Path::new(&shard).file_name() == Some(shard.as_ref()),
+            "{name}: tensor {key:?}: expected a file name without a folder, got {shard:?}",
         );
         shards.entry(shard).or_default().insert(key);
     }
     ensure!(
         !shards.is_empty(),
-        "{}: expected tensors in \"weight_map\", got none",
-        index.display()
+        "{name}: expected tensors in \"weight_map\", got none"
     );
     Ok(shards)
 }
@@ -204,19 +195,14 @@ fn read_shard(
     keys: &BTreeSet<String>,
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
+    let (name, of) = (shard.display(), index.display());
     ensure!(
         shard.exists(),
-        "{}: expected the shard {}, got no such file",
-        index.display(),
-        shard.display(),
+        "{of}: expected the shard {name}, got no such file"
     );
     read_file(shard, |key| keys.contains(key), tensors)?;
     match keys.iter().find(|key| !tensors.contains_key(*key)) {
-        Some(key) => bail!(
-            "{}: expected tensor {key:?}, as {} says, got no such tensor",
-            shard.display(),
-            index.display(),
-        ),
+        Some(key) => bail!("{name}: expected tensor {key:?}, as {of} says, got no such tensor"),
         None => Ok(()),
     }
 }

@@ -4,6 +4,7 @@ mod collect;
 mod entry;
 mod errors;
 mod floats;
+mod packed;
 mod placing;
 mod rewrite;
 mod save;

@@ -12,7 +12,7 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::entry::with_entry;
-use super::weight::packed;
+use super::packed::packed;
 use super::writer::{Planned, Writer, writing};
 use crate::checkpoint::read::{
     Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Packing, Precisions, Shard, View,

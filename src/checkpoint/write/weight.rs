@@ -3,6 +3,7 @@
 use half::f16;
 use safetensors::Dtype;
 
+use super::packed::{CODES, packed};
 use super::rewrite::Output;
 use super::writer::{Planned, Writer};
 use crate::checkpoint::read::Axis;
@@ -11,9 +12,6 @@ use crate::qconfig::{GroupScheme, IntType};
 use crate::weight::{
     Format, MINIMUM, PACKED, Quantized, SCALE, SHAPE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros,
 };
-
-/// Codes in an i32.
-const CODES: usize = 8;
 
 /// A weight as it is written, some rows at a time.
 pub struct Written<'a> {
@@ -210,25 +208,4 @@ fn unsigned(codes: impl IntoIterator<Item = i8>) -> Vec<u8> {
 
 fn floats(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
-}
-
-/// A matrix of codes, each plus 8, eight to an i32 along an axis, the first in the lowest bits.
-pub fn packed(codes: &[i8], [n, k]: [usize; 2], axis: Axis) -> Vec<u8> {
-    let (height, width) = match axis {
-        Axis::Columns => (n, k.div_ceil(CODES)),
-        Axis::Rows => (n.div_ceil(CODES), k),
-    };
-    let word = |at: usize| {
-        let nibble = |place: usize| {
-            let (row, column) = match axis {
-                Axis::Columns => (at / width, at % width * CODES + place),
-                Axis::Rows => (at / width * CODES + place, at % width),
-            };
-            let is_within = row < n && column < k;
-            let code = is_within.then(|| codes[row * k + column] + 8);
-            (code.unwrap_or(0) as u32 & 15) << (4 * place)
-        };
-        (0..CODES).map(nibble).sum::<u32>().to_le_bytes()
-    };
-    (0..height * width).flat_map(word).collect()
 }

@@ -45,12 +45,7 @@ impl Metadata {
     }
 
     fn get(&self, key: &str) -> Result<&Value> {
-        let missing = || {
-            format!(
-                "{}: key {key:?}: expected a value, got no such key",
-                self.name
-            )
-        };
+        let missing = || format!("{}: expected a value, got no such key", self.at(key));
         self.values.get(key).with_context(missing)
     }
 
