@@ -414,12 +414,13 @@ fn temporary(mode: u32) -> Builder<'static, 'static> {
     builder
 }
 
-/// The operating system's error, without the name of the temporary file.
+/// The operating system's error, without the name of the temporary file: tempfile writes that behind
+/// it, and does not hand out the error itself.
 fn bare(error: io::Error) -> io::Error {
-    let cause = error.get_ref().and_then(|own| own.source());
-    let cause = cause.and_then(|own| own.downcast_ref::<io::Error>());
-    let code = cause.and_then(io::Error::raw_os_error);
-    code.map_or(error, io::Error::from_raw_os_error)
+    match error.to_string().split_once(" at path ") {
+        Some((own, _)) => io::Error::new(error.kind(), own),
+        None => error,
+    }
 }
 
 fn refused(expected: &str, got: &str) -> io::Error {
