@@ -146,11 +146,12 @@ impl<'a> Written<'a> {
                     write(PACKED, &packed(&rows.codes, shape, Axis::Columns))?;
                 }
             }
-            let floats = |numbers: &[f32]| match self.has_factors {
-                true => floats(numbers),
-                false => (numbers.iter())
-                    .flat_map(|x| f16::from_f32(*x).to_le_bytes())
-                    .collect(),
+            let floats = |numbers: &[f32]| -> Vec<u8> {
+                if self.has_factors {
+                    return floats(numbers);
+                }
+                let halves = numbers.iter().map(|x| f16::from_f32(*x));
+                halves.flat_map(f16::to_le_bytes).collect()
             };
             write(SCALE, &floats(&rows.scales))?;
             if rows.groups.scheme == GroupScheme::Minimum {
