@@ -98,12 +98,12 @@ program() {
     dependencies "$1" | sed 's/^candle = {\(.*\), package = "candle-core"/candle-core = {\1/' >"$scratch/$1/Cargo.toml"
 }
 
-# The sources of the crate $1, in edition 2021.
-sources_of() {
+# The crate $1 of the sources in $2, in edition 2021.
+crate_of() {
     rm -rf "$scratch/$1"
     mkdir -p "$scratch/$1"
     # With their times, so that cargo compiles what has changed.
-    cp -rp "$sources/src" "$scratch/$1/src"
+    cp -rp "$2" "$scratch/$1/src"
     chmod -R u+w "$scratch/$1/src"
     dependencies "$1" | sed 's/2024/2021/' >"$scratch/$1/Cargo.toml"
 }
@@ -118,21 +118,13 @@ only_run() {
     touch -r "$root/scripts/port_proof.sh" "$scratch/$1/src/models/mod.rs" "$scratch/$1/src/lib.rs"
 }
 
-# The crate $1 of the sources of crates/port/proof/patterns.
-patterns_of() {
-    rm -rf "$scratch/$1"
-    mkdir -p "$scratch/$1"
-    cp -rp crates/port/proof/patterns/src "$scratch/$1/src"
-    dependencies "$1" | sed 's/2024/2021/' >"$scratch/$1/Cargo.toml"
-}
-
 mkdir -p "$scratch"
 members='"all"'
-[ "$patterns" = only ] || sources_of all
+[ "$patterns" = only ] || crate_of all "$sources/src"
 [ -z "$run" ] || patterns="${patterns:-1}"
 if [ -n "$patterns" ]; then
-    patterns_of patterns_original
-    patterns_of patterns_ported
+    crate_of patterns_original crates/port/proof/patterns/src
+    crate_of patterns_ported crates/port/proof/patterns/src
     rm -rf "$scratch/patterns_proof"
     mkdir -p "$scratch/patterns_proof/src"
     cp crates/port/proof/patterns/proof.rs "$scratch/patterns_proof/src/main.rs"
@@ -144,7 +136,7 @@ if [ -n "$patterns" ]; then
 fi
 if [ -n "$run" ]; then
     members='"all", "original", "ported", "proof"'
-    sources_of original
+    crate_of original "$sources/src"
     only_run original
     rm -rf "$scratch/proof"
     mkdir -p "$scratch/proof"
@@ -178,9 +170,7 @@ if [ "$patterns" != only ]; then
     target/debug/dynquant port --write --json "$scratch/all/src" >"$scratch/port.json"
 fi
 if [ -n "$run" ]; then
-    sources_of ported
-    rm -rf "$scratch/ported/src"
-    cp -rp "$scratch/all/src" "$scratch/ported/src"
+    crate_of ported "$scratch/all/src"
     only_run ported
 fi
 

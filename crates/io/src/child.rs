@@ -8,7 +8,7 @@
 //! SIGKILL cannot be handled. After it a child ends, on Linux, when it has computed for its limit.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,7 +29,10 @@ const TICK: Duration = Duration::from_millis(20);
 pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<Output> {
     let start = Instant::now();
     let left = || limit.saturating_sub(start.elapsed());
-    let mut running = Running::start(command.stdin(Stdio::piped()), limit)?;
+    let mut running = Running {
+        child: group::start(command.stdin(Stdio::piped()), limit)?,
+        has_ended: false,
+    };
     // Each pipe has a thread: it holds little, and a child may write before it reads, or not read
     // at all.
     if let Some(mut pipe) = running.child.stdin.take() {
@@ -42,7 +45,8 @@ pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<O
     let stderr = running.child.stderr.take().map(read).transpose()?;
     let mut tick = Duration::from_millis(1);
     let status = loop {
-        if let Some(status) = running.status()? {
+        group::heed_signals();
+        if let Some(status) = running.child.try_wait()? {
             break status;
         }
         if left().is_zero() {
@@ -98,21 +102,6 @@ fn read(pipe: impl Read + Send + 'static) -> io::Result<Receiver<io::Result<Vec<
 struct Running {
     child: Child,
     has_ended: bool,
-}
-
-impl Running {
-    fn start(command: &mut Command, limit: Duration) -> io::Result<Self> {
-        let child = group::start(command, limit)?;
-        Ok(Self {
-            child,
-            has_ended: false,
-        })
-    }
-
-    fn status(&mut self) -> io::Result<Option<ExitStatus>> {
-        group::heed_signals();
-        self.child.try_wait()
-    }
 }
 
 impl Drop for Running {

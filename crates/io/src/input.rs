@@ -61,11 +61,7 @@ pub(crate) fn check_regular(meta: &Metadata) -> io::Result<()> {
         return Ok(());
     }
     let got = kind(meta.file_type());
-    Err(unexpected(
-        ErrorKind::InvalidInput,
-        "a regular file".into(),
-        got.into(),
-    ))
+    Err(unexpected(ErrorKind::InvalidInput, "a regular file", got))
 }
 
 /// A regular file of at most `max` bytes.
@@ -114,7 +110,7 @@ fn append(mut from: impl Read, max: u64, bytes: &mut Vec<u8>) -> io::Result<()> 
     // By a byte that is not kept: at most `max` are in memory.
     if bytes.len() as u64 == max && (&mut from).take(1).read_to_end(&mut Vec::new())? > 0 {
         let expected = format!("at most {max} bytes");
-        return Err(unexpected(ErrorKind::FileTooLarge, expected, "more".into()));
+        return Err(unexpected(ErrorKind::FileTooLarge, expected, "more"));
     }
     Ok(())
 }
@@ -124,7 +120,7 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
         let got = format!("other bytes in line {line}");
-        unexpected(ErrorKind::InvalidData, "UTF-8".into(), got)
+        unexpected(ErrorKind::InvalidData, "UTF-8", got)
     })
 }
 

@@ -47,7 +47,8 @@ impl fmt::Display for Unexpected {
 
 impl error::Error for Unexpected {}
 
-fn unexpected(kind: ErrorKind, expected: String, got: String) -> io::Error {
+fn unexpected(kind: ErrorKind, expected: impl Into<String>, got: impl Into<String>) -> io::Error {
+    let (expected, got) = (expected.into(), got.into());
     io::Error::new(kind, Unexpected { expected, got })
 }
 

@@ -262,8 +262,7 @@ fn replaceable(path: &Path, kind: Kind) -> io::Result<Option<Metadata>> {
     // WASI states no permissions.
     if cfg!(not(target_family = "wasm")) && meta.permissions().readonly() {
         let (expected, got) = ("one that may be written", "a read-only one");
-        let error = unexpected(ErrorKind::PermissionDenied, expected.into(), got.into());
-        return Err(error);
+        return Err(unexpected(ErrorKind::PermissionDenied, expected, got));
     }
     Ok(Some(meta))
 }
@@ -424,7 +423,7 @@ fn bare(error: io::Error) -> io::Error {
 }
 
 fn refused(expected: &str, got: &str) -> io::Error {
-    unexpected(ErrorKind::InvalidInput, expected.into(), got.into())
+    unexpected(ErrorKind::InvalidInput, expected, got)
 }
 
 #[cfg(test)]

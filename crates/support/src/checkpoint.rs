@@ -17,11 +17,9 @@ use crate::json;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Whether a file may hold this tensor although the model has no use for it.
-pub type IsExtra = fn(&str) -> bool;
-
 /// Checks that there is a folder, which should have these `files`.
 pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
+    let name = dir.display();
     let got = if dir.exists() {
         "a file"
     } else {
@@ -29,10 +27,34 @@ pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
     };
     ensure!(
         dir.is_dir(),
-        "{}: expected a folder with {files}, got {got}",
-        dir.display(),
+        "{name}: expected a folder with {files}, got {got}"
     );
     Ok(())
+}
+
+/// Loads a model from quantized weights, which `dynquant quantize` or `checkpoint::save` wrote at
+/// `path`, else from `floats`. It asks whether any tensor's name begins so.
+///
+/// Returns the bytes of its tensors, floats as f32, and whether the weights were quantized. It is an
+/// error if there are other floats than those of the model, which is `what`.
+pub fn load<M>(
+    path: &Path,
+    floats: impl FnOnce() -> Result<Checkpoint>,
+    what: &str,
+    load: impl FnOnce(VarBuilder<'_>, &dyn Fn(&str) -> bool) -> CandleResult<M>,
+) -> Result<(M, usize, bool)> {
+    if let Ok(own) = candle_dynquant::Checkpoint::open(path)
+        && own.is_quantized()
+    {
+        let has = |prefix: &str| own.tensors().any(|tensor| tensor.name.starts_with(prefix));
+        let model = load(own.var_builder(DType::F32, &Device::Cpu), &has)?;
+        let bytes: u64 = own.tensors().map(|tensor| tensor.bytes).sum();
+        return Ok((model, bytes as usize, true));
+    }
+    let own = floats()?;
+    let has = |prefix: &str| own.tensors.keys().any(|name| name.starts_with(prefix));
+    let model = load(own.var_builder(), &has)?;
+    Ok((model, own.finish(what)?, false))
 }
 
 /// Tensors by name, all f32; it remembers which of them were asked for.
@@ -56,7 +78,8 @@ impl Checkpoint {
     }
 
     /// Reads `model.safetensors` of the folder or, if there is none, the shards of its index.
-    pub fn read_folder(dir: &Path, is_extra: IsExtra) -> Result<Self> {
+    /// A file may hold tensors for which `is_extra` says that the model has no use for them.
+    pub fn read_folder(dir: &Path, is_extra: fn(&str) -> bool) -> Result<Self> {
         let (single, index) = (dir.join(SINGLE), dir.join(INDEX));
         let mut tensors = HashMap::new();
         let path = if single.exists() {
@@ -84,11 +107,6 @@ impl Checkpoint {
     /// The tensors as an ordinary VarBuilder.
     pub fn var_builder(&self) -> VarBuilder<'_> {
         VarBuilder::from_backend(Box::new(Backend(self)), DType::F32, Device::Cpu)
-    }
-
-    /// Whether any name starts so.
-    pub fn has_prefix(&self, prefix: &str) -> bool {
-        self.tensors.keys().any(|key| key.starts_with(prefix))
     }
 
     /// Bytes of the tensors that were asked for; an error if some were not, which says what
@@ -121,31 +139,25 @@ fn read_file(
     wanted: impl Fn(&str) -> bool,
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
+    let name = path.display();
     // Read, not mapped: a mapped file that changes under a program is undefined behaviour.
-    let buffer = input::read(path, u64::MAX)
-        .with_context(|| format!("{}: expected a readable file", path.display()))?;
+    let buffer =
+        input::read(path, u64::MAX).with_context(|| format!("{name}: expected a readable file"))?;
     let file = SafeTensors::deserialize(&buffer).with_context(|| {
         let got = match format::of(&buffer) {
             Some(format) => format.to_string(),
             None => format!("{} bytes that are none", buffer.len()),
         };
-        format!(
-            "{}: expected a complete safetensors file, got {got}",
-            path.display()
-        )
+        format!("{name}: expected a complete safetensors file, got {got}")
     })?;
     for (key, view) in file.iter() {
         if !wanted(key) {
             continue;
         }
+        let dtype = view.dtype();
         ensure!(
-            matches!(
-                view.dtype(),
-                Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16
-            ),
-            "{}: tensor {key:?}: expected f64, f32, f16 or bf16, got {:?}",
-            path.display(),
-            view.dtype(),
+            matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16),
+            "{name}: tensor {key:?}: expected f64, f32, f16 or bf16, got {dtype:?}",
         );
         let tensor = view.load(&Device::Cpu)?.to_dtype(DType::F32)?;
         tensors.insert(key.to_owned(), tensor);
@@ -159,23 +171,20 @@ pub fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
+    let name = index.display();
     let expected = "an object \"weight_map\" from tensors to files";
     let parsed: Index = json::read(index, expected)?;
     let mut shards: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (key, shard) in parsed.weight_map {
         ensure!(
-            Path::new(&shard)
-                .file_name()
-                .is_some_and(|name| name == shard.as_str()),
-            "{}: tensor {key:?}: expected a file name without a folder, got {shard:?}",
-            index.display(),
+            Path::new(&shard).file_name() == Some(shard.as_ref()),
+            "{name}: tensor {key:?}: expected a file name without a folder, got {shard:?}",
         );
         shards.entry(shard).or_default().insert(key);
     }
     ensure!(
         !shards.is_empty(),
-        "{}: expected tensors in \"weight_map\", got none",
-        index.display()
+        "{name}: expected tensors in \"weight_map\", got none"
     );
     Ok(shards)
 }
@@ -186,19 +195,14 @@ fn read_shard(
     keys: &BTreeSet<String>,
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
+    let (name, of) = (shard.display(), index.display());
     ensure!(
         shard.exists(),
-        "{}: expected the shard {}, got no such file",
-        index.display(),
-        shard.display(),
+        "{of}: expected the shard {name}, got no such file"
     );
     read_file(shard, |key| keys.contains(key), tensors)?;
     match keys.iter().find(|key| !tensors.contains_key(*key)) {
-        Some(key) => bail!(
-            "{}: expected tensor {key:?}, as {} says, got no such tensor",
-            shard.display(),
-            index.display(),
-        ),
+        Some(key) => bail!("{name}: expected tensor {key:?}, as {of} says, got no such tensor"),
         None => Ok(()),
     }
 }

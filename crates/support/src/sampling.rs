@@ -3,27 +3,24 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use crate::random;
+
 /// Index of the highest score, the first of several.
 pub fn highest(scores: &[f32]) -> usize {
     (0..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
-/// The generator splitmix64.
-pub struct Random(u64);
+/// Numbers that depend on nothing but a seed.
+pub struct Random(random::Random);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(random::Random(seed))
     }
 
     /// From 0, inclusive, to 1, exclusive.
     pub fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        (bits >> 11) as f64 / (1u64 << 53) as f64
+        (self.0.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -11,9 +11,10 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// Reads a file, without the truncation and padding that it may ask for.
 pub fn read(path: &Path) -> Result<Tokenizer> {
-    let got = |e| anyhow::anyhow!("{}: expected a tokenizer, got {e}", path.display());
+    let name = path.display();
+    let got = |e| anyhow::anyhow!("{name}: expected a tokenizer, got {e}");
     let bytes = input::read(path, MAX_BYTES)
-        .with_context(|| format!("{}: expected a readable file", path.display()))?;
+        .with_context(|| format!("{name}: expected a readable file"))?;
     let mut tokenizer = Tokenizer::from_bytes(json::strict(bytes)).map_err(got)?;
     tokenizer.with_truncation(None).map_err(got)?;
     tokenizer.with_padding(None);

@@ -1,6 +1,7 @@
 //! Weights of a checkpoint, read and quantized a block of rows at a time.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
@@ -9,7 +10,7 @@ use crate::error::{Error, Fault, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::weight::{QTable, check_sums, offset};
+use crate::weight::{QTable, QWeight, Quantized, check_sums, offset};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
 pub const BLOCK: usize = 1 << 22;
@@ -51,7 +52,7 @@ pub fn blocks(
 }
 
 /// A block of rows.
-pub fn block(values: Vec<f32>, rows: &Range<usize>, k: usize) -> Result<Tensor> {
+fn block(values: Vec<f32>, rows: &Range<usize>, k: usize) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, (rows.len(), k), &Device::Cpu)?)
 }
 
@@ -65,12 +66,12 @@ fn below(mut error: Error, first: usize) -> Error {
     error
 }
 
-/// Calls `with` with the first row and the codes of each block of rows of a matrix.
+/// Calls `with` with each block of rows of a matrix, quantized.
 pub fn quantized_blocks(
     source: &Opened,
     name: &str,
     config: &QConfig,
-    mut with: impl FnMut(usize, QTable) -> Result<()>,
+    mut with: impl FnMut(&Quantized) -> Result<()>,
 ) -> Result<()> {
     let (_, _, shape) = matrix(source, name)?;
     let observed = observed(source, name, config)?;
@@ -84,9 +85,18 @@ pub fn quantized_blocks(
     };
     blocks(source, name, rows, |rows, values| {
         let block = block(values, &rows, shape[1])?;
-        let table = QTable::from_observed(&block, config, observed.as_ref())?;
+        let quantized = match config {
+            QConfig::Groups(_) => Quantized::Weight {
+                weight: Arc::new(QWeight::from_float(&block, None, config)?),
+                multiplied: true,
+            },
+            _ => {
+                let table = QTable::from_observed(&block, config, observed.as_ref())?;
+                Quantized::Table(Arc::new(table))
+            }
+        };
         drop(block);
-        with(rows.start, table)
+        with(&quantized)
     })
 }
 
@@ -101,11 +111,14 @@ pub fn check_products(source: &Opened, name: &str, config: &QConfig) -> Result<(
     if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
         return Ok(());
     }
-    quantized_blocks(source, name, config, |_, table| check_block(&table))
+    quantized_blocks(source, name, config, check_block)
 }
 
 /// As [`check_products`], of a block of rows that is quantized.
-pub fn check_block(table: &QTable) -> Result<()> {
+pub fn check_block(block: &Quantized) -> Result<()> {
+    let Quantized::Table(table) = block else {
+        return Ok(());
+    };
     let (Some(ZeroPoints::Int(zeros)), Some(dtype)) = (table.zero_points(), table.dtype()) else {
         return Ok(());
     };

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::check_products;
 use crate::checkpoint::read::{Checkpoint, matrix};
-use crate::checkpoint::write::own_name;
+use crate::checkpoint::write::{join, own_name};
 use crate::error::{Error, Result};
 use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
@@ -234,10 +234,11 @@ impl PlannedLayer {
 fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
     let (_, entry) = source.opened.files.find(name)?;
     let shape = matrix(name, entry).ok().filter(|_| entry.is_float())?;
-    let mut layer = PlannedLayer::new(name, kind.clone());
-    layer.tensors.push(name.to_owned());
-    layer.shapes.push(shape);
-    Some(layer)
+    Some(PlannedLayer {
+        tensors: vec![name.to_owned()],
+        shapes: vec![shape],
+        ..PlannedLayer::new(name, kind.clone())
+    })
 }
 
 /// Whether experts are stored as `[experts, in, out]`, as in gpt-oss and Llama 4: by the sizes of
@@ -263,15 +264,11 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
             continue;
         };
         let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
-        let Some(kind) = kind(module, last, |last| {
-            let name = match module {
-                "" => last.to_owned(),
-                module => format!("{module}.{last}"),
-            };
-            let (_, entry) = files.find(&name)?;
+        let shape = |last: &str| {
+            let (_, entry) = files.find(&join(module, last))?;
             <[usize; 2]>::try_from(&entry.shape[..]).ok()
-        })
-        .filter(|_| entry.is_float()) else {
+        };
+        let Some(kind) = kind(module, last, shape).filter(|_| entry.is_float()) else {
             continue;
         };
         let layer = found.entry(module.to_owned());
@@ -312,22 +309,18 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
         let own = own_name(&layer.name);
         let parent = layer.name.rsplit_once('.').map_or("", |(parent, _)| parent);
         let below = |part: &str| layer.name.split('.').any(|own| own == part);
-        let kind = if transposed.contains(own) {
-            CONV1D
-        } else if below("router") || GATES.contains(&own) && with_experts.contains(parent) {
-            ROUTER
-        } else if below("experts") {
-            EXPERT
-        } else if own.contains("norm") {
-            NORM
-        } else if own == "embed_positions" {
-            POSITIONS
-        } else if own.contains("codebook") {
-            CODEBOOK
-        } else {
-            continue;
-        };
-        layer.kind = LayerKind::custom(kind);
+        let is_gate = GATES.contains(&own) && with_experts.contains(parent);
+        let kinds = [
+            (CONV1D, transposed.contains(own)),
+            (ROUTER, below("router") || is_gate),
+            (EXPERT, below("experts")),
+            (NORM, own.contains("norm")),
+            (POSITIONS, own == "embed_positions"),
+            (CODEBOOK, own.contains("codebook")),
+        ];
+        if let Some((kind, _)) = kinds.into_iter().find(|(_, is)| *is) {
+            layer.kind = LayerKind::custom(kind);
+        }
     }
 }
 

@@ -2,21 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
-use super::blocks::{block, blocks, check_block, matrix, quantized_blocks, rows_of_block};
+use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
 use super::plan::Plan;
 use crate::checkpoint::read::{Checkpoint, Entry, Opened};
-use crate::checkpoint::write::{
-    Contents, GroupsWriter, Module, Output, Writer, entry, planned, rewrite, write_qparams,
-};
+use crate::checkpoint::write::{Contents, Module, Output, Written, entry, rewrite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
 use crate::module::LayerKind;
 use crate::observer::ObserverConfig;
-use crate::qconfig::{GroupConfig, IntType, QConfig};
+use crate::qconfig::{IntType, QConfig};
 use crate::qparams::QScheme;
-use crate::weight::{Codes, Format, QTable, QWeight, Quantized, Zeros};
+use crate::weight::{Codes, Format, Zeros};
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).
@@ -40,7 +37,7 @@ pub fn quantize(
 
 fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
     let mut weights = BTreeMap::new();
-    let (mut linears, mut tables, mut ignore) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut modules, mut ignore) = (Vec::new(), Vec::new());
     for layer in plan.layers() {
         let name = || layer.name.clone();
         let Ok(qconfig) = &layer.qconfig else {
@@ -52,19 +49,17 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         for tensor in &layer.tensors {
             let format = format(&layer.kind, qconfig, source, tensor);
             let format = format.map_err(|e| e.at(tensor))?;
-            let module = || Module {
-                name: name(),
-                format,
-            };
+            let is_linear = layer.is_linear();
             // Other libraries have no module for a tensor of several layers.
-            let is_module = !layer.is_tensor();
-            if is_module && layer.is_linear() {
-                linears.push(module());
-            } else if is_module && layer.kind == LayerKind::Embedding {
-                tables.push(module());
-            }
-            if is_module && !format.has_integers() && layer.is_linear() {
-                ignore.push(name());
+            if !layer.is_tensor() && (is_linear || layer.kind == LayerKind::Embedding) {
+                modules.push(Module {
+                    name: name(),
+                    is_linear,
+                    format,
+                });
+                if is_linear && !format.has_integers() {
+                    ignore.push(name());
+                }
             }
             weights.insert(&**tensor, (qconfig, format));
         }
@@ -85,7 +80,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         formats: formats.collect(),
         views: BTreeMap::new(),
         attention: source.attention.clone(),
-        config: entry(&linears, &tables, &ignore, source),
+        config: entry(&modules, &ignore, source),
     })
 }
 
@@ -97,53 +92,36 @@ fn weight<'a>(
     config: &'a QConfig,
     format: Format,
 ) -> Result<Output<'a>> {
-    if let Some(groups) = format.groups() {
-        return in_groups(source, name, entry, (config, groups));
+    let mut has_factors = false;
+    if format.groups().is_some() {
+        let (_, _, [_, k]) = matrix(source, name)?;
+        blocks(source, name, rows_of_block(k), |_, values| {
+            let max = |row: &[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
+            let mut rows = values.chunks(k.max(1));
+            has_factors |= rows.any(|row| kernels::block_factor(max(row)) != 1.);
+            Ok(())
+        })?;
     }
-    let zeros = match format.codes().map(|codes| codes.qscheme) {
-        Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
-        Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
-        _ => Zeros::None,
+    let written = Written {
+        name,
+        shape: entry.shape.clone(),
+        format,
+        has_factors,
+        zeros: match format.codes().map(|codes| codes.qscheme) {
+            Some(QScheme::PerChannelAffineFloatQParams) => Zeros::Float(Vec::new()),
+            Some(qscheme) if !qscheme.is_symmetric() => Zeros::Int(Vec::new()),
+            _ => Zeros::None,
+        },
     };
-    let write = move |to: &mut Writer<'_>| {
-        let written = quantized_blocks(source, name, config, |row, table| {
-            write_block(name, table, format, row, to)
-        });
-        written.map_err(|error| fault(error, source, name))
-    };
-    let tensors = planned(name, &entry.shape, format, &zeros);
-    Ok(Output::New(tensors, Box::new(write)))
-}
-
-/// A weight in groups that is quantized when it is written.
-fn in_groups<'a>(
-    source: &'a Opened,
-    name: &'a str,
-    entry: &Entry,
-    (config, groups): (&'a QConfig, GroupConfig),
-) -> Result<Output<'a>> {
-    let (_, _, shape) = matrix(source, name)?;
-    let mut halves = true;
-    blocks(source, name, rows_of_block(shape[1]), |_, values| {
-        let max = |row: &[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
-        let mut rows = values.chunks(shape[1].max(1));
-        halves &= rows.all(|row| kernels::block_factor(max(row)) == 1.);
-        Ok(())
-    })?;
-    let tensors = GroupsWriter::new(name, groups, shape, halves).planned(&entry.shape);
-    let write = move |to: &mut Writer<'_>| {
-        let mut writer = GroupsWriter::new(name, groups, shape, halves);
-        let written = blocks(source, name, rows_of_block(shape[1]), |rows, values| {
-            let block = block(values, &rows, shape[1])?;
-            match QWeight::from_float(&block, None, config)?.grouped() {
-                Some(rows) => writer.rows(rows, to),
-                None => Ok(()),
+    Ok(written.output(move |write| {
+        let quantized = quantized_blocks(source, name, config, |block| {
+            if format.is_multiplied() {
+                check_block(block)?;
             }
+            write(block)
         });
-        let written = written.and_then(|()| writer.finish(to));
-        written.map_err(|error| fault(error, source, name))
-    };
-    Ok(Output::New(tensors, Box::new(write)))
+        quantized.map_err(|error| fault(error, source, name))
+    }))
 }
 
 fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
@@ -204,35 +182,6 @@ fn fault(error: Error, source: &Opened, name: &str) -> Error {
         Some((shard, _)) => error.at(name).in_file(&shard.path),
         None => error.at(name),
     }
-}
-
-/// Writes the block of rows that begins at `first`; where one scale is for all rows, the
-/// first block's.
-fn write_block(
-    name: &str,
-    table: QTable,
-    format: Format,
-    first: usize,
-    to: &mut Writer<'_>,
-) -> Result<()> {
-    if format.is_multiplied() {
-        check_block(&table)?;
-    }
-    let block = Quantized::Table(Arc::new(table));
-    if let Some(halves) = block.halves() {
-        return to.write(name, &halves.to_bytes());
-    }
-    let bytes: Vec<u8> = block.codes().into_iter().map(i8::cast_unsigned).collect();
-    to.write(name, &bytes)?;
-    let qscheme = format.codes().map(|codes| codes.qscheme);
-    if first > 0 && !qscheme.is_some_and(QScheme::is_per_channel) {
-        return Ok(());
-    }
-    let zeros = match block.zero_points() {
-        Zeros::Int(_) if qscheme.is_some_and(QScheme::is_symmetric) => Zeros::None,
-        zeros => zeros,
-    };
-    write_qparams(name, &block.scales(), &zeros, to)
 }
 
 #[cfg(test)]

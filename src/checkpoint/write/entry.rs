@@ -18,6 +18,8 @@ use crate::words::brief;
 #[derive(Clone, Debug)]
 pub struct Module {
     pub name: String,
+    /// Else it is an Embedding.
+    pub is_linear: bool,
     pub format: Format,
 }
 
@@ -28,16 +30,12 @@ pub struct Module {
 /// the modules of vision models when it loads them, but not the names in here, and without a
 /// vocabulary no head is tied to a table. With a Linear that stays float within a block, that has
 /// to be ignored by name, too.
-pub fn entry(
-    linears: &[Module],
-    embeddings: &[Module],
-    ignore: &[String],
-    source: &Opened,
-) -> Option<Value> {
+pub fn entry(modules: &[Module], ignore: &[String], source: &Opened) -> Option<Value> {
     let mut formats: Vec<(bool, Format)> = Vec::new();
     let mut groups: Vec<BTreeSet<&str>> = Vec::new();
-    for (modules, is_linear) in [(linears, true), (embeddings, false)] {
-        for module in modules.iter().filter(|m| m.format.has_integers()) {
+    for is_linear in [true, false] {
+        let of_kind = modules.iter().filter(|own| own.is_linear == is_linear);
+        for module in of_kind.filter(|own| own.format.has_integers()) {
             let key = (is_linear, module.format);
             let number = formats.iter().position(|format| *format == key);
             let number = number.unwrap_or_else(|| {

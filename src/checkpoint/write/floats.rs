@@ -242,15 +242,10 @@ impl Floats {
             };
             add().map_err(|e| e.at(&norm.path))?;
         }
-        let contested_by = |(name, norm): (String, &HeldNorm)| {
-            if self.0.contains_key(&name) {
-                Err(contested(&name).at(&norm.path))
-            } else {
-                Ok(())
-            }
-        };
-        copied.into_iter().try_for_each(contested_by)?;
-        Ok(unsaved)
+        match copied.iter().find(|(name, _)| self.contains(name)) {
+            Some((name, norm)) => Err(contested(name).at(&norm.path)),
+            None => Ok(unsaved),
+        }
     }
 
     /// Layers of one name need equal tensors.

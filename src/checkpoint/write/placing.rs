@@ -5,16 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::collect::Held;
 use super::errors::{contested, missing};
-use crate::checkpoint::read::{Entry, Kind, Opened, invalid, matrix};
+use crate::checkpoint::read::{Entry, Kind, Opened, View, invalid, matrix};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::qconfig::IntType;
 use crate::weight::origin::Part;
-use crate::weight::{Format, PACKED, Quantized, SCALE, ZERO_POINT};
+use crate::weight::{Format, Origin, PACKED, Quantized, SCALE, ZERO_POINT};
 
 /// The weights by the tensors of the source.
-#[derive(Default)]
-pub struct Placed {
+pub struct Placed<'a> {
+    source: &'a Opened,
+    /// The layers that keep the checkpoint's weights.
+    kept: &'a [Held<()>],
     pub weights: BTreeMap<String, Replacement>,
     /// Beside tensors that stay as they are.
     pub views: BTreeMap<String, Vec<SavedView>>,
@@ -33,9 +35,8 @@ pub struct Replacement {
 pub struct SavedView {
     pub name: String,
     pub path: String,
-    pub part: Part,
+    pub view: View,
     pub weight: Quantized,
-    pub format: Format,
 }
 
 pub enum Place {
@@ -116,9 +117,8 @@ fn check_dtype(name: &str, entry: &Entry, source: &Opened) -> Result<()> {
     entry.check_float(name)
 }
 
-impl Placed {
-    /// `kept` are the layers that keep the checkpoint's weights.
-    pub fn new(held: Vec<Held>, kept: &[Held<()>], source: &Opened) -> Result<Self> {
+impl<'a> Placed<'a> {
+    pub fn new(held: Vec<Held>, kept: &'a [Held<()>], source: &'a Opened) -> Result<Self> {
         let places = held
             .iter()
             .map(|held| place(held, &held.weight.shape(), source).map_err(|e| e.at(&held.path)));
@@ -127,7 +127,13 @@ impl Placed {
         let mut held: Vec<_> = held.into_iter().zip(places).collect();
         // A table is found by its name only.
         held.sort_by_key(|(held, _)| held.kind != LayerKind::Embedding);
-        let mut placed = Self::default();
+        let mut placed = Self {
+            source,
+            kept,
+            weights: BTreeMap::new(),
+            views: BTreeMap::new(),
+            unnamed: Vec::new(),
+        };
         let mut parts: BTreeMap<String, BTreeMap<Part, Held>> = BTreeMap::new();
         for (held, place) in held {
             match place {
@@ -143,7 +149,7 @@ impl Placed {
                     if held.kind == LayerKind::Linear && !is_named {
                         placed.unnamed.push(held.path.clone());
                     }
-                    placed.whole(name, held, kept, source)?;
+                    placed.whole(name, held)?;
                 }
                 Some(Place::Part(name, part)) => {
                     let of = parts.entry(name.clone()).or_default();
@@ -160,35 +166,27 @@ impl Placed {
             }
         }
         for (name, parts) in parts {
-            placed.rows_or_views(name, parts, kept, source)?;
+            placed.rows_or_views(name, parts)?;
         }
-        for (name, views) in &placed.views {
-            for view in views {
-                // One that multiplies would find the view.
-                let takes = |own: &&Held<()>| {
-                    let is_part = |o: &_| is_at(o, name, view.part);
-                    own.kind != LayerKind::Embedding && own.origin.as_ref().is_some_and(is_part)
-                };
-                if let Some(own) = kept.iter().find(takes) {
-                    return Err(contested(name).at(&own.path));
-                }
+        for View { of, part } in placed.views.values().flatten().map(|own| &own.view) {
+            // One that multiplies would find the view.
+            let takes = |own: &&Held<()>| {
+                let is_part = |o: &Origin| *o.name == **of && o.part == *part;
+                own.kind != LayerKind::Embedding && own.origin.as_ref().is_some_and(is_part)
+            };
+            if let Some(own) = kept.iter().find(takes) {
+                return Err(contested(of).at(&own.path));
             }
         }
         Ok(placed)
     }
 
     /// Puts a weight in the place of a tensor, or beside it if others need that.
-    fn whole(
-        &mut self,
-        name: String,
-        held: Held,
-        kept: &[Held<()>],
-        source: &Opened,
-    ) -> Result<()> {
+    fn whole(&mut self, name: String, held: Held) -> Result<()> {
         let format = held.weight.format();
         let part = Part::rows(0, held.weight.shape());
-        if held.origin.is_some() && kept.iter().any(|own| own.is_of(&name)) {
-            return self.view(name, part, held, source);
+        if held.origin.is_some() && self.is_kept(&name) {
+            return self.view(name, part, held);
         }
         let Some(known) = self.weights.get_mut(&name) else {
             let replacement = Replacement {
@@ -206,7 +204,7 @@ impl Placed {
         if !(same && agree && known.format.elements() == format.elements()) {
             let is_found = !known.format.is_multiplied() || !held.by_name;
             return if held.origin.is_some() && is_found && format.is_multiplied() {
-                self.view(name, part, held, source)
+                self.view(name, part, held)
             } else {
                 Err(contested(&name).at(&held.path))
             };
@@ -219,17 +217,11 @@ impl Placed {
 
     /// Puts parts of a tensor in its place if together they are its rows, quantized alike; else
     /// beside it.
-    fn rows_or_views(
-        &mut self,
-        name: String,
-        parts: BTreeMap<Part, Held>,
-        kept: &[Held<()>],
-        source: &Opened,
-    ) -> Result<()> {
-        let is_needed = self.weights.contains_key(&name) || kept.iter().any(|own| own.is_of(&name));
+    fn rows_or_views(&mut self, name: String, parts: BTreeMap<Part, Held>) -> Result<()> {
+        let is_needed = self.weights.contains_key(&name) || self.is_kept(&name);
         let mut rows: Vec<_> = parts.iter().collect();
         rows.sort_by_key(|(part, _)| part.offset);
-        match alike(&name, &rows, source).filter(|_| !is_needed) {
+        match alike(&name, &rows, self.source).filter(|_| !is_needed) {
             Some((kind, format)) => {
                 let pieces = rows.iter().map(|(_, held)| held.weight.clone()).collect();
                 let replacement = Replacement {
@@ -240,30 +232,37 @@ impl Placed {
                 self.weights.insert(name, replacement);
                 Ok(())
             }
-            None => (parts.into_iter())
-                .try_for_each(|(part, held)| self.view(name.clone(), part, held, source)),
+            None => {
+                (parts.into_iter()).try_for_each(|(part, held)| self.view(name.clone(), part, held))
+            }
         }
     }
 
-    fn view(&mut self, of: String, part: Part, held: Held, source: &Opened) -> Result<()> {
+    /// Whether a layer keeps a tensor.
+    fn is_kept(&self, name: &str) -> bool {
+        self.kept.iter().any(|own| own.is_of(name))
+    }
+
+    fn view(&mut self, of: String, part: Part, held: Held) -> Result<()> {
+        let views = self.views.entry(of.clone()).or_default();
+        let known = views.iter().find(|own| own.view.part == part);
+        let differs = |own: &SavedView| {
+            !equals(&own.weight, &held.weight) || own.weight.format() != held.weight.format()
+        };
         // A table is found by its name only.
-        if held.kind == LayerKind::Embedding {
+        if held.kind == LayerKind::Embedding || known.is_some_and(differs) {
             return Err(contested(&of).at(&held.path));
         }
-        let views = self.views.entry(of.clone()).or_default();
-        if let Some(known) = views.iter().find(|view| view.part == part) {
-            let format = held.weight.format();
-            let same = equals(&known.weight, &held.weight) && known.format == format;
-            let same = same.then_some(());
-            return same.ok_or_else(|| contested(&of).at(&held.path));
+        if known.is_some() {
+            return Ok(());
         }
-        let own = source.views.get(&of).and_then(|views| views.get(&part));
-        let name = own.cloned().unwrap_or_else(|| view_name(&of, part, source));
+        let own = self.source.views.get(&of);
+        let own = own.and_then(|views| views.get(&part)).cloned();
+        let name = own.unwrap_or_else(|| view_name(&of, part, self.source));
         views.push(SavedView {
             name,
             path: held.path,
-            part,
-            format: held.weight.format(),
+            view: View { of, part },
             weight: held.weight,
         });
         Ok(())
@@ -343,10 +342,6 @@ fn view_name(of: &str, part: Part, source: &Opened) -> String {
         name.push('_');
     }
     name
-}
-
-fn is_at(origin: &crate::weight::Origin, name: &str, part: Part) -> bool {
-    *origin.name == *name && origin.part == part
 }
 
 impl<W> Held<W> {

@@ -12,7 +12,7 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::entry::with_entry;
-use super::groups::packed;
+use super::packed::packed;
 use super::writer::{Planned, Writer, writing};
 use crate::checkpoint::read::{
     Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Packing, Precisions, Shard, View,
@@ -113,7 +113,7 @@ fn fill(
     }
     if files.index.is_some() {
         let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
-        write_json(&new.join(INDEX), &index)?;
+        write_text(&new.join(INDEX), format!("{index:#}\n").as_bytes())?;
     }
     let [from, to] = [folder, new].map(|folder| folder.join(CONFIG));
     write_config(&from, &to, contents.config.as_ref())
@@ -300,10 +300,6 @@ fn write_config(from: &Path, to: &Path, entry: Option<&Value>) -> Result<()> {
         with_entry(&json, entry)
     };
     write_text(to, &read().map_err(|e: Error| e.in_file(from))?)
-}
-
-fn write_json(path: &Path, value: &Value) -> Result<()> {
-    write_text(path, format!("{value:#}\n").as_bytes())
 }
 
 fn write_text(path: &Path, text: &[u8]) -> Result<()> {

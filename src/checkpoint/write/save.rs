@@ -12,11 +12,12 @@ use super::errors::contested;
 use super::floats::Floats;
 use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
-use super::weight::weight;
+use super::weight::Written;
 use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, Precisions, View, belongs, owners};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Walk};
 use crate::weight::Format;
+use crate::weight::origin::Part;
 
 /// Writes a quantized model as the checkpoint `source`, from which it was loaded, with its
 /// quantized weights in the place of the float ones.
@@ -73,18 +74,44 @@ where
 {
     let mut collect = Collect::default();
     Walk::over(model, &mut collect)?;
-    let save = Save::new(collect, &source.opened)?;
-    rewrite(&save.contents(), out.as_ref(), |_| {})?;
-    let views = save.placed.views.iter();
-    let views = views.flat_map(|(of, views)| views.iter().map(move |view| (of, view)));
-    let beside = views.map(|(of, view)| Beside {
-        layer: view.path.clone(),
-        tensor: of.clone(),
-        bytes: view.output().bytes(),
+    let source = &*source.opened;
+    let attention = attention(&collect.attention, source)?;
+    let (floats, unsaved) = Floats::new(&collect, source)?;
+    // A float layer needs its tensor.
+    let needed = collect.floats.iter().map(|held| held.with(()));
+    let kept: Vec<_> = collect.kept.into_iter().chain(needed).collect();
+    let placed = Placed::new(collect.held, &kept, source)?;
+    if let Some(name) = floats
+        .names()
+        .find(|name| placed.weights.contains_key(*name))
+    {
+        return Err(contested(name));
+    }
+    let ignore = [&collect.float_linears[..], &placed.unnamed].concat();
+    let save = Save {
+        source,
+        placed: &placed,
+        floats: &floats,
+    };
+    let tensors = source.files.tensors();
+    let tensors = tensors.map(|(name, _, entry)| (name, save.outputs(name, entry)));
+    let contents = Contents {
+        source,
+        tensors: tensors.collect(),
+        formats: save.formats(),
+        views: save.views(),
+        attention,
+        config: config(&placed.weights, &collect.embeddings, ignore, source),
+    };
+    rewrite(&contents, out.as_ref(), |_| {})?;
+    let beside = placed.views.values().flatten().map(|own| Beside {
+        layer: own.path.clone(),
+        tensor: own.view.of.clone(),
+        bytes: own.output().bytes(),
     });
     Ok(Saved {
         beside: beside.collect(),
-        unsaved: save.unsaved,
+        unsaved,
     })
 }
 
@@ -139,61 +166,20 @@ impl fmt::Display for Saved {
 impl SavedView {
     fn output(&self) -> Output<'_> {
         let (shape, pieces) = (self.weight.shape(), std::slice::from_ref(&self.weight));
-        weight(&self.name, &shape, self.format, pieces)
+        Written::pieces(&self.name, &shape, self.weight.format(), pieces)
     }
 }
 
 /// The weights by the tensors that they replace.
 struct Save<'a> {
     source: &'a Opened,
-    placed: Placed,
-    floats: Floats,
-    attention: Precisions,
-    config: Option<Value>,
-    unsaved: Vec<String>,
+    placed: &'a Placed<'a>,
+    floats: &'a Floats,
 }
 
 impl<'a> Save<'a> {
-    fn new(collect: Collect, source: &'a Opened) -> Result<Self> {
-        let attention = attention(&collect.attention, source)?;
-        let (floats, unsaved) = Floats::new(&collect, source)?;
-        // A float layer needs its tensor.
-        let needed = collect.floats.iter().map(|held| held.with(()));
-        let kept: Vec<_> = collect.kept.into_iter().chain(needed).collect();
-        let placed = Placed::new(collect.held, &kept, source)?;
-        if let Some(name) = floats
-            .names()
-            .find(|name| placed.weights.contains_key(*name))
-        {
-            return Err(contested(name));
-        }
-        let ignore = [&collect.float_linears[..], &placed.unnamed].concat();
-        let config = config(&placed.weights, &collect.embeddings, ignore, source);
-        Ok(Self {
-            source,
-            placed,
-            floats,
-            attention,
-            config,
-            unsaved,
-        })
-    }
-
-    fn contents(&self) -> Contents<'_> {
-        let tensors = self.source.files.tensors();
-        let tensors = tensors.map(|(name, _, entry)| (name, self.outputs(name, entry)));
-        Contents {
-            source: self.source,
-            tensors: tensors.collect(),
-            formats: self.formats(),
-            views: self.views(),
-            attention: self.attention.clone(),
-            config: self.config.clone(),
-        }
-    }
-
     /// The output for a tensor of the source.
-    fn outputs(&self, name: &str, entry: &Entry) -> Vec<Output<'_>> {
+    fn outputs(&self, name: &'a str, entry: &Entry) -> Vec<Output<'a>> {
         let replaced = self.replaced(name, entry);
         let mut outputs = replaced.unwrap_or_else(|| vec![Output::Copied]);
         let views = self.placed.views.get(name).into_iter().flatten();
@@ -202,9 +188,10 @@ impl<'a> Save<'a> {
     }
 
     /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
-    fn replaced(&self, name: &str, entry: &Entry) -> Option<Vec<Output<'_>>> {
+    fn replaced(&self, name: &'a str, entry: &Entry) -> Option<Vec<Output<'a>>> {
         if let Some(own) = self.placed.weights.get(name) {
-            return Some(vec![weight(name, &entry.shape, own.format, &own.pieces)]);
+            let pieces = Written::pieces(name, &entry.shape, own.format, &own.pieces);
+            return Some(vec![pieces]);
         }
         if let Some(floats) = self.floats.outputs(name) {
             return Some(floats);
@@ -240,25 +227,23 @@ impl<'a> Save<'a> {
         let own = self.placed.weights.iter();
         formats.extend(own.map(|(name, own)| (name.clone(), own.format)));
         let views = self.placed.views.values().flatten();
-        formats.extend(views.map(|view| (view.name.clone(), view.format)));
+        formats.extend(views.map(|view| (view.name.clone(), view.weight.format())));
         formats
     }
 
     /// The weights that are parts of tensors, by name.
     fn views(&self) -> BTreeMap<String, View> {
-        let old = self.source.views.iter().flat_map(|(of, views)| {
-            let views = views.iter();
-            views.map(move |(part, name)| (name, of, *part))
-        });
-        let own = self.placed.views.iter().flat_map(|(of, views)| {
-            let views = views.iter();
-            views.map(move |view| (&view.name, of, view.part))
-        });
-        let all = old.chain(own).map(|(name, of, part)| {
-            let of = of.clone();
-            (name.clone(), View { of, part })
-        });
-        all.collect()
+        let mut all = BTreeMap::new();
+        for (of, views) in &self.source.views {
+            let view = |part: &Part| View {
+                of: of.clone(),
+                part: *part,
+            };
+            all.extend(views.iter().map(|(part, name)| (name.clone(), view(part))));
+        }
+        let own = self.placed.views.values().flatten();
+        all.extend(own.map(|own| (own.name.clone(), own.view.clone())));
+        all
     }
 }
 
@@ -266,27 +251,26 @@ impl<'a> Save<'a> {
 fn attention(held: &[HeldAttention], source: &Opened) -> Result<Precisions> {
     let mut all = source.attention.clone();
     let mut own = Precisions::new();
-    for held in held {
-        let HeldAttention {
-            path, precision, ..
-        } = held;
-        let Some(name) = &held.name else {
-            if !precision.is_reduced() {
-                continue;
+    for HeldAttention {
+        path,
+        name,
+        precision,
+    } in held
+    {
+        let error = match name {
+            Some(name) if *own.entry(name.clone()).or_insert(*precision) != *precision => {
+                Error::unsavable(
+                    format!("one precision of attention for the name {name:?}"),
+                    "two layers with different ones",
+                )
             }
-            let error = Error::unsavable(
+            None if precision.is_reduced() => Error::unsavable(
                 "attention that remembers a name, by `nn::Attention::load`",
                 format!("one in {precision} without a name"),
-            );
-            return Err(error.at(path));
+            ),
+            _ => continue,
         };
-        if *own.entry(name.clone()).or_insert(*precision) != *precision {
-            let error = Error::unsavable(
-                format!("one precision of attention for the name {name:?}"),
-                "two layers with different ones",
-            );
-            return Err(error.at(path));
-        }
+        return Err(error.at(path));
     }
     all.extend(own);
     all.retain(|_, precision| precision.is_reduced());
@@ -299,21 +283,21 @@ fn config(
     mut ignore: Vec<String>,
     source: &Opened,
 ) -> Option<Value> {
-    let (mut linears, mut tables) = (Vec::new(), Vec::new());
+    let mut modules = Vec::new();
     for (name, Replacement { kind, format, .. }) in weights {
         let Some(module) = name.strip_suffix(".weight") else {
             continue;
         };
-        let to = match kind {
-            _ if embeddings.iter().any(|own| own == module) => &mut tables,
-            LayerKind::Linear => &mut linears,
-            _ => continue,
-        };
+        let is_linear = !embeddings.iter().any(|own| own == module);
+        if is_linear && *kind != LayerKind::Linear {
+            continue;
+        }
         if !format.has_integers() {
             ignore.push(module.to_owned());
         }
-        to.push(Module {
+        modules.push(Module {
             name: module.to_owned(),
+            is_linear,
             format: *format,
         });
     }
@@ -329,5 +313,5 @@ fn config(
     }
     ignore.sort();
     ignore.dedup();
-    entry(&linears, &tables, &ignore, source)
+    entry(&modules, &ignore, source)
 }

@@ -1,145 +1,212 @@
-//! The tensors of a quantized weight, and their bytes.
+//! The tensors of a quantized weight, as compressed-tensors has them, and their bytes.
 
+use half::f16;
 use safetensors::Dtype;
 
-use super::groups::GroupsWriter;
+use super::packed::{CODES, packed};
 use super::rewrite::Output;
 use super::writer::{Planned, Writer};
+use crate::checkpoint::read::Axis;
 use crate::error::Result;
-use crate::qconfig::GroupConfig;
-use crate::weight::{Format, Quantized, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros};
+use crate::qconfig::{GroupScheme, IntType};
+use crate::weight::{
+    Format, MINIMUM, PACKED, Quantized, SCALE, SHAPE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros,
+};
 
-/// A weight of these rows, one after the other.
-pub fn weight<'a>(
-    name: &str,
-    shape: &[usize],
-    format: Format,
-    pieces: &'a [Quantized],
-) -> Output<'a> {
-    if let Some(groups) = format.groups() {
-        return in_groups(name, shape, groups, pieces);
+/// A weight as it is written, some rows at a time.
+pub struct Written<'a> {
+    pub name: &'a str,
+    /// There may be more axes than two.
+    pub shape: Vec<usize>,
+    pub format: Format,
+    /// Whether groups have scales that float16 has no room for: then all are f32.
+    pub has_factors: bool,
+    /// The kind of zero points, in groups of no account.
+    pub zeros: Zeros,
+}
+
+/// What is written of a weight.
+#[derive(Default)]
+struct State {
+    has_scale: bool,
+    /// Those of groups are packed along the rows.
+    zero_points: Vec<i8>,
+}
+
+impl<'a> Written<'a> {
+    /// A weight of these rows, one after the other.
+    pub fn pieces(
+        name: &'a str,
+        shape: &[usize],
+        format: Format,
+        pieces: &'a [Quantized],
+    ) -> Output<'a> {
+        let mut zeros = pieces.iter().map(Quantized::zero_points);
+        let written = Self {
+            name,
+            shape: shape.to_vec(),
+            format,
+            has_factors: pieces.iter().any(Quantized::has_factors),
+            // In one qscheme all are of one kind, or 0.
+            zeros: zeros.find(|own| *own != Zeros::None).unwrap_or(Zeros::None),
+        };
+        written.output(|write| pieces.iter().try_for_each(write))
     }
-    let zeros = zero_points(pieces);
-    let tensors = planned(name, shape, format, &zeros);
-    let name = name.to_owned();
-    let write = move |to: &mut Writer<'_>| {
-        let mut scales = Vec::new();
-        for piece in pieces {
-            if let Some(halves) = piece.halves() {
-                to.write(&name, &halves.to_bytes())?;
-                continue;
+
+    /// A weight whose rows `rows` hands to its argument, one block after the other.
+    pub fn output(
+        self,
+        rows: impl Fn(&mut dyn FnMut(&Quantized) -> Result<()>) -> Result<()> + 'a,
+    ) -> Output<'a> {
+        let tensors = self.planned();
+        let write = move |to: &mut Writer<'_>| {
+            let mut state = State::default();
+            rows(&mut |block| self.rows(block, &mut state, to))?;
+            self.finish(&state, to)
+        };
+        Output::New(tensors, Box::new(write))
+    }
+
+    /// The rows, and their length.
+    fn matrix(&self) -> [usize; 2] {
+        match &self.shape[..] {
+            [rows @ .., k] => [rows.iter().product(), *k],
+            [] => [1, 1],
+        }
+    }
+
+    fn planned(&self) -> Vec<Planned> {
+        let tensor = |suffix: &str, dtype, shape: &[usize]| {
+            Planned::new(&format!("{}{suffix}", self.name), dtype, shape)
+        };
+        let (shape, [n, k]) = (&self.shape[..], self.matrix());
+        match self.format {
+            Format::Half { half, .. } => vec![tensor("", half.dtype().into(), shape)],
+            Format::Int8 { codes, .. } => {
+                let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
+                let of_scales = if codes.qscheme.is_per_channel() {
+                    &[rows, &[1]].concat()[..]
+                } else {
+                    &[rows.iter().product::<usize>().min(1)]
+                };
+                let mut all = vec![
+                    tensor("", Dtype::I8, shape),
+                    tensor(SCALE, Dtype::F32, of_scales),
+                ];
+                match self.zeros {
+                    Zeros::None => {}
+                    Zeros::Int(_) => all.push(tensor(ZERO_POINT, Dtype::I8, of_scales)),
+                    Zeros::Float(_) => {
+                        let names = [ZERO_POINT, UNSIGNED_ZERO_POINT];
+                        all.extend(names.map(|name| tensor(name, Dtype::F32, of_scales)));
+                    }
+                }
+                all
             }
-            let codes = piece.codes().into_iter();
-            let bytes: Vec<u8> = codes.map(i8::cast_unsigned).collect();
-            to.write(&name, &bytes)?;
-            scales.extend(piece.scales());
-        }
-        if pieces.iter().any(|piece| piece.format().codes().is_some()) {
-            write_qparams(&name, &scales, &zeros, to)?;
-        }
-        Ok(())
-    };
-    Output::New(tensors, Box::new(write))
-}
-
-/// A weight in groups of these rows, one after the other.
-fn in_groups<'a>(
-    name: &str,
-    shape: &[usize],
-    groups: GroupConfig,
-    pieces: &'a [Quantized],
-) -> Output<'a> {
-    let halves = !pieces.iter().any(Quantized::has_factors);
-    let (n, k) = match shape {
-        [rows @ .., k] => (rows.iter().product(), *k),
-        [] => (1, 1),
-    };
-    let name = name.to_owned();
-    let tensors = GroupsWriter::new(&name, groups, [n, k], halves).planned(shape);
-    let write = move |to: &mut Writer<'_>| {
-        let mut writer = GroupsWriter::new(&name, groups, [n, k], halves);
-        for rows in pieces.iter().filter_map(Quantized::grouped) {
-            writer.rows(rows, to)?;
-        }
-        writer.finish(to)
-    };
-    Output::New(tensors, Box::new(write))
-}
-
-/// The zero points of all rows.
-fn zero_points(pieces: &[Quantized]) -> Zeros {
-    let (mut ints, mut floats, mut is_affine) = (Vec::new(), None, false);
-    for piece in pieces {
-        match piece.zero_points() {
-            // Zeros that all are 0 are not stored.
-            Zeros::None => ints.resize(ints.len() + piece.scales().len(), 0),
-            Zeros::Int(own) => {
-                is_affine = true;
-                ints.extend(own);
+            Format::Groups { groups, .. } => {
+                let count = groups.count(k);
+                let mut all = match groups.dtype {
+                    IntType::Int8 => vec![tensor("", Dtype::I8, shape)],
+                    IntType::Int4 => vec![
+                        tensor(PACKED, Dtype::I32, &[n, k.div_ceil(CODES)]),
+                        tensor(SHAPE, Dtype::I64, &[2]),
+                    ],
+                };
+                let floats = if self.has_factors {
+                    Dtype::F32
+                } else {
+                    Dtype::F16
+                };
+                all.push(tensor(SCALE, floats, &[n, count]));
+                match groups.scheme {
+                    GroupScheme::Symmetric => {}
+                    GroupScheme::Affine => {
+                        all.push(tensor(ZERO_POINT, Dtype::I32, &[n.div_ceil(CODES), count]));
+                    }
+                    GroupScheme::Minimum => all.push(tensor(MINIMUM, floats, &[n, count])),
+                }
+                all
             }
-            Zeros::Float(own) => floats.get_or_insert_with(Vec::new).extend(own),
         }
     }
-    // In one qscheme all are float or none.
-    match floats {
-        Some(floats) => Zeros::Float(floats),
-        None if is_affine => Zeros::Int(ints),
-        None => Zeros::None,
+
+    /// Writes the next rows.
+    fn rows(&self, rows: &Quantized, state: &mut State, to: &mut Writer<'_>) -> Result<()> {
+        let mut write =
+            |suffix: &str, bytes: &[u8]| to.write(&format!("{}{suffix}", self.name), bytes);
+        if let Some(halves) = rows.halves() {
+            return write("", &halves.to_bytes());
+        }
+        if let Some(rows) = rows.grouped() {
+            let [_, k] = self.matrix();
+            match rows.groups.dtype {
+                IntType::Int8 => write("", &unsigned(rows.codes))?,
+                IntType::Int4 => {
+                    let shape = [rows.codes.len().checked_div(k).unwrap_or(0), k];
+                    write(PACKED, &packed(&rows.codes, shape, Axis::Columns))?;
+                }
+            }
+            let floats = |numbers: &[f32]| -> Vec<u8> {
+                if self.has_factors {
+                    return floats(numbers);
+                }
+                let halves = numbers.iter().map(|x| f16::from_f32(*x));
+                halves.flat_map(f16::to_le_bytes).collect()
+            };
+            write(SCALE, &floats(&rows.scales))?;
+            if rows.groups.scheme == GroupScheme::Minimum {
+                write(MINIMUM, &floats(&rows.minimums))?;
+            }
+            state.zero_points.extend(rows.zero_points);
+            return Ok(());
+        }
+        write("", &unsigned(rows.codes()))?;
+        let per_row = self
+            .format
+            .codes()
+            .is_some_and(|own| own.qscheme.is_per_channel());
+        // Where one scale is for all rows, the first ones have it.
+        if std::mem::replace(&mut state.has_scale, true) && !per_row {
+            return Ok(());
+        }
+        let scales = rows.scales();
+        write(SCALE, &floats(&scales))?;
+        match (&self.zeros, rows.zero_points()) {
+            (Zeros::None, _) => Ok(()),
+            (_, Zeros::Float(zeros)) => {
+                // Among the codes of the file, which are 128 less, for others.
+                let signed: Vec<f32> = zeros.iter().map(|z| z - 128.).collect();
+                write(ZERO_POINT, &floats(&signed))?;
+                write(UNSIGNED_ZERO_POINT, &floats(&zeros))
+            }
+            (_, Zeros::Int(zeros)) => {
+                write(ZERO_POINT, &unsigned(zeros.into_iter().map(|z| z as i8)))
+            }
+            (_, Zeros::None) => write(ZERO_POINT, &vec![0; scales.len()]),
+        }
+    }
+
+    /// Writes what is of all rows.
+    fn finish(&self, state: &State, to: &mut Writer<'_>) -> Result<()> {
+        let (Some(groups), [n, k]) = (self.format.groups(), self.matrix()) else {
+            return Ok(());
+        };
+        if groups.dtype == IntType::Int4 {
+            let sizes = [n, k].map(|size| (size as i64).to_le_bytes());
+            to.write(&format!("{}{SHAPE}", self.name), sizes.as_flattened())?;
+        }
+        if groups.scheme != GroupScheme::Affine {
+            return Ok(());
+        }
+        let bytes = packed(&state.zero_points, [n, groups.count(k)], Axis::Rows);
+        to.write(&format!("{}{ZERO_POINT}", self.name), &bytes)
     }
 }
 
-/// The tensors of a weight of that format.
-pub fn planned(name: &str, shape: &[usize], format: Format, zeros: &Zeros) -> Vec<Planned> {
-    let tensor = |suffix: &str, dtype, shape: &[usize]| {
-        Planned::new(&format!("{name}{suffix}"), dtype, shape)
-    };
-    let codes = match format {
-        Format::Int8 { codes, .. } => codes,
-        Format::Half { half, .. } => return vec![tensor("", half.dtype().into(), shape)],
-        // They have a writer of their own.
-        Format::Groups { .. } => return Vec::new(),
-    };
-    let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
-    let of_scales = if codes.qscheme.is_per_channel() {
-        &[rows, &[1]].concat()[..]
-    } else {
-        &[rows.iter().product::<usize>().min(1)]
-    };
-    let mut all = vec![
-        tensor("", Dtype::I8, shape),
-        tensor(SCALE, Dtype::F32, of_scales),
-    ];
-    match zeros {
-        Zeros::None => {}
-        Zeros::Int(_) => all.push(tensor(ZERO_POINT, Dtype::I8, of_scales)),
-        Zeros::Float(_) => {
-            all.push(tensor(ZERO_POINT, Dtype::F32, of_scales));
-            all.push(tensor(UNSIGNED_ZERO_POINT, Dtype::F32, of_scales));
-        }
-    }
-    all
+fn unsigned(codes: impl IntoIterator<Item = i8>) -> Vec<u8> {
+    codes.into_iter().map(i8::cast_unsigned).collect()
 }
 
-/// Writes scales and zero points.
-pub fn write_qparams(name: &str, scales: &[f32], zeros: &Zeros, to: &mut Writer<'_>) -> Result<()> {
-    let bytes = |values: &[f32]| {
-        values
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect::<Vec<u8>>()
-    };
-    to.write(&format!("{name}{SCALE}"), &bytes(scales))?;
-    match zeros {
-        Zeros::None => Ok(()),
-        Zeros::Int(zeros) => {
-            let zeros: Vec<u8> = zeros.iter().map(|z| (*z as i8).cast_unsigned()).collect();
-            to.write(&format!("{name}{ZERO_POINT}"), &zeros)
-        }
-        Zeros::Float(zeros) => {
-            // Among the codes of the file, which are 128 less, for others.
-            let signed: Vec<f32> = zeros.iter().map(|z| z - 128.).collect();
-            to.write(&format!("{name}{ZERO_POINT}"), &bytes(&signed))?;
-            to.write(&format!("{name}{UNSIGNED_ZERO_POINT}"), &bytes(zeros))
-        }
-    }
+fn floats(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
 }

@@ -6,7 +6,7 @@ use std::io::{Seek, SeekFrom, Write};
 
 use candle_dynquant_io::Unexpected;
 use safetensors::Dtype;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::Serializer;
 use serde_json::json;
 
 use crate::checkpoint::read::{LENGTH, header, invalid};
@@ -57,7 +57,10 @@ impl<'a> Writer<'a> {
         let order = |p: &Planned| (std::cmp::Reverse(p.dtype.bitsize()), p.name.clone());
         planned.sort_by_cached_key(order);
         let mut places = HashMap::new();
-        let mut entries = Vec::with_capacity(planned.len());
+        let mut entries = Vec::with_capacity(planned.len() + 1);
+        if !metadata.is_empty() {
+            entries.push(("__metadata__".to_owned(), json!(metadata)));
+        }
         let mut end = 0u64;
         for tensor in planned {
             let Some(next) = tensor.bytes().and_then(|bytes| end.checked_add(bytes)) else {
@@ -78,8 +81,10 @@ impl<'a> Writer<'a> {
             entries.push((tensor.name, entry));
             end = next;
         }
-        let json = serde_json::to_vec(&Header { metadata, entries });
-        let mut json = json.unwrap_or_else(|error| unreachable!("header: {error}"));
+        let mut json = Vec::new();
+        // In the order of their offsets.
+        let written = serde_json::Serializer::new(&mut json).collect_map(entries);
+        written.unwrap_or_else(|error| unreachable!("header: {error}"));
         json.resize(json.len().next_multiple_of(LENGTH as usize), b' ');
         let length = json.len() as u64;
         for place in places.values_mut() {
@@ -133,25 +138,6 @@ pub fn writing(error: std::io::Error) -> Error {
             Error::argument("output", expected.clone(), got.clone())
         }
         None => Error::io("write")(error),
-    }
-}
-
-/// The entries in the order of their offsets.
-struct Header<'a> {
-    metadata: &'a BTreeMap<String, String>,
-    entries: Vec<(String, serde_json::Value)>,
-}
-
-impl Serialize for Header<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(None)?;
-        if !self.metadata.is_empty() {
-            map.serialize_entry("__metadata__", self.metadata)?;
-        }
-        for (name, entry) in &self.entries {
-            map.serialize_entry(name, entry)?;
-        }
-        map.end()
     }
 }
 

@@ -6,11 +6,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use candle_dynquant::FusedActivation;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::json;
-
-const OBJECT: &str = "a JSON object";
+use crate::json::Keys;
 
 /// The parameters of the model; field names are the file's keys.
 #[derive(Clone, Debug)]
@@ -34,21 +32,15 @@ pub struct Config {
 impl Config {
     /// Reads the file and checks what the numbers must satisfy together.
     pub fn read(path: &Path) -> Result<Self> {
-        Self::of(Keys {
-            path: path.display().to_string(),
-            map: json::read(path, OBJECT)?,
-        })
+        Self::of(&Keys::read(path)?)
     }
 
     /// As [`read`](Self::read), where `text` is what the file at `path` holds.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
-        Self::of(Keys {
-            path: path.to_owned(),
-            map: json::parse(path, text.into(), OBJECT)?,
-        })
+        Self::of(&Keys::parse(path, text)?)
     }
 
-    fn of(keys: Keys) -> Result<Self> {
+    fn of(keys: &Keys) -> Result<Self> {
         keys.must_be("model_type", "bert")?;
         if keys.get("position_embedding_type").is_some() {
             keys.must_be("position_embedding_type", "absolute")?;
@@ -86,41 +78,12 @@ impl Config {
     }
 }
 
-/// The keys of the file, with its path for error messages.
-struct Keys {
-    path: String,
-    map: Map<String, Value>,
-}
-
+/// The values that only this file has.
 impl Keys {
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.map.get(key)
-    }
-
-    fn fault(&self, key: &str, expected: &str) -> anyhow::Error {
-        let got = match self.get(key) {
-            Some(value) => value.to_string(),
-            None => "no such key".to_owned(),
-        };
-        anyhow::anyhow!("{}: key {key:?}: expected {expected}, got {got}", self.path)
-    }
-
     fn must_be(&self, key: &str, expected: &str) -> Result<()> {
         match self.get(key) {
             Some(Value::String(got)) if got == expected => Ok(()),
             _ => Err(self.fault(key, &format!("{expected:?}"))),
-        }
-    }
-
-    fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
-        let got = match (self.get(key), default) {
-            (None, Some(default)) => return Ok(default),
-            (got, _) => got.and_then(Value::as_u64),
-        };
-        match got {
-            // No real model comes near the limit, and products of two sizes stay in a usize.
-            Some(size @ 1..=0x7fff_ffff) => Ok(size as usize),
-            _ => Err(self.fault(key, "a positive integer below 2^31")),
         }
     }
 

@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use candle_core::{DType, Device};
 use tokenizers::Tokenizer;
 
 use super::config::Config;
 use super::model::Bert;
-use crate::checkpoint::{Checkpoint, check_folder};
+use crate::checkpoint::{Checkpoint, check_folder, load};
 use crate::tokenizer;
 
 /// Everything that answering texts needs.
@@ -40,21 +39,12 @@ impl Folder {
         let path_of_tokenizer = dir.join("tokenizer.json");
         let tokenizer = tokenizer::read(&path_of_tokenizer)?;
         tokenizer::check(&path_of_tokenizer, &tokenizer, config.vocab_size)?;
-        let (model, bytes, is_quantized) = match quantized(dir) {
-            Some(checkpoint) => {
-                let prefixed = checkpoint.tensors().any(|t| t.name.starts_with("bert."));
-                let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-                let bytes: u64 = checkpoint.tensors().map(|t| t.bytes).sum();
-                (Bert::load(&config, prefixed, vb)?, bytes as usize, true)
-            }
-            None => {
-                let checkpoint = Checkpoint::read_folder(dir, is_known_extra)?;
-                let prefixed = checkpoint.has_prefix("bert.");
-                let model = Bert::load(&config, prefixed, checkpoint.var_builder())?;
-                let bytes = checkpoint.finish("a BERT encoder, pooler and classifier")?;
-                (model, bytes, false)
-            }
-        };
+        let (model, bytes, is_quantized) = load(
+            dir,
+            || Checkpoint::read_folder(dir, is_known_extra),
+            "a BERT encoder, pooler and classifier",
+            |vb, has| Bert::load(&config, has("bert."), vb),
+        )?;
         ensure!(
             !model.is_classifier() || config.labels.len() >= 2,
             "{}: key \"id2label\": expected at least 2 classes, got {} (a score, not a class)",
@@ -70,12 +60,6 @@ impl Folder {
             is_quantized,
         })
     }
-}
-
-/// The checkpoint of a folder that `dynquant quantize` or `checkpoint::save` wrote.
-fn quantized(dir: &Path) -> Option<candle_dynquant::Checkpoint> {
-    let checkpoint = candle_dynquant::Checkpoint::open(dir).ok()?;
-    checkpoint.is_quantized().then_some(checkpoint)
 }
 
 /// The position numbers that old versions of transformers stored, and the heads that predict

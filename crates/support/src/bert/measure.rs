@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::model::{Batch, Bert};
+use crate::sampling::highest;
 
 /// Batches that run before the clock counts.
 const WARM_UP: usize = 3;
@@ -92,7 +93,7 @@ pub fn cosines(reference: &[Vec<f32>], other: &[Vec<f32>]) -> (f64, f64) {
 
 /// The class with the largest logit, and its probability.
 pub fn class(logits: &[f32]) -> (usize, f64) {
-    let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
+    let best = highest(logits);
     let sum: f64 = logits
         .iter()
         .map(|l| f64::from(l - logits[best]).exp())

@@ -18,8 +18,10 @@ pub struct Batch {
 #[derive(Quantizable, Clone)]
 pub struct Bert {
     embeddings: Embeddings,
-    encoder: Encoder,
-    pooler: Option<Pooler>,
+    #[quantizable(rename = "encoder.layer")]
+    layers: Vec<Layer>,
+    #[quantizable(rename = "pooler.dense")]
+    pooler: Option<nn::Linear>,
     classifier: Option<nn::Linear>,
 }
 
@@ -31,14 +33,14 @@ impl Bert {
         let bert = if prefixed { vb.pp("bert") } else { vb.clone() };
         let pools = bert.contains_tensor("pooler.dense.weight");
         let classifies = config.says_classifier || vb.contains_tensor("classifier.weight");
-        let pooler = || Pooler::load(config, bert.pp("pooler"));
-        let classifier = || {
-            let vb = vb.pp("classifier");
-            nn::linear(config.hidden_size, config.labels.len(), vb)
-        };
+        let size = config.hidden_size;
+        let pooler = || nn::linear(size, size, bert.pp("pooler.dense"));
+        let classifier = || nn::linear(size, config.labels.len(), vb.pp("classifier"));
+        let layers = 0..config.num_hidden_layers;
+        let layers = layers.map(|i| Layer::load(config, bert.pp("encoder.layer").pp(i)));
         Ok(Self {
             embeddings: Embeddings::load(config, bert.pp("embeddings"))?,
-            encoder: Encoder::load(config, bert.pp("encoder"))?,
+            layers: layers.collect::<Result<_>>()?,
             pooler: (classifies || pools).then(pooler).transpose()?,
             classifier: classifies.then(classifier).transpose()?,
         })
@@ -58,8 +60,11 @@ impl Bert {
         // All texts here are single, so every token has type 0.
         let type_0 = Tensor::zeros(1, DType::U32, device)?;
         let positions = Tensor::arange(0, ids.dim(1)? as u32, device)?;
-        let hidden = self.embeddings.forward(ids, &type_0, &positions)?;
-        self.encoder.forward(hidden, &mask)
+        let mut hidden = self.embeddings.forward(ids, &type_0, &positions)?;
+        for layer in &self.layers {
+            hidden = layer.forward(&hidden, &mask)?;
+        }
+        Ok(hidden)
     }
 
     /// The model's answers, a row for each text: logits `[batch, labels]` of a classifier, else
@@ -78,7 +83,8 @@ impl Bert {
     pub fn logits(&self, first: &Tensor) -> Result<Option<Tensor>> {
         match (&self.pooler, &self.classifier) {
             (Some(pooler), Some(classifier)) => {
-                classifier.forward(&pooler.forward(first)?).map(Some)
+                let pooled = pooler.forward(first)?.tanh()?;
+                classifier.forward(&pooled).map(Some)
             }
             _ => Ok(None),
         }
@@ -121,70 +127,35 @@ impl Embeddings {
     }
 }
 
-#[derive(Quantizable, Clone)]
-struct Encoder {
-    layer: Vec<Layer>,
-}
-
-impl Encoder {
-    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
-        let layers = 0..config.num_hidden_layers;
-        let layer = layers.map(|i| Layer::load(config, vb.pp("layer").pp(i)));
-        Ok(Self {
-            layer: layer.collect::<Result<_>>()?,
-        })
-    }
-
-    fn forward(&self, mut hidden: Tensor, mask: &Tensor) -> Result<Tensor> {
-        for layer in &self.layer {
-            hidden = layer.forward(&hidden, mask)?;
-        }
-        Ok(hidden)
-    }
-}
-
 /// Attention, then two products with an activation function between them.
 #[derive(Quantizable, Clone)]
 struct Layer {
-    attention: Attention,
-    intermediate: Intermediate,
+    #[quantizable(rename = "attention.self")]
+    attention: SelfAttention,
+    #[quantizable(rename = "attention.output")]
+    attended: Output,
+    #[quantizable(rename = "intermediate.dense")]
+    intermediate: nn::Linear,
     output: Output,
 }
 
 impl Layer {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let (size, inner) = (config.hidden_size, config.intermediate_size);
+        let intermediate = nn::linear(size, inner, vb.pp("intermediate.dense"))?;
         Ok(Self {
-            attention: Attention::load(config, vb.pp("attention"))?,
-            intermediate: Intermediate::load(config, vb.pp("intermediate"))?,
-            output: Output::load(config, config.intermediate_size, vb.pp("output"))?,
+            attention: SelfAttention::load(config, vb.pp("attention.self"))?,
+            attended: Output::load(config, size, vb.pp("attention.output"))?,
+            intermediate: intermediate.with_activation(config.hidden_act),
+            output: Output::load(config, inner, vb.pp("output"))?,
         })
     }
 
     fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let attended = self.attention.forward(hidden, mask)?;
+        let attended = self.attended.forward(&attended, hidden)?;
         let inner = self.intermediate.forward(&attended)?;
         self.output.forward(&inner, &attended)
-    }
-}
-
-#[derive(Quantizable, Clone)]
-struct Attention {
-    #[quantizable(rename = "self")]
-    self_attention: SelfAttention,
-    output: Output,
-}
-
-impl Attention {
-    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
-        Ok(Self {
-            self_attention: SelfAttention::load(config, vb.pp("self"))?,
-            output: Output::load(config, config.hidden_size, vb.pp("output"))?,
-        })
-    }
-
-    fn forward(&self, hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        let attended = self.self_attention.forward(hidden, mask)?;
-        self.output.forward(&attended, hidden)
     }
 }
 
@@ -227,24 +198,6 @@ impl SelfAttention {
     }
 }
 
-#[derive(Quantizable, Clone)]
-struct Intermediate {
-    dense: nn::Linear,
-}
-
-impl Intermediate {
-    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
-        let (size, inner) = (config.hidden_size, config.intermediate_size);
-        Ok(Self {
-            dense: nn::linear(size, inner, vb.pp("dense"))?.with_activation(config.hidden_act),
-        })
-    }
-
-    fn forward(&self, hidden: &Tensor) -> Result<Tensor> {
-        self.dense.forward(hidden)
-    }
-}
-
 /// A product back to the hidden size, plus what went around it, normalised.
 #[derive(Quantizable, Clone)]
 struct Output {
@@ -263,25 +216,6 @@ impl Output {
     fn forward(&self, hidden: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let hidden = self.dense.forward(hidden)?;
         self.layer_norm.forward_add(&hidden, residual)
-    }
-}
-
-/// A product and tanh.
-#[derive(Quantizable, Clone)]
-struct Pooler {
-    dense: nn::Linear,
-}
-
-impl Pooler {
-    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
-        let size = config.hidden_size;
-        Ok(Self {
-            dense: nn::linear(size, size, vb.pp("dense"))?,
-        })
-    }
-
-    fn forward(&self, first: &Tensor) -> Result<Tensor> {
-        self.dense.forward(first)?.tanh()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant_io::input;
 use tokenizers::{Tokenizer, TruncationParams};
@@ -25,8 +25,9 @@ pub struct Text {
 /// A line `label<TAB>text` has a label if the model knows it. In a `labelled` file every line
 /// must have one; in others a line without one is a text from end to end.
 pub fn read(path: &Path, labels: &[String], labelled: bool) -> Result<Vec<Text>> {
+    let name = path.display();
     let content = input::read_stream(path, MAX_BYTES)
-        .with_context(|| format!("{}: expected a readable text file", path.display()))?;
+        .with_context(|| format!("{name}: expected a readable text file"))?;
     let mut texts = Vec::new();
     for (number, line) in content.lines().enumerate() {
         if line.trim().is_empty() {
@@ -34,28 +35,20 @@ pub fn read(path: &Path, labels: &[String], labelled: bool) -> Result<Vec<Text>>
         }
         let split = line.split_once('\t').and_then(|(label, text)| {
             let label = labels.iter().position(|known| known == label)?;
-            Some((label, text))
+            Some((Some(label), text))
         });
-        texts.push(match split {
-            Some((label, text)) => Text {
-                text: text.to_owned(),
-                label: Some(label),
-            },
-            None if labelled => bail!(
-                "{}: line {}: expected a label that the model knows, a tab and a text, got {line:?}",
-                path.display(),
-                number + 1,
-            ),
-            None => Text {
-                text: line.to_owned(),
-                label: None,
-            },
-        });
+        ensure!(
+            split.is_some() || !labelled,
+            "{name}: line {}: expected a label that the model knows, a tab and a text, got {line:?}",
+            number + 1,
+        );
+        let (label, text) = split.unwrap_or((None, line));
+        let text = text.to_owned();
+        texts.push(Text { text, label });
     }
     ensure!(
         !texts.is_empty(),
-        "{}: expected at least one text, got none",
-        path.display()
+        "{name}: expected at least one text, got none"
     );
     Ok(texts)
 }

@@ -8,9 +8,9 @@ use jiff::{ZonedDateTime, fmt::strtime};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::json;
+use crate::json::Keys;
 
 /// A message, and who it is from: `system`, `user` or `assistant`; of a pair of texts, `query` or
 /// `document`.
@@ -48,7 +48,7 @@ impl Template {
         if !config.exists() {
             return Ok(None);
         }
-        let keys: Map<String, Value> = json::read(&config, "a JSON object")?;
+        let keys = Keys::read(&config)?;
         Ok(match keys.get("chat_template") {
             Some(Value::Array(named)) => named
                 .iter()

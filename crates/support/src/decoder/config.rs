@@ -132,13 +132,11 @@ impl Config {
                 "{name}: key {key:?}: expected 1 to {MAX}, got {size}"
             );
         }
+        let (heads, kv, head) = (self.num_attention_heads, self.kv_heads(), self.head_dim());
         ensure!(
-            self.num_attention_heads.is_multiple_of(self.kv_heads()),
-            "{name}: key \"num_key_value_heads\": expected a divisor of num_attention_heads {}, got {}",
-            self.num_attention_heads,
-            self.kv_heads(),
+            heads.is_multiple_of(kv),
+            "{name}: key \"num_key_value_heads\": expected a divisor of num_attention_heads {heads}, got {kv}"
         );
-        let head = self.head_dim();
         ensure!(
             (2..=MAX).contains(&head) && head.is_multiple_of(2),
             "{name}: key \"head_dim\": expected an even number, got {head}"

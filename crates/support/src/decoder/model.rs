@@ -25,8 +25,10 @@ struct Model {
     norm: nn::RmsNorm,
     /// The factor of the embeddings.
     embed_scale: Option<f64>,
-    /// One for all layers whose frequencies are equal.
-    rotary: Vec<Rotary>,
+    /// Rotary embeddings: the angle by which a position turns each pair of a head's inputs,
+    /// `[1, head_dim / 2]`. One is for all layers whose frequencies are equal.
+    #[quantizable(skip)]
+    rotary: Vec<Tensor>,
 }
 
 /// Keys and values of the tokens that were read.
@@ -176,7 +178,8 @@ impl Model {
             let vb = vb.pp("layers").pp(index);
             layers.push(Layer::load(config, (index, rotary), vb)?);
         }
-        let rotary = frequencies.iter().map(|own| Rotary::new(own));
+        let rotary =
+            (frequencies.iter()).map(|own| Tensor::from_slice(own, (1, own.len()), &Device::Cpu));
         Ok(Self {
             embed_tokens: nn::embedding(config.vocab_size, size, vb.pp("embed_tokens"))?,
             layers,
@@ -206,7 +209,7 @@ impl Model {
         }
         let rows = positions.len();
         let positions = Tensor::from_vec(positions, (rows, 1), &Device::Cpu)?;
-        let angles = self.rotary.iter().map(|rotary| rotary.at(&positions));
+        let angles = self.rotary.iter().map(|rotary| angles(rotary, &positions));
         let angles = angles.collect::<CandleResult<Vec<_>>>()?;
         let mut sum = self.embed_tokens.forward(&Tensor::cat(&tokens, 0)?)?;
         if let Some(scale) = self.embed_scale {
@@ -401,25 +404,11 @@ fn within(window: usize, queries: usize, keys: usize) -> CandleResult<Tensor> {
     Tensor::from_vec(mask, (queries, keys), &Device::Cpu)
 }
 
-/// Rotary embeddings: the angles of each pair of inputs.
-#[derive(Quantizable, Clone)]
-struct Rotary {
-    #[quantizable(skip)]
-    frequencies: Tensor,
-}
-
-impl Rotary {
-    fn new(frequencies: &[f32]) -> CandleResult<Self> {
-        let frequencies = Tensor::from_slice(frequencies, (1, frequencies.len()), &Device::Cpu)?;
-        Ok(Self { frequencies })
-    }
-
-    /// Cosines and sines of positions, `[rows, 1]` in u32: `[rows, head_dim / 2]` each.
-    fn at(&self, positions: &Tensor) -> CandleResult<(Tensor, Tensor)> {
-        let positions = positions.to_dtype(self.frequencies.dtype())?;
-        let angles = positions.matmul(&self.frequencies)?;
-        Ok((angles.cos()?, angles.sin()?))
-    }
+/// Cosines and sines of positions, `[rows, 1]` in u32: `[rows, head_dim / 2]` each.
+fn angles(frequencies: &Tensor, positions: &Tensor) -> CandleResult<(Tensor, Tensor)> {
+    let positions = positions.to_dtype(frequencies.dtype())?;
+    let angles = positions.matmul(frequencies)?;
+    Ok((angles.cos()?, angles.sin()?))
 }
 
 /// Two products, their combination, and a third.

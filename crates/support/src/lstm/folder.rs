@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::model::CharModel;
 use super::text::Vocab;
-use crate::checkpoint::{Checkpoint, check_folder};
+use crate::checkpoint::{Checkpoint, check_folder, load};
 
 /// Everything that reading and writing texts needs.
 pub struct Folder {
@@ -33,19 +32,12 @@ impl Folder {
         let config = Config::read(&dir.join("config.json"))?;
         let vocab = Vocab::read(&dir.join("vocab.json"), &config)?;
         let path = dir.join(weights);
-        let (model, bytes, is_quantized) = match quantized(&path) {
-            Some(checkpoint) => {
-                let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-                let bytes: u64 = checkpoint.tensors().map(|t| t.bytes).sum();
-                (CharModel::load(&config, gru, vb)?, bytes as usize, true)
-            }
-            None => {
-                let checkpoint = Checkpoint::read_file(&path)?;
-                let model = CharModel::load(&config, gru, checkpoint.var_builder())?;
-                let bytes = checkpoint.finish("the model that config.json describes")?;
-                (model, bytes, false)
-            }
-        };
+        let (model, bytes, is_quantized) = load(
+            &path,
+            || Checkpoint::read_file(&path),
+            "the model that config.json describes",
+            |vb, _| CharModel::load(&config, gru, vb),
+        )?;
         Ok(Self {
             path: dir.to_owned(),
             vocab,
@@ -54,10 +46,4 @@ impl Folder {
             is_quantized,
         })
     }
-}
-
-/// A file that `dynquant quantize` or `checkpoint::save` wrote.
-fn quantized(path: &Path) -> Option<candle_dynquant::Checkpoint> {
-    let checkpoint = candle_dynquant::Checkpoint::open(path).ok()?;
-    checkpoint.is_quantized().then_some(checkpoint)
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use candle_dynquant_io::input;
 
-use super::config::{Config, read_object};
+use super::config::Config;
+use crate::json::Keys;
 
 /// The most bytes of a text.
 const MAX_BYTES: u64 = 64 << 20;
@@ -23,37 +24,31 @@ impl Vocab {
     pub fn read(path: &Path, config: &Config) -> Result<Self> {
         let mut ids = BTreeMap::new();
         let mut by_id = BTreeMap::new();
-        for (key, value) in read_object(path)? {
+        let (Keys { path, map }, size) = (Keys::read(path)?, config.vocab_size);
+        for (key, value) in map {
             let mut characters = key.chars();
             let (Some(character), None) = (characters.next(), characters.next()) else {
-                bail!(
-                    "{}: expected keys of one character, got {key:?}",
-                    path.display()
-                );
+                bail!("{path}: expected keys of one character, got {key:?}");
             };
-            let id = value.as_u64().filter(|id| *id < config.vocab_size as u64);
+            let id = value.as_u64().filter(|id| *id < size as u64);
             let Some(id) = id else {
                 bail!(
-                    "{}: character {character:?}: expected a number from 0 to {}, one below vocab_size of config.json, got {value}",
-                    path.display(),
-                    config.vocab_size - 1,
+                    "{path}: character {character:?}: expected a number from 0 to {}, one below vocab_size of config.json, got {value}",
+                    size - 1,
                 );
             };
             // Below vocab_size, which is below 2^31.
             ids.insert(character, id as u32);
             if let Some(other) = by_id.insert(id, character) {
                 bail!(
-                    "{}: expected a number for each character, got {id} for {other:?} and {character:?}",
-                    path.display(),
+                    "{path}: expected a number for each character, got {id} for {other:?} and {character:?}"
                 );
             }
         }
         // Distinct, and below vocab_size: a full set is 0, 1, ..
         ensure!(
-            ids.len() == config.vocab_size,
-            "{}: expected {} characters, as vocab_size of config.json says, got {}",
-            path.display(),
-            config.vocab_size,
+            ids.len() == size,
+            "{path}: expected {size} characters, as vocab_size of config.json says, got {}",
             ids.len(),
         );
         let characters = by_id.into_values().collect();

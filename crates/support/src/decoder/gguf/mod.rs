@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::Device;
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_dynquant_io::input;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::config::Config;
 
@@ -45,12 +45,7 @@ impl Metadata {
     }
 
     fn get(&self, key: &str) -> Result<&Value> {
-        let missing = || {
-            format!(
-                "{}: key {key:?}: expected a value, got no such key",
-                self.name
-            )
-        };
+        let missing = || format!("{}: expected a value, got no such key", self.at(key));
         self.values.get(key).with_context(missing)
     }
 
@@ -85,16 +80,14 @@ impl Metadata {
                 self.at("general.architecture"),
             ),
         };
-        let mut config = Map::new();
-        config.insert("model_type".into(), json!(family));
+        let mut config = json!({"model_type": family, "tie_word_embeddings": self.is_tied});
         let scaling = format!("{architecture}.rope.scaling.type");
         if self.values.contains_key(&scaling) {
             match self.text(&scaling)? {
                 "none" => {}
                 "linear" => {
                     let factor = self.number(&format!("{architecture}.rope.scaling.factor"))?;
-                    let linear = json!({"rope_type": "linear", "factor": factor});
-                    config.insert("rope_scaling".into(), linear);
+                    config["rope_scaling"] = json!({"rope_type": "linear", "factor": factor});
                 }
                 got => bail!(
                     "{}: expected none or linear, got {got:?}",
@@ -102,30 +95,23 @@ impl Metadata {
                 ),
             }
         }
-        config.insert("tie_word_embeddings".into(), json!(self.is_tied));
-        config.insert("vocab_size".into(), json!(self.list(TOKENS)?.len()));
-        let required = [
-            ("hidden_size", "embedding_length"),
-            ("intermediate_size", "feed_forward_length"),
-            ("num_hidden_layers", "block_count"),
-            ("num_attention_heads", "attention.head_count"),
-            ("max_position_embeddings", "context_length"),
-            ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
-        ];
-        for (to, from) in required {
-            config.insert(to.into(), self.number(&format!("{architecture}.{from}"))?);
-        }
-        let optional = [
-            ("num_key_value_heads", "attention.head_count_kv"),
-            ("head_dim", "attention.key_length"),
-            ("rope_theta", "rope.freq_base"),
-            ("sliding_window", "attention.sliding_window"),
-            ("rope_local_base_freq", "rope.freq_base_swa"),
-        ];
-        for (to, from) in optional {
+        config["vocab_size"] = json!(self.list(TOKENS)?.len());
+        for (to, from, is_required) in [
+            ("hidden_size", "embedding_length", true),
+            ("intermediate_size", "feed_forward_length", true),
+            ("num_hidden_layers", "block_count", true),
+            ("num_attention_heads", "attention.head_count", true),
+            ("max_position_embeddings", "context_length", true),
+            ("rms_norm_eps", "attention.layer_norm_rms_epsilon", true),
+            ("num_key_value_heads", "attention.head_count_kv", false),
+            ("head_dim", "attention.key_length", false),
+            ("rope_theta", "rope.freq_base", false),
+            ("sliding_window", "attention.sliding_window", false),
+            ("rope_local_base_freq", "rope.freq_base_swa", false),
+        ] {
             let key = format!("{architecture}.{from}");
-            if self.values.contains_key(&key) {
-                config.insert(to.into(), self.number(&key)?);
+            if is_required || self.values.contains_key(&key) {
+                config[to] = self.number(&key)?;
             }
         }
         if architecture == "gemma3" {
@@ -136,11 +122,11 @@ impl Metadata {
             .into_iter()
             .filter(|key| self.values.contains_key(*key));
         let ends: Vec<_> = ends.map(|key| self.number(key)).collect::<Result<_>>()?;
-        config.insert("eos_token_id".into(), Json::Array(ends));
+        config["eos_token_id"] = json!(ends);
         if let Some(factors) = &self.rope_factors {
-            config.insert("rope_factors".into(), json!(factors));
+            config["rope_factors"] = json!(factors);
         }
-        Config::parse(&self.name, &Json::Object(config).to_string())
+        Config::parse(&self.name, &config.to_string())
     }
 
     pub fn chat_template(&self) -> Option<&str> {
@@ -151,14 +137,14 @@ impl Metadata {
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// Adds the numbers of Gemma 3 that its files do not have.
-fn complete_gemma(config: &mut Map<String, Json>) {
-    config
-        .entry("rope_local_base_freq")
-        .or_insert(json!(10_000.));
-    let size = |key: &str| config.get(key).and_then(Json::as_u64).unwrap_or_default();
+fn complete_gemma(config: &mut Json) {
+    if config.get("rope_local_base_freq").is_none() {
+        config["rope_local_base_freq"] = json!(10_000.);
+    }
+    let size = |key: &str| config[key].as_u64().unwrap_or_default();
     // The model of 27 billion parameters, of 62 layers, has a scale of its own.
     if size("num_hidden_layers") == 62 {
         let of_head = size("hidden_size") / size("num_attention_heads").max(1);
-        config.insert("query_pre_attn_scalar".into(), json!(of_head));
+        config["query_pre_attn_scalar"] = json!(of_head);
     }
 }
