@@ -283,7 +283,7 @@ fn codes_have_room_for_as_many_keys_as_a_sum_has() -> Result<()> {
             .to_string()
             .contains("[1, 1, 1, 65537]")
     );
-    // What memory cannot hold is an error as well.
+    // Sizes that memory cannot hold are an error as well.
     let all = key.broadcast_as((1, 1, 1 << 62, 1))?;
     for precision in PRECISIONS {
         assert!(KvCache::new(precision).append(&all, &all).is_err());

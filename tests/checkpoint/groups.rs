@@ -290,7 +290,7 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
     Ok(())
 }
 
-/// What float16 has no room for is stored in f32.
+/// Scales that float16 has no room for are stored in f32.
 #[test]
 fn small_weights_stay_as_they_are() -> Result<()> {
     let dir = tempfile::tempdir()?;

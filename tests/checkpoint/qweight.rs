@@ -66,7 +66,7 @@ impl Model {
     }
 }
 
-/// The floats that candle's own loaders get are those of the library, in its float16.
+/// candle's own loaders get the library's floats, in its float16.
 fn same_floats(checkpoint: &Checkpoint, expected: &HashMap<String, Tensor>) -> Result<()> {
     let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
     for name in WEIGHTS {

@@ -269,7 +269,7 @@ fn values_that_an_observer_cuts_off_are_counted() {
 
 #[test]
 fn histograms_count_values_between_powers_of_two() {
-    // Calls with growing values: the bins equal those of one call with all values.
+    // Calls with growing values: the bins equal the bins of one call with all values.
     let calls = [
         [0f32, -0.01, 0.02, 0.3],
         [1., -0.999, 0.5, 0.24],

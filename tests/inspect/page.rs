@@ -61,7 +61,7 @@ fn it_has_a_picture_for_each_figure_and_loads_nothing() {
     }
 }
 
-/// What stands between two texts.
+/// The text between two others.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
     let (_, rest) = text.split_once(start).expect("its start");
     rest.split_once(end).expect("its end").0

@@ -23,7 +23,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     }
 }
 
-/// What stands for a call of `map_or`.
+/// The text that replaces a call of `map_or`.
 fn text(facts: &Facts<'_>, call: &ExprMethodCall) -> Option<String> {
     let source = facts.unit.source;
     let [default, closure] = exactly(&call.args)?;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use syn::Expr;
 use syn::visit::{self, Visit};
 
-/// What a value of this variant holds: `get!(expr, Expr::Path)?`.
+/// The content of a value of this variant: `get!(expr, Expr::Path)?`.
 macro_rules! get {
     ($value:expr, $variant:path) => {
         match $value {

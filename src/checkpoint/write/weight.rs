@@ -21,15 +21,15 @@ pub struct Written<'a> {
     pub format: Format,
     /// Whether groups have scales that float16 has no room for: then all are f32.
     pub has_factors: bool,
-    /// The kind of zero points, in groups of no account.
+    /// The kind of zero points; ignored for weights in groups.
     pub zeros: Zeros,
 }
 
-/// What is written of a weight.
+/// The progress of one weight.
 #[derive(Default)]
 struct State {
     has_scale: bool,
-    /// Those of groups are packed along the rows.
+    /// Of groups; they are packed along the rows, so at the end.
     zero_points: Vec<i8>,
 }
 

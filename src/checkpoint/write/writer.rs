@@ -84,7 +84,7 @@ impl<'a> Writer<'a> {
         let mut json = Vec::new();
         // In the order of their offsets.
         let written = serde_json::Serializer::new(&mut json).collect_map(entries);
-        written.unwrap_or_else(|error| unreachable!("header: {error}"));
+        written.map_err(|error| Error::malformed("safetensors header", "JSON", error))?;
         json.resize(json.len().next_multiple_of(LENGTH as usize), b' ');
         let length = json.len() as u64;
         for place in places.values_mut() {
