@@ -9,6 +9,7 @@
 //! | [`print`](mod@print) | text for a terminal or a pipe, which may be closed |
 //! | [`format`](mod@format) | which format a file has that is given as another |
 //! | [`json`] | JSON as Python writes it, for a strict parser |
+//! | [`keys`] | tables of the keys of a format: used, harmless or refused |
 #![forbid(unsafe_code)]
 
 use std::fs::FileType;
@@ -20,6 +21,7 @@ pub mod child;
 pub mod format;
 pub mod input;
 pub mod json;
+pub mod keys;
 pub mod output;
 pub mod print;
 
