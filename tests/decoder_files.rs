@@ -257,7 +257,9 @@ fn contents_of_messages_have_no_special_tokens() -> Result<()> {
 fn a_token_without_a_row_is_an_error_where_a_text_has_it() -> Result<()> {
     let config = std::fs::read_to_string(repository().join("assets/decoder/config.json"))?;
     let config = config.replace("\"vocab_size\": 1024", "\"vocab_size\": 6");
-    let words = folder(&[("tokenizer.json", WORDS), ("config.json", &config)])?.1?.texts;
+    let words = folder(&[("tokenizer.json", WORDS), ("config.json", &config)])?
+        .1?
+        .texts;
     assert_eq!(words.encode("a b")?, [3, 5]);
     let error = format!("{:#}", words.encode("a <y>").unwrap_err());
     assert!(error.contains("below vocab_size 6, got 6"), "{error}");
