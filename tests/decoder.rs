@@ -198,33 +198,41 @@ fn a_long_prompt_has_the_bits_of_one_step() -> Result<()> {
 fn a_config_that_no_decoder_has_is_named() {
     let base = r#""vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
         "num_attention_heads": 2, "max_position_embeddings": 8"#;
+    #[rustfmt::skip]
     let cases = [
         (r#""model_type": "gpt2""#, "gpt2"),
-        (
-            r#""model_type": "llama", "num_key_value_heads": 3"#,
-            "num_key_value_heads",
-        ),
+        (r#""model_type": "llama", "num_key_value_heads": 3"#, "num_key_value_heads"),
         (r#""model_type": "llama", "head_dim": 7"#, "head_dim"),
-        (
-            r#""model_type": "llama", "hidden_act": "gelu""#,
-            "hidden_act",
-        ),
+        (r#""model_type": "llama", "hidden_act": "gelu""#, "hidden_act"),
         (r#""model_type": "llama", "mlp_bias": true"#, "mlp_bias"),
-        (
-            r#""model_type": "llama", "rope_scaling": {"rope_type": "yarn"}"#,
-            "yarn",
-        ),
+        (r#""model_type": "llama", "rope_scaling": {"rope_type": "yarn"}"#, "yarn"),
         (r#""model_type": "qwen3", "layer_types": []"#, "layer_types"),
-        (
-            r#""model_type": "qwen2", "use_sliding_window": true"#,
-            "use_sliding_window",
-        ),
+        (r#""model_type": "qwen3", "layer_types": ["chunked_attention"]"#, "chunked_attention"),
         (r#""model_type": "llama", "rope_theta": -1"#, "rotary"),
         (r#""model_type": "smollm3""#, "smollm3"),
+        (r#""model_type": "llama", "colour": {"a": 1, "a": 1}"#, "key \"a\" twice"),
+        (r#""model_type": "llama", "vocab_size": 8"#, "key \"vocab_size\" twice"),
+        (r#""model_type": "llama", "pretraining_tp": 2"#, "\"pretraining_tp\": expected null or 1, got 2"),
+        (r#""model_type": "llama", "per_layer_config": {}"#, "per_layer_config"),
+        (r#""model_type": "llama", "partial_rotary_factor": 0.5"#, "\"partial_rotary_factor\""),
+        (r#""model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}"#, "rotary_factor"),
+        (r#""model_type": "llama", "rope_scaling": {"type": "linear"}"#, "a number \"factor\""),
+        (r#""model_type": "llama", "rope_scaling": {"type": "llama3", "factor": 8}"#, "\"low_freq_factor\""),
+        (r#""model_type": "qwen2", "use_mrope": true"#, "\"use_mrope\""),
+        (r#""model_type": "qwen2", "rope_scaling": {"mrope_section": [1]}"#, "\"mrope_section\" is not computed"),
+        (r#""model_type": "gemma3_text", "attn_logit_softcapping": 50.0"#, "\"attn_logit_softcapping\""),
+        (r#""model_type": "gemma3_text", "use_bidirectional_attention": true"#, "bidirectional"),
+        (r#""model_type": "gemma3_text", "hidden_activation": "relu""#, "hidden_activation"),
+        (r#""model_type": "gemma3_text", "sliding_window": null"#, "sliding_window"),
+        (r#""model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e4}"#, "\"full_attention\" and"),
     ];
     for (keys, expected) in cases {
-        let error = Config::parse("config.json", &format!("{{{base}, {keys}}}")).unwrap_err();
-        assert!(format!("{error:#}").contains(expected), "{error:#}");
+        // The default of some families does not divide the heads.
+        let heads = r#""num_key_value_heads": 2, "#;
+        let heads = Some(heads).filter(|_| !keys.contains("value_heads"));
+        let text = format!("{{{base}, {}{keys}}}", heads.unwrap_or_default()).into();
+        let error = Config::parse_file("config.json", text).unwrap_err();
+        assert!(format!("{error:#}").contains(expected), "{keys}: {error:#}");
     }
 }
 

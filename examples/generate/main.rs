@@ -33,7 +33,7 @@ use candle_dynquant::{
 };
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
-use candle_dynquant_support::decoder::{Decoder, Folder, Message, Texts};
+use candle_dynquant_support::decoder::{Decoder, Folder, Message, Texts, isolate_templates};
 use candle_dynquant_support::repository;
 use candle_dynquant_support::sampling::Sampling;
 use clap::Parser;
@@ -85,25 +85,29 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Sampling temperature; 0 takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.7, value_parser = number::<100>)]
-    temperature: f64,
+    /// Sample as the folder's generation_config.json says, where no option says otherwise
+    #[arg(long)]
+    generation_config: bool,
 
-    /// Draw from the N most likely tokens; 0 from all
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    top_k: usize,
+    /// Sampling temperature; 0 takes the most likely token [default: 0.7]
+    #[arg(long, value_name = "T", value_parser = number::<100>)]
+    temperature: Option<f64>,
 
-    /// Draw from the most likely tokens that have this probability together
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = number::<1>)]
-    top_p: f64,
+    /// Draw from the N most likely tokens; 0 from all [default: 0]
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
 
-    /// Draw from tokens that have this share of the greatest probability
-    #[arg(long, value_name = "P", default_value_t = 0., value_parser = number::<1>)]
-    min_p: f64,
+    /// Draw from the most likely tokens that have this probability together [default: 0.95]
+    #[arg(long, value_name = "P", value_parser = number::<1>)]
+    top_p: Option<f64>,
 
-    /// Divide scores of tokens that occurred by this number
-    #[arg(long, value_name = "X", default_value_t = 1., value_parser = penalty)]
-    repetition_penalty: f64,
+    /// Draw from tokens that have this share of the greatest probability [default: 0]
+    #[arg(long, value_name = "P", value_parser = number::<1>)]
+    min_p: Option<f64>,
+
+    /// Divide scores of tokens that occurred by this number [default: 1]
+    #[arg(long, value_name = "X", value_parser = penalty)]
+    repetition_penalty: Option<f64>,
 
     /// Precision of attention and of its cache: float32, bfloat16 or int8
     #[arg(long, value_name = "NAME", default_value = "float32")]
@@ -153,6 +157,7 @@ fn penalty(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
+    isolate_templates();
     cli::main::<Args>()
 }
 
@@ -166,9 +171,19 @@ impl Arguments for Args {
         let default = || repository().join("assets/decoder");
         let path = self.model.clone().unwrap_or_else(default);
         let folder = Folder::open(&path, self.tokenizer.as_deref())?;
+        folder.notes.iter().for_each(print::note);
+        let sampling = self.sampling(&folder)?;
         let mut model = folder.load()?;
         let was_quantized = folder.checkpoint.is_quantized();
-        let Folder { config, texts, .. } = folder;
+        #[rustfmt::skip]
+        let Folder { config, texts, ends, .. } = folder;
+        let most = config.max_position_embeddings;
+        let reads = self.perplexity.is_some() || self.equalize.is_some() || self.gptq.is_some();
+        ensure!(
+            !reads || self.context <= most,
+            "--context: expected at most {most}, the positions of the model, got {}",
+            self.context
+        );
         let prompt = self.tokens(&texts)?;
         let room = config.max_position_embeddings.saturating_sub(prompt.len());
         ensure!(
@@ -190,20 +205,11 @@ impl Arguments for Args {
         let report = self.quantize(&mut model, &texts, spec.filter(|_| !was_quantized))?;
         let quantized = self.read(&model, &texts)?;
 
-        let sampling = Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            ..Sampling::default()
-        };
         let writer = || Writer::new(&model, &texts, sampling, self.seed);
-        let ends = config.eos_token_id.as_slice();
         if !self.common.json && self.chat.is_none() {
             print::part(&self.prompt)?;
         }
-        let written = writer().write(&prompt, self.length.min(room), ends, |part| {
+        let written = writer().write(&prompt, self.length.min(room), &ends, |part| {
             if self.common.json {
                 return Ok(());
             }
@@ -268,6 +274,30 @@ impl Args {
         (!self.float).then(|| self.common.spec()).transpose()
     }
 
+    /// How tokens are drawn: by the options, then as the model's author says if that is asked for.
+    fn sampling(&self, folder: &Folder) -> Result<Sampling> {
+        let (temperature, top_p) = (0.7, 0.95);
+        let plain = Sampling {
+            temperature,
+            top_p,
+            ..Sampling::default()
+        };
+        let offered = folder.sampling.filter(|_| self.generation_config);
+        ensure!(
+            offered.is_some() || !self.generation_config,
+            "--generation-config: expected a folder with generation_config.json, got none"
+        );
+        let base = offered.unwrap_or(plain);
+        Ok(Sampling {
+            temperature: self.temperature.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
+            ..base
+        })
+    }
+
     /// Quantizes the layers of a float model, and attention where it is asked for.
     fn quantize(
         &self,
@@ -323,15 +353,13 @@ impl Args {
         let Some(question) = &self.chat else {
             return texts.prompt(&self.prompt);
         };
-        let template = texts.template.as_ref();
-        let template = template.context("--chat: expected a model with a chat template")?;
         let message = |role: &str, content: &String| Message {
             role: role.to_owned(),
             content: content.clone(),
         };
         let system = self.system.iter().map(|text| message("system", text));
         let messages: Vec<_> = system.chain([message("user", question)]).collect();
-        texts.encode(&template.render(&messages, true)?)
+        texts.chat(&messages, true).context("--chat")
     }
 
     fn read(&self, model: &Decoder, texts: &Texts) -> Result<Option<Perplexity>> {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 pub use candle_dynquant_io::print;
+use candle_dynquant_support::decoder::isolate_templates;
 use clap::Parser;
 
 /// The status after SIGINT, as shells have it.
@@ -21,6 +22,7 @@ pub struct Interrupted(pub &'static str);
 /// A mistake in those, and what `run` fails with, is printed on stderr. The status is then 1, or
 /// [`INTERRUPTED`]. Where the reader of stdout has seen enough, as `head` has, the program has done its work.
 pub fn main<O: Parser>(run: impl FnOnce(&O) -> Result<()>) -> ExitCode {
+    isolate_templates();
     let options = match O::try_parse() {
         Ok(options) => options,
         Err(text) => return print::usage(text.render(), text.use_stderr().then_some(1)),

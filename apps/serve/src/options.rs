@@ -90,6 +90,10 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
     pub max_sequences: usize,
 
+    /// Draw tokens as the folder's generation_config.json says, where a request does not say otherwise
+    #[arg(long)]
+    pub generation_config: bool,
+
     /// Tokens of prompts that are read between two tokens of the texts that are generated
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
     pub prefill_tokens: usize,

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
+use candle_dynquant_support::sampling::Sampling;
 use dynquant_embed::{Encoder, ModelOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -222,10 +223,19 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         sequences: options.max_sequences,
         pages,
     };
-    let ends = config.eos_token_id.as_slice().to_vec();
-    let thread = generate::start(opened.model, ends, jobs, room, Arc::clone(&metrics));
+    ensure!(
+        !options.generation_config || opened.sampling.is_some(),
+        "--generation-config: expected a folder with generation_config.json, got none"
+    );
+    let sampling = opened.sampling.filter(|_| options.generation_config);
+    let thread = generate::start(opened.model, opened.ends, jobs, room, Arc::clone(&metrics));
     let served = Served::Generator(Generator {
         texts: Arc::new(opened.texts),
+        // OpenAI's defaults.
+        sampling: sampling.unwrap_or(Sampling {
+            temperature: 1.,
+            ..Sampling::default()
+        }),
         context,
         vocabulary: config.vocab_size,
         queue,

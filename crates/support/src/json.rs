@@ -1,10 +1,13 @@
 //! JSON files that may come from anywhere.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use candle_dynquant_io::{input, json};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// The longest file that is read, in bytes. Parsed, JSON takes up to a hundred times its length.
@@ -15,20 +18,76 @@ const MAX_BYTES: u64 = 4 << 20;
 /// # Errors
 /// When the file cannot be read, is longer than `MAX_BYTES`, or holds something else.
 pub fn read<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<T> {
+    parse(&path.display().to_string(), text(path)?, expected)
+}
+
+/// Reads the bytes of a file.
+///
+/// # Errors
+/// When it cannot be read, or is longer than `MAX_BYTES`.
+pub fn text(path: &Path) -> Result<Vec<u8>> {
     let name = path.display();
-    let bytes = input::read(path, MAX_BYTES)
-        .with_context(|| format!("{name}: expected a readable file"))?;
-    parse(&name.to_string(), bytes, expected)
+    input::read(path, MAX_BYTES).with_context(|| format!("{name}: expected a readable file"))
 }
 
 /// As [`read`], from the bytes of the file `name`.
 ///
 /// # Errors
-/// When they hold something else.
+/// When they hold something else, or an object with a key twice, of which other readers take one or the other.
 pub fn parse<T: DeserializeOwned>(name: &str, bytes: Vec<u8>, expected: &str) -> Result<T> {
     let text = String::from_utf8(json::strict(bytes))
         .with_context(|| format!("{name}: expected a readable text file, in UTF-8"))?;
-    serde_json::from_str(&text).with_context(|| format!("{name}: expected {expected}"))
+    let at = || format!("{name}: expected {expected}");
+    serde_json::from_str::<Unique>(&text).with_context(at)?;
+    serde_json::from_str(&text).with_context(at)
+}
+
+/// Any value, in whose objects no key comes twice.
+struct Unique;
+
+macro_rules! scalars {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E: Error>(self, _: $type) -> Result<Self, E> {
+            Ok(self)
+        })*
+    };
+}
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self, A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(key) = from.next_key::<String>()? {
+            from.next_value::<Self>()?;
+            if let Some(key) = seen.replace(key) {
+                let key: String = key.chars().take(200).collect();
+                return Err(A::Error::custom(format_args!("key {key:?} twice")));
+            }
+        }
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self, A::Error> {
+        while from.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    scalars! { visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str }
+
+    fn visit_unit<E: Error>(self) -> Result<Self, E> {
+        Ok(self)
+    }
 }
 
 /// The keys of a file that holds an object, with its path for error messages.

@@ -21,9 +21,10 @@ pub fn read(path: &Path) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Checks that each token of the tokenizer at `path` has a row in the model's table.
-pub fn check(path: &Path, tokenizer: &Tokenizer, vocab_size: usize) -> Result<()> {
-    let largest = tokenizer.get_vocab(true).into_values().max();
+/// Checks that each token of the tokenizer at `path` has a row in the model's table; `added` ones may have none, where
+/// texts that have them are refused.
+pub fn check(path: &Path, tokenizer: &Tokenizer, vocab_size: usize, added: bool) -> Result<()> {
+    let largest = tokenizer.get_vocab(!added).into_values().max();
     ensure!(
         largest.is_some_and(|id| (id as usize) < vocab_size),
         "{}: expected token ids below vocab_size {vocab_size} of config.json, got {}",

@@ -8,6 +8,7 @@ use candle_core::{Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
 use candle_dynquant_support::decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
+use candle_dynquant_support::sampling::Sampling;
 
 /// Positions of a page, in which caches are counted: the step of their capacities.
 pub const PAGE: usize = 64;
@@ -21,6 +22,10 @@ pub struct Opened {
     /// The precision of attention, and of keys and values.
     pub attention: String,
     pub config: Config,
+    /// The tokens that end a text.
+    pub ends: Vec<u32>,
+    /// How the model's author would have tokens drawn.
+    pub sampling: Option<Sampling>,
     pub texts: Texts,
     pub model: Model,
 }
@@ -35,6 +40,9 @@ impl Opened {
     /// is named and not at all by `none`; attention as it is named.
     pub fn open(path: &Path, preset: Option<&str>, attention: Option<Precision>) -> Result<Self> {
         let folder = Folder::open(path, None)?;
+        for note in &folder.notes {
+            tracing::warn!("{note}");
+        }
         let mut decoder = folder.load()?;
         let dtype = match (folder.checkpoint.is_quantized(), preset) {
             (true, None) => "quantized",
@@ -57,6 +65,8 @@ impl Opened {
             attention: attend_in(&mut decoder, attention)?,
             model: Model::new(decoder, &folder.config)?,
             texts: folder.texts,
+            ends: folder.ends,
+            sampling: folder.sampling,
             config: folder.config,
         })
     }

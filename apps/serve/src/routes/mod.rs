@@ -17,6 +17,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use candle_dynquant_support::decoder::Texts;
+use candle_dynquant_support::sampling::Sampling;
 use dynquant_embed::{Config, Encoder, Prompts, Tokenizer};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -99,6 +100,8 @@ impl Embedder {
 /// Prompts to texts.
 pub struct Generator {
     pub texts: Arc<Texts>,
+    /// How tokens are drawn where a request does not say it.
+    pub sampling: Sampling,
     /// Tokens of a prompt and its text together.
     pub context: usize,
     pub vocabulary: usize,

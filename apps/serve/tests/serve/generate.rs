@@ -10,7 +10,7 @@ use std::thread::scope;
 use candle_dynquant_support::rows;
 use serde_json::{Value, json};
 
-use crate::process::{PATIENCE, Server, rest};
+use crate::process::{PATIENCE, Server, command, rest};
 
 const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
 const CHAT: &str = "/v1/chat/completions";
@@ -22,14 +22,57 @@ fn model() -> &'static str {
     const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n\
         {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
     static MADE: Once = Once::new();
-    MADE.call_once(|| {
-        fs::create_dir_all(DIR).unwrap();
-        for file in ["config.json", "tokenizer.json", "model.safetensors"] {
-            fs::copy(Path::new(ASSETS).join(file), Path::new(DIR).join(file)).unwrap();
-        }
-        fs::write(Path::new(DIR).join("chat_template.jinja"), TEMPLATE).unwrap();
-    });
+    MADE.call_once(|| write_model(DIR, TEMPLATE));
     DIR
+}
+
+fn write_model(dir: &str, template: &str) {
+    fs::create_dir_all(dir).unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(Path::new(ASSETS).join(file), Path::new(dir).join(file)).unwrap();
+    }
+    fs::write(Path::new(dir).join("chat_template.jinja"), template).unwrap();
+}
+
+/// Templates that take a stack or all memory end their own process only, and special tokens in a message are text.
+#[test]
+fn a_template_cannot_end_the_server() {
+    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile");
+    for nested in ["not ".repeat(200_000), "1+".repeat(400_000)] {
+        write_model(DIR, &format!("{{{{ {nested} 1 }}}}"));
+        let output = command().args(["--model", DIR]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("chat template"), "{error}");
+    }
+    write_model(
+        DIR,
+        "{% set ns = namespace(x='ab') %}{% if messages[0].content == 'own' %}{% set ns.x = ns %}\
+        {% elif messages[0].content == 'long' %}\
+        {% for _ in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{% endif %}{{ ns.x ~ '' }}\
+        {{ messages[0].content }}",
+    );
+    let server = Server::start(&["--model", DIR]);
+    let chat = |text: &str| {
+        let messages = json!([{"role": "user", "content": text}]);
+        server.post(CHAT, &json!({"messages": messages, "max_tokens": 1}))
+    };
+    let tokens = |text: &str| {
+        chat(text).json()["usage"]["prompt_tokens"]
+            .as_u64()
+            .unwrap()
+    };
+    for hostile in ["own", "long"] {
+        let reply = chat(hostile);
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert!(
+            reply.body.contains("chat template: expected one that ends"),
+            "{}",
+            reply.body
+        );
+        assert_eq!(chat("a").status, 200);
+    }
+    assert!(tokens("a<|endoftext|>b") > tokens("a b") + 3);
 }
 
 fn serve(options: &[&str]) -> Server {

@@ -38,7 +38,7 @@ impl Folder {
         );
         let path_of_tokenizer = dir.join("tokenizer.json");
         let tokenizer = tokenizer::read(&path_of_tokenizer)?;
-        tokenizer::check(&path_of_tokenizer, &tokenizer, config.vocab_size)?;
+        tokenizer::check(&path_of_tokenizer, &tokenizer, config.vocab_size, false)?;
         let (model, bytes, is_quantized) = load(
             dir,
             || Checkpoint::read_folder(dir, is_known_extra),

@@ -1,5 +1,6 @@
 //! Chat templates: how the messages of a conversation become one text.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -7,24 +8,32 @@ use candle_dynquant_io::input;
 use jiff::{ZonedDateTime, fmt::strtime};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::apart::Apart;
+use super::dumps;
 use crate::json::Keys;
 
 /// A message, and who it is from: `system`, `user` or `assistant`; of a pair of texts, `query` or
 /// `document`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Message {
     pub role: String,
     pub content: String,
 }
 
 /// A template in Jinja, as tokenizers of the Hub have it.
-pub struct Template {
-    environment: Environment<'static>,
-    bos: String,
-    eos: String,
+pub struct Template(Place);
+
+/// The place where a template is rendered.
+enum Place {
+    Here {
+        environment: Box<Environment<'static>>,
+        /// Special tokens by their names, such as `bos_token`.
+        tokens: BTreeMap<String, String>,
+    },
+    Apart(Apart),
 }
 
 const NAME: &str = "chat_template";
@@ -64,12 +73,32 @@ impl Template {
     /// # Errors
     /// When it is not Jinja.
     pub fn new(source: &str, bos: String, eos: String) -> Result<Self> {
+        let tokens = [("bos_token", bos), ("eos_token", eos)];
+        let tokens = tokens.map(|(name, token)| (name.to_owned(), token));
+        Self::naming(source, tokens.into())
+    }
+
+    /// A template that may name these special tokens.
+    ///
+    /// # Errors
+    /// When it is not Jinja.
+    pub fn naming(source: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
+        match Apart::open(source, &tokens)? {
+            Some(apart) => Ok(Self(Place::Apart(apart))),
+            None => Self::here(source, tokens),
+        }
+    }
+
+    /// A template that is rendered in this process.
+    pub fn here(source: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
         let mut environment = Environment::new();
         // As transformers sets it up.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_formatter(dumps::format);
+        environment.add_filter("tojson", dumps::to_json);
         environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, text))
         });
@@ -80,11 +109,11 @@ impl Template {
         environment
             .add_template_owned(NAME, without_marks(source))
             .context("chat template: expected a Jinja template")?;
-        Ok(Self {
+        let environment = Box::new(environment);
+        Ok(Self(Place::Here {
             environment,
-            bos,
-            eos,
-        })
+            tokens,
+        }))
     }
 
     /// The conversation as a text, with the beginning of the assistant's answer if that is asked for.
@@ -92,13 +121,23 @@ impl Template {
     /// # Errors
     /// When the template refuses the messages, or does not come to an end.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let (environment, tokens) = match &self.0 {
+            Place::Here {
+                environment,
+                tokens,
+            } => (environment, tokens),
+            Place::Apart(apart) => return apart.render(messages, add_generation_prompt),
+        };
+        // Templates ask whether these are defined, and whether they are none.
+        let none = minijinja::Value::from(());
         let values = minijinja::context! {
             messages => messages,
             add_generation_prompt,
-            bos_token => self.bos,
-            eos_token => self.eos,
+            tools => none,
+            documents => none,
+            ..minijinja::Value::from_serialize(tokens)
         };
-        let template = self.environment.get_template(NAME)?;
+        let template = environment.get_template(NAME)?;
         template.render(values).context("chat template")
     }
 }

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
+use super::keys;
 use crate::json;
 
 /// The parameters of the model; field names are the file's keys.
@@ -24,26 +26,31 @@ pub struct Config {
     rope_theta: Option<f64>,
     rope_scaling: Option<Rope>,
     /// In newer versions of transformers, in place of the two keys above.
-    rope_parameters: Option<serde_json::Value>,
+    rope_parameters: Option<Value>,
     /// GGUF's scaling: factors of wavelengths, `[head_dim / 2]`.
     rope_factors: Option<Vec<f64>>,
     tie_word_embeddings: Option<bool>,
     #[serde(default)]
     attention_bias: bool,
     #[serde(default)]
-    mlp_bias: bool,
+    pub mlp_bias: bool,
     hidden_act: Option<String>,
     final_logit_softcapping: Option<f64>,
+    /// Keys of the file that transformers does not know either.
+    #[serde(skip)]
+    pub notes: Vec<String>,
     #[serde(default)]
     pub eos_token_id: Tokens,
     pub bos_token_id: Option<u32>,
-    // Gemma's.
-    query_pre_attn_scalar: Option<f64>,
     sliding_window: Option<usize>,
-    sliding_window_pattern: Option<usize>,
     layer_types: Option<Vec<String>>,
     #[serde(default)]
     use_sliding_window: bool,
+    max_window_layers: Option<usize>,
+    // Gemma's.
+    hidden_activation: Option<String>,
+    query_pre_attn_scalar: Option<f64>,
+    sliding_window_pattern: Option<usize>,
     rope_local_base_freq: Option<f64>,
 }
 
@@ -87,14 +94,17 @@ impl Tokens {
 /// How positions beyond the trained ones become angles.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Rope {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name; newer versions of transformers write both.
+    r#type: Option<String>,
     rope_theta: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<usize>,
 }
+
+const EXPECTED: &str = "a decoder's configuration";
 
 fn default_eps() -> f64 {
     1e-6
@@ -103,14 +113,25 @@ fn default_eps() -> f64 {
 impl Config {
     /// Reads the file and checks what the numbers must satisfy together.
     pub fn read(path: &Path) -> Result<Self> {
-        let config: Self = json::read(path, "a decoder's configuration")?;
-        config.check(&path.display().to_string())?;
-        Ok(config)
+        Self::parse_file(&path.display().to_string(), json::text(path)?)
     }
 
-    /// Of a text with the keys of the file, from `name`.
+    /// Reads the text of the file `name`.
+    pub fn parse_file(name: &str, text: Vec<u8>) -> Result<Self> {
+        let all: Map<String, Value> = json::parse(name, text, EXPECTED)?;
+        let family = all.get("model_type").unwrap_or(&Value::Null);
+        let family = Family::deserialize(family);
+        let family = family.with_context(|| format!("{name}: key \"model_type\""))?;
+        let (used, notes) = keys::config(family, all).with_context(|| name.to_owned())?;
+        let config = serde_json::from_value(used);
+        let config: Self = config.with_context(|| format!("{name}: expected {EXPECTED}"))?;
+        config.check(name)?;
+        Ok(Self { notes, ..config })
+    }
+
+    /// Reads keys of the file that `name`, of another format, was found to have.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let config: Self = json::parse(name, text.into(), "a decoder's configuration")?;
+        let config: Self = json::parse(name, text.into(), EXPECTED)?;
         config.check(name)?;
         Ok(config)
     }
@@ -142,23 +163,33 @@ impl Config {
             "{name}: key \"head_dim\": expected an even number, got {head}"
         );
         if let Some(kinds) = &self.layer_types {
+            let all = ["full_attention", "attention", "sliding_attention"];
+            let known = kinds.iter().filter(|kind| all.contains(&&***kind)).count();
             ensure!(
-                kinds.len() == self.num_hidden_layers,
-                "{name}: key \"layer_types\": expected {} of them, got {}",
+                kinds.len() == self.num_hidden_layers && known == kinds.len(),
+                "{name}: key \"layer_types\": expected {} of full_attention and sliding_attention, got {kinds:?}",
                 self.num_hidden_layers,
-                kinds.len(),
             );
         }
-        let (act, all) = (self.hidden_act.as_deref(), ["silu", "gelu_pytorch_tanh"]);
-        let known = all[usize::from(self.is_gemma())];
+        let (key, act, known) = match self.model_type {
+            Family::Gemma3 => (
+                "hidden_activation",
+                &self.hidden_activation,
+                "gelu_pytorch_tanh",
+            ),
+            _ => ("hidden_act", &self.hidden_act, "silu"),
+        };
         ensure!(
-            act.is_none_or(|act| act == known),
-            "{name}: key \"hidden_act\": expected {known:?}, got {act:?}"
+            act.as_deref().is_none_or(|act| act == known),
+            "{name}: key {key:?}: expected {known:?}, got {act:?}"
         );
-        ensure!(
-            !self.use_sliding_window || self.layer_types.is_some(),
-            "{name}: key \"use_sliding_window\": expected \"layer_types\" beside it"
-        );
+        let is_mistral = self.model_type == Family::Mistral;
+        for layer in 0..self.num_hidden_layers {
+            ensure!(
+                !self.is_local(layer) || is_mistral || self.window(layer).is_some(),
+                "{name}: key \"sliding_window\": expected a size for layer {layer}, got none"
+            );
+        }
         ensure!(
             !self.mlp_bias,
             "{name}: key \"mlp_bias\": expected false, got true"
@@ -168,8 +199,8 @@ impl Config {
             "{name}: key \"final_logit_softcapping\": expected null, got a number"
         );
         // Layers of two kinds at most: that see a window, and that see all.
-        let is_local = |layer: &usize| self.window(*layer).is_some();
-        let other = (1..self.num_hidden_layers).find(|layer| is_local(layer) != is_local(&0));
+        let is_local = |layer: usize| self.is_local(layer);
+        let other = (1..self.num_hidden_layers).find(|layer| is_local(*layer) != is_local(0));
         for layer in std::iter::once(0).chain(other) {
             let frequencies = self.frequencies(layer);
             frequencies.map_err(|e| e.context(name.to_owned()))?;
@@ -197,6 +228,11 @@ impl Config {
         self.tie_word_embeddings.unwrap_or(self.is_gemma())
     }
 
+    /// Gives the output projection a weight of its own.
+    pub fn untie(&mut self) {
+        self.tie_word_embeddings = Some(false);
+    }
+
     pub fn is_gemma(&self) -> bool {
         self.model_type == Family::Gemma3
     }
@@ -218,39 +254,60 @@ impl Config {
 
     /// The number of tokens that a layer sees, if it does not see all.
     pub fn window(&self, layer: usize) -> Option<usize> {
+        let is_off =
+            matches!(self.model_type, Family::Qwen2 | Family::Qwen3) && !self.use_sliding_window;
+        let window = self.sliding_window.filter(|window| *window > 0 && !is_off);
+        window.filter(|_| self.is_local(layer))
+    }
+
+    /// Whether a layer is of the kind that sees a window.
+    fn is_local(&self, layer: usize) -> bool {
         let pattern = self.sliding_window_pattern.unwrap_or(6).max(1);
-        let is_local = match (&self.layer_types, self.model_type) {
-            (Some(kinds), _) => kinds
-                .get(layer)
-                .is_some_and(|kind| kind == "sliding_attention"),
+        match (&self.layer_types, self.model_type) {
+            (Some(kinds), _) => (kinds.get(layer)).is_some_and(|kind| kind == "sliding_attention"),
             (None, Family::Gemma3) => !(layer + 1).is_multiple_of(pattern),
             (None, Family::Mistral) => true,
-            (None, _) => false,
-        };
-        self.sliding_window.filter(|window| is_local && *window > 0)
+            (None, Family::Qwen2 | Family::Qwen3) => {
+                self.use_sliding_window && layer >= self.max_window_layers.unwrap_or(28)
+            }
+            (None, Family::Llama) => false,
+        }
     }
 
     /// The angle by which one position turns each pair of a head's inputs, in a layer.
     pub fn frequencies(&self, layer: usize) -> Result<Vec<f32>> {
-        let parameters = self.parameters(layer)?;
-        let theta = parameters.as_ref().and_then(|rope| rope.rope_theta);
-        let local = self.window(layer).and(self.rope_local_base_freq);
-        let theta = theta.or(local).or(self.rope_theta).unwrap_or(10_000.);
+        let rope = self.rope(layer)?;
+        let local = self.rope_local_base_freq.filter(|_| self.is_local(layer));
+        let theta = rope
+            .rope_theta
+            .or(local)
+            .or(self.rope_theta)
+            .unwrap_or(10_000.);
         let head = self.head_dim();
         let plain = (0..head / 2).map(|i| theta.powf(-2. * i as f64 / head as f64));
-        let scaling = match (parameters, local) {
-            (Some(parameters), _) => Some(parameters),
-            // Gemma's local layers are not scaled.
-            (None, Some(_)) => None,
-            (None, None) => self.rope_scaling.clone(),
+        let kind = rope.rope_type.as_ref().or(rope.r#type.as_ref());
+        let stated = |key: &str, value: Option<f64>| {
+            value.with_context(|| {
+                format!("key \"rope_scaling\": expected a number {key:?}, got none")
+            })
         };
-        let rope = scaling.unwrap_or_default();
-        let kind = rope.rope_type.as_deref().unwrap_or("default");
-        let factor = rope.factor.unwrap_or(1.);
-        let mut scaled: Vec<f64> = match kind {
+        let factor = || stated("factor", rope.factor);
+        let mut scaled: Vec<f64> = match kind.map_or("default", String::as_str) {
             "default" => plain.collect(),
-            "linear" => plain.map(|f| f / factor).collect(),
-            "llama3" => plain.map(|f| rope.llama3(f, factor)).collect(),
+            "linear" => {
+                let factor = factor()?;
+                plain.map(|f| f / factor).collect()
+            }
+            "llama3" => {
+                let low = stated("low_freq_factor", rope.low_freq_factor)?;
+                let high = stated("high_freq_factor", rope.high_freq_factor)?;
+                let context = rope.original_max_position_embeddings;
+                let context = context.unwrap_or(self.max_position_embeddings) as f64;
+                let factor = factor()?;
+                plain
+                    .map(|f| llama3(f, factor, [low, high], context))
+                    .collect()
+            }
             other => anyhow::bail!(
                 "key \"rope_scaling\": expected rope_type default, linear or llama3, got {other:?}"
             ),
@@ -271,31 +328,39 @@ impl Config {
         Ok(scaled.into_iter().map(|f| f as f32).collect())
     }
 
-    /// `rope_parameters` of a layer: one object, or one for each type of layer.
-    fn parameters(&self, layer: usize) -> Result<Option<Rope>> {
-        let Some(value) = &self.rope_parameters else {
-            return Ok(None);
-        };
-        let kind = if self.window(layer).is_some() {
-            "sliding_attention"
-        } else {
-            "full_attention"
-        };
-        let value = value.get(kind).unwrap_or(value);
-        Ok(Some(serde_json::from_value(value.clone()).map_err(
-            |e| anyhow::anyhow!("key \"rope_parameters\": expected an object of numbers, got {e}"),
-        )?))
+    /// The parameters of a layer's rotary embeddings, as transformers chooses among the keys.
+    fn rope(&self, layer: usize) -> Result<Rope> {
+        let kinds = ["full_attention", "sliding_attention"];
+        let stated = self
+            .rope_parameters
+            .as_ref()
+            .filter(|value| !value.is_null());
+        let of_kind = stated.and_then(|value| value.get(kinds[usize::from(self.is_local(layer))]));
+        if let (Some(scaling), false) =
+            (&self.rope_scaling, self.is_gemma() && self.is_local(layer))
+        {
+            // Gemma's local layers are not scaled.
+            return Ok(scaling.clone());
+        }
+        let is_nested =
+            stated.is_some_and(|value| kinds.iter().any(|kind| value.get(kind).is_some()));
+        ensure!(
+            stated.is_none() || is_nested || !self.is_gemma(),
+            "key \"rope_parameters\": expected \"full_attention\" and \"sliding_attention\", got {stated:?}"
+        );
+        let value = of_kind
+            .or(stated.filter(|_| !is_nested))
+            .filter(|value| !value.is_null());
+        let rope = value.map(Rope::deserialize).transpose();
+        Ok(rope
+            .context("key \"rope_parameters\": expected an object of numbers")?
+            .unwrap_or_default())
     }
 }
 
-impl Rope {
-    /// Llama 3's: long waves are slowed down, short ones are not, and there is a slope between.
-    fn llama3(&self, frequency: f64, factor: f64) -> f64 {
-        let low = self.low_freq_factor.unwrap_or(1.);
-        let high = self.high_freq_factor.unwrap_or(4.);
-        let context = self.original_max_position_embeddings.unwrap_or(8192) as f64;
-        let turns = context * frequency / std::f64::consts::TAU;
-        let share = ((turns - low) / (high - low)).clamp(0., 1.);
-        frequency * (share + (1. - share) / factor)
-    }
+/// A frequency in Llama 3's scaling: long waves are slowed down, short ones are not, and there is a slope between.
+fn llama3(frequency: f64, factor: f64, [low, high]: [f64; 2], context: f64) -> f64 {
+    let turns = context * frequency / std::f64::consts::TAU;
+    let share = ((turns - low) / (high - low)).clamp(0., 1.);
+    frequency * (share + (1. - share) / factor)
 }

@@ -1,18 +1,26 @@
 //! A decoder's files, read and checked together: a Hugging Face folder, or a GGUF file.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
 use candle_dynquant::Checkpoint;
+use candle_dynquant_io::keys::Table;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
-use super::chat::Template;
-use super::config::{Config, Family};
+use super::chat::{Message, Template};
+use super::config::{Config, Family, Tokens};
 use super::gguf::Metadata;
 use super::model::Decoder;
+use super::special::Special;
+use super::{keys, tensors};
 use crate::checkpoint::check_folder;
+use crate::json::Keys;
+use crate::sampling::Sampling;
 use crate::{json, tokenizer};
 
 /// Everything that generating texts needs.
@@ -21,12 +29,20 @@ pub struct Folder {
     pub config: Config,
     pub texts: Texts,
     pub checkpoint: Checkpoint,
+    /// The tokens that end a text.
+    pub ends: Vec<u32>,
+    /// How the model's author would have tokens drawn.
+    pub sampling: Option<Sampling>,
+    /// Keys of the files that nothing here uses, a line for each.
+    pub notes: Vec<String>,
 }
 
 /// Texts to tokens, and tokens to texts.
 pub struct Texts {
     pub tokenizer: Tokenizer,
     pub template: Option<Template>,
+    vocab_size: usize,
+    special: Special,
 }
 
 impl Folder {
@@ -47,10 +63,20 @@ impl Folder {
             check_folder(path, "config.json, tokenizer.json and weights")?;
         }
         let checkpoint = Checkpoint::open(path)?;
+        let (mut ends, mut sampling, mut notes) = (Vec::new(), None, Vec::new());
+        let mut named = BTreeMap::new();
         let (config, tokenizer, template) = if path.is_dir() {
-            let config = Config::read(&path.join("config.json"))?;
+            let mut config = Config::read(&path.join("config.json"))?;
             let beside = path.join("tokenizer.json");
             let tokenizer = tokenizer::read(tokenizer.unwrap_or(&beside))?;
+            tensors::check(path, &config, &checkpoint)?;
+            if config.is_tied() && tensors::has_other_head(&checkpoint)? {
+                config.untie();
+            }
+            let unknown = config.notes.iter();
+            notes.extend(unknown.map(|key| format!("config.json: key {key:?}: not known")));
+            (ends, sampling) = generation(path, &mut notes)?;
+            named = settings(path, &tokenizer, &mut notes)?;
             (config, tokenizer, Template::source(path)?)
         } else {
             // Lengths were checked as the checkpoint was opened.
@@ -60,11 +86,22 @@ impl Folder {
             let template = metadata.chat_template().map(str::to_owned);
             (metadata.config()?, tokenizer, template)
         };
-        tokenizer::check(path, &tokenizer, config.vocab_size)?;
-        let named = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id));
-        let bos = named(config.bos_token_id).unwrap_or_default();
-        let eos = named(config.eos_token_id.as_slice().first().copied()).unwrap_or_default();
-        let template = template.map(|source| Template::new(&source, bos, eos));
+        tokenizer::check(path, &tokenizer, config.vocab_size, true)?;
+        ends.extend(config.eos_token_id.as_slice());
+        ends.sort_unstable();
+        ends.dedup();
+        if named.is_empty() {
+            let eos = config.eos_token_id.as_slice().first().copied();
+            for (name, id) in [("bos_token", config.bos_token_id), ("eos_token", eos)] {
+                let token = id.and_then(|id| tokenizer.id_to_token(id));
+                named.insert(name.to_owned(), token.unwrap_or_default());
+            }
+        }
+        let known = named
+            .values()
+            .filter_map(|token| tokenizer.token_to_id(token));
+        let also: Vec<u32> = known.chain(ends.iter().copied()).collect();
+        let template = template.map(|source| Template::naming(&source, named));
         Ok(Self {
             path: path.to_owned(),
             checkpoint,
@@ -72,9 +109,14 @@ impl Folder {
                 template: template
                     .transpose()
                     .with_context(|| path.display().to_string())?,
+                vocab_size: config.vocab_size,
+                special: Special::new(&tokenizer, &also)?,
                 tokenizer,
             },
             config,
+            ends,
+            sampling,
+            notes,
         })
     }
 
@@ -96,9 +138,112 @@ impl Texts {
         self.tokens(text, true)
     }
 
+    /// The tokens of messages, by the model's chat template, of which contents have no special ones.
+    pub fn chat(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
+        let template = self.template.as_ref();
+        let template = template.context("expected a model with a chat template")?;
+        let special = &self.special;
+        self.check(special.encode(&self.tokenizer, template, messages, add_generation_prompt)?)
+    }
+
     fn tokens(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         let encoding = self.tokenizer.encode(text, special);
         let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
-        Ok(encoding.get_ids().to_vec())
+        self.check(encoding.get_ids().to_vec())
     }
+
+    /// Tokens, of which each must have a row in the model's table.
+    fn check(&self, tokens: Vec<u32>) -> Result<Vec<u32>> {
+        let mut ids = tokens.iter();
+        if let Some(id) = ids.find(|id| **id as usize >= self.vocab_size) {
+            let (token, rows) = (self.tokenizer.id_to_token(*id), self.vocab_size);
+            anyhow::bail!("expected token ids below vocab_size {rows}, got {id}, {token:?}");
+        }
+        Ok(tokens)
+    }
+}
+
+/// The ends of `generation_config.json`, if there is one, and its way to draw tokens.
+fn generation(dir: &Path, notes: &mut Vec<String>) -> Result<(Vec<u32>, Option<Sampling>)> {
+    let path = dir.join("generation_config.json");
+    if !path.exists() {
+        return Ok((Vec::new(), None));
+    }
+    let keys = Keys::read(&path)?;
+    notes.extend(named_notes(
+        "generation_config.json",
+        keys::GENERATION,
+        &keys.map,
+    ));
+    let is_drawn = keys.get("do_sample") == Some(&Value::Bool(true));
+    let number = |key: &str, default: f64, range: RangeInclusive<f64>| {
+        let expected = || {
+            keys.fault(
+                key,
+                &format!("a number from {} to {}", range.start(), range.end()),
+            )
+        };
+        let value = keys.get(key).filter(|value| !value.is_null());
+        let value = value.map_or(Some(default), Value::as_f64);
+        value
+            .filter(|value| range.contains(value))
+            .with_context(expected)
+    };
+    let drawn = Sampling {
+        temperature: number("temperature", 1., 0. ..=100.)?,
+        // As in transformers.
+        top_k: number("top_k", 50., 0. ..=1e9)? as usize,
+        top_p: number("top_p", 1., 0. ..=1.)?,
+        min_p: number("min_p", 0., 0. ..=1.)?,
+        repetition_penalty: number("repetition_penalty", 1., 0.01..=100.)?,
+        ..Sampling::default()
+    };
+    let highest = Sampling {
+        repetition_penalty: drawn.repetition_penalty,
+        ..Sampling::default()
+    };
+    let ends = keys.get("eos_token_id").unwrap_or(&Value::Null);
+    let ends = Tokens::deserialize(ends).ok();
+    let ends = ends.with_context(|| keys.fault("eos_token_id", "a token id, or several"))?;
+    let sampling = if is_drawn { drawn } else { highest };
+    Ok((ends.as_slice().to_vec(), Some(sampling)))
+}
+
+fn named_notes(file: &str, table: Table, keys: &Map<String, Value>) -> Vec<String> {
+    let notes = keys::notes(table, keys).into_iter();
+    notes.map(|note| format!("{file}: {note}")).collect()
+}
+
+/// The special tokens by name of `tokenizer_config.json` and its companion.
+fn settings(
+    dir: &Path,
+    tokenizer: &Tokenizer,
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<String, String>> {
+    let mut named = BTreeMap::new();
+    for file in ["special_tokens_map.json", "tokenizer_config.json"] {
+        let path = dir.join(file);
+        if !path.exists() {
+            continue;
+        }
+        let keys = Keys::read(&path)?;
+        notes.extend(named_notes(file, keys::TOKENIZER, &keys.map));
+        let tokens = keys.map.iter().filter(|(key, _)| key.ends_with("_token"));
+        let texts = tokens.filter_map(|(key, value)| {
+            let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
+            Some((key.clone(), text.to_owned()))
+        });
+        named.extend(texts);
+        let added = keys.get("added_tokens_decoder").and_then(Value::as_object);
+        for (id, token) in added.into_iter().flatten() {
+            let text = token["content"].as_str().unwrap_or_default();
+            let found = tokenizer.token_to_id(text).map(|id| id.to_string());
+            ensure!(
+                found.as_ref() == Some(id),
+                "{}: key \"added_tokens_decoder\": expected id {found:?} of {text:?}, as in tokenizer.json, got {id}",
+                keys.path
+            );
+        }
+    }
+    Ok(named)
 }

@@ -1,11 +1,17 @@
 //! A decoder of text: the family of Llama.
 
+mod apart;
 mod chat;
 mod config;
+mod dumps;
 mod folder;
 mod gguf;
+mod keys;
 mod model;
+mod special;
+mod tensors;
 
+pub use apart::isolate_templates;
 pub use chat::{Message, Template};
 pub use config::{Config, Family};
 pub use folder::{Folder, Texts};

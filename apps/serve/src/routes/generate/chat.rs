@@ -115,15 +115,12 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     Ok(respond(answer, admission, format, asked.stream).await?)
 }
 
-/// The tokens of messages. The template has the special ones.
+/// The tokens of messages. The template has the special ones, and contents have none.
 fn encode(texts: &Texts, messages: &[Message]) -> Result<Vec<u32>, Refusal> {
-    let Some(template) = &texts.template else {
+    if texts.template.is_none() {
         let message = "messages: the model has no chat template: ask /v1/completions";
         return Err(Refusal::invalid("messages", message));
-    };
-    let text = template.render(messages, true);
-    let text =
-        text.map_err(|error| Refusal::invalid("messages", format!("messages: {error:#}")))?;
-    let tokens = texts.encode(&text);
-    tokens.map_err(|error| Refusal::failed(format!("{error:#}")))
+    }
+    let tokens = texts.chat(messages, true);
+    tokens.map_err(|error| Refusal::invalid("messages", format!("messages: {error:#}")))
 }

@@ -55,7 +55,7 @@ impl Prompts {
     fn encode(self, texts: &Texts) -> Result<Vec<Vec<u32>>, Refusal> {
         let encode = |text: String| {
             let tokens = texts.prompt(&text);
-            tokens.map_err(|error| Refusal::failed(format!("prompt: {error:#}")))
+            tokens.map_err(|error| Refusal::invalid("prompt", format!("prompt: {error:#}")))
         };
         match self {
             Self::Text(text) => Ok(vec![encode(text)?]),

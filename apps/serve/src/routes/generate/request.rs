@@ -81,7 +81,7 @@ impl Common {
             return Err(Refusal::invalid("n", format!("n: expected 1, got {n}")));
         }
         Ok(Asked {
-            sampling: self.sampling()?,
+            sampling: self.sampling(&app.generator()?.sampling)?,
             // Others than a client asks for are all alike to it.
             seed: match self.seed {
                 Some(seed) => seed as u64,
@@ -94,12 +94,12 @@ impl Common {
         })
     }
 
-    fn sampling(&self) -> Result<Sampling, Refusal> {
-        let top_k = self.top_k.unwrap_or(0);
+    fn sampling(&self, base: &Sampling) -> Result<Sampling, Refusal> {
+        let top_k = self.top_k.unwrap_or(base.top_k as i64);
         Ok(Sampling {
-            temperature: number("temperature", self.temperature, 1., [0., 2.])?,
-            top_p: number("top_p", self.top_p, 1., [0., 1.])?,
-            min_p: number("min_p", self.min_p, 0., [0., 1.])?,
+            temperature: number("temperature", self.temperature, base.temperature, [0., 2.])?,
+            top_p: number("top_p", self.top_p, base.top_p, [0., 1.])?,
+            min_p: number("min_p", self.min_p, base.min_p, [0., 1.])?,
             top_k: match top_k {
                 // Other servers take -1 for all.
                 -1 => 0,
@@ -111,7 +111,7 @@ impl Common {
             repetition_penalty: number(
                 "repetition_penalty",
                 self.repetition_penalty,
-                1.,
+                base.repetition_penalty,
                 [0.01, 100.],
             )?,
             presence_penalty: number("presence_penalty", self.presence_penalty, 0., [-2., 2.])?,

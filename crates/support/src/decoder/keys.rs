@@ -1,0 +1,163 @@
+//! The keys of a decoder's JSON files: all that transformers 5.24 writes for the models of this family.
+
+use anyhow::{Result, bail};
+use candle_dynquant_io::keys::Table;
+use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
+use serde_json::{Map, Value};
+
+use super::config::Family;
+
+const ABSENT: &[&str] = &["null"];
+const OFF: &[&str] = &["null", "false"];
+
+/// `config.json`, of every model.
+#[rustfmt::skip]
+const CONFIG: Table = Table(&[
+    (&["model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling",
+        "rope_parameters", "tie_word_embeddings", "eos_token_id", "bos_token_id"], Used),
+    (&["partial_rotary_factor"], Only(&["null", "1", "1.0"])),
+    (&["pretraining_tp"], Only(&["null", "1"])),
+    (&["is_encoder_decoder", "use_mrope"], Only(OFF)),
+    (&["per_layer_config", "*_logit_softcapping", "original_max_position_embeddings"], Only(ABSENT)),
+    (&["quantization_config", "compression_config"], Harmless("read with the weights")),
+    (&["architectures"], Harmless("each tensor is checked by its name")),
+    (&["attention_dropout", "initializer_range"], Harmless("of training")),
+    (&["dtype", "torch_dtype"], Harmless("tensors state their own")),
+    (&["pad_token_id", "use_cache", "chunk_size_feed_forward", "_attn_implementation*", "_experts_implementation*"],
+        Harmless("the scores are the same")),
+    (&["output_*", "return_dict", "tie_last_hidden_states"], Harmless("further outputs")),
+    (&["id2label", "label2id", "num_labels", "problem_type"], Harmless("of classifiers' heads")),
+    (&["transformers_version", "_name_or_path", "name_or_path", "_commit_hash"], Harmless("origin")),
+    (&["temperature", "top_k", "top_p", "do_sample", "max_length", "cache_implementation"],
+        Harmless("transformers, too, reads them in generation_config.json only")),
+]);
+
+const LLAMA: Table = Table(&[(&["hidden_act", "attention_bias", "mlp_bias"], Used)]);
+const MISTRAL: Table = Table(&[(&["hidden_act", "sliding_window"], Used)]);
+#[rustfmt::skip]
+const QWEN2: Table = Table(&[
+    (&["hidden_act", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"], Used),
+]);
+#[rustfmt::skip]
+const QWEN3: Table = Table(&[
+    (&["hidden_act", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types", "attention_bias"], Used),
+]);
+#[rustfmt::skip]
+const GEMMA3: Table = Table(&[
+    (&["hidden_activation", "attention_bias", "query_pre_attn_scalar", "layer_types", "sliding_window",
+        "sliding_window_pattern", "rope_local_base_freq"], Used),
+    (&["use_bidirectional_attention"], Only(OFF)),
+    (&["_sliding_window_pattern"], Harmless("layer_types says it")),
+]);
+
+/// The values of keys that a file leaves out, where they are others than those of `Config`.
+#[rustfmt::skip]
+const DEFAULTS: [(Table, &str); 5] = [
+    (LLAMA, "{}"),
+    (MISTRAL, r#"{"num_key_value_heads": 8, "sliding_window": 4096}"#),
+    (QWEN2, r#"{"num_key_value_heads": 32, "sliding_window": 4096}"#),
+    (QWEN3, r#"{"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128}"#),
+    (GEMMA3, r#"{"num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096, "query_pre_attn_scalar": 256,
+        "rope_theta": 1e6, "rope_local_base_freq": 1e4}"#),
+];
+
+/// `rope_scaling` and `rope_parameters` of `config.json`.
+#[rustfmt::skip]
+const ROPE: Table = Table(&[
+    (&["rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor",
+        "original_max_position_embeddings"], Used),
+    (&["partial_rotary_factor"], Only(&["null", "1", "1.0"])),
+]);
+
+/// `generation_config.json`.
+#[rustfmt::skip]
+pub const GENERATION: Table = Table(&[
+    (&["eos_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"], Used),
+    (&["bos_token_id", "pad_token_id", "decoder_start_token_id"], Harmless("of prompts and batches")),
+    (&["max_length", "max_new_tokens", "max_time"], Harmless("the caller states a length")),
+    (&["use_cache", "cache_*", "max_cache_len", "*compile*", "low_memory", "prefill_chunk_size", "use_mtp", "assistant_*",
+        "*_assistant*", "speculation_type", "target_lookbehind", "continuous_batching_config", "max_matching_ngram_size",
+        "prompt_lookup_num_tokens"], Harmless("of speed")),
+    (&["output_*", "return_dict_in_generate", "num_return_sequences"], Harmless("further outputs")),
+    (&["transformers_version", "_from_model_config", "_commit_hash", "trust_remote_code"], Harmless("origin")),
+    (&["remove_invalid_values"], Harmless("scores that are NaN are an error")),
+    (&["early_stopping", "length_penalty", "diversity_penalty"], Harmless("of beams only")),
+    (&["num_beams", "num_beam_groups"], Only(&["null", "1"])),
+    (&["min_length", "min_new_tokens", "*no_repeat_ngram_size"], Only(&["null", "0"])),
+    (&["top_h", "stop_strings", "bad_words_ids", "forced_*_token_id", "exponential_decay_length_penalty",
+        "*suppress_tokens", "sequence_bias", "watermarking_config", "penalty_alpha", "dola_layers", "constraints",
+        "force_words_ids"], Only(ABSENT)),
+    (&["typical_p", "encoder_repetition_penalty", "guidance_scale"], Only(&["null", "1", "1.0"])),
+    (&["epsilon_cutoff", "eta_cutoff"], Only(&["null", "0", "0.0"])),
+    (&["renormalize_logits", "token_healing"], Only(OFF)),
+]);
+
+/// `tokenizer_config.json` and `special_tokens_map.json`.
+#[rustfmt::skip]
+pub const TOKENIZER: Table = Table(&[
+    (&["add_bos_token", "add_eos_token"], Harmless("tokenizer.json says it, for transformers, too")),
+    (&["chat_template", "*_token", "added_tokens_decoder"], Used),
+    (&["additional_special_tokens", "extra_special_tokens", "tokenizer_class", "backend", "auto_map", "processor_class",
+        "add_prefix_space", "legacy", "from_slow", "*vocab*", "merges*", "sp_model_kwargs", "errors", "unk_id",
+        "tokenizer_file", "spaces_between_special_tokens", "do_lower_case", "strip_accents", "tokenize_chinese_chars"],
+        Harmless("tokenizer.json says it")),
+    (&["model_max_length", "max_length", "stride", "trunc*", "pad*"], Harmless("of batches; config.json has the limit")),
+    (&["clean_up_tokenization_spaces"], Harmless("texts are decoded as the tokenizer has them")),
+    (&["use_default_system_prompt"], Harmless("of templates that no file has")),
+    (&["name_or_path", "special_tokens_map_file", "is_local", "local_files_only", "transformers_version"],
+        Harmless("origin")),
+    (&["model_input_names", "return_token_type_ids", "model_specific_special_tokens"], Harmless("of other models")),
+    (&["split_special_tokens", "fix_mistral_regex"], Only(OFF)),
+]);
+
+/// The keys of a model's `config.json` that `Config` reads, with the defaults of its class, and those that
+/// transformers does not know either.
+///
+/// # Errors
+/// When a key asks for what this model does not compute.
+pub fn config(family: Family, all: Map<String, Value>) -> Result<(Value, Vec<String>)> {
+    let (of_family, defaults) = DEFAULTS[family as usize];
+    let mut used: Map<String, Value> = serde_json::from_str(defaults)?;
+    let mut unknown = Vec::new();
+    for (key, value) in all {
+        let rows = [of_family, CONFIG]
+            .into_iter()
+            .find(|table| table.treatment(&key).is_some());
+        let Some(rows) = rows else {
+            unknown.push(key);
+            continue;
+        };
+        rows.check([(&*key, value.to_string())])?;
+        if rows.treatment(&key) == Some(Used) {
+            used.insert(key, value);
+        }
+    }
+    for key in ["rope_scaling", "rope_parameters"] {
+        rope(key, used.get(key))?;
+    }
+    Ok((used.into(), unknown))
+}
+
+/// Checks an object of rotary embeddings, or one for each type of layers.
+fn rope(key: &str, value: Option<&Value>) -> Result<()> {
+    let keys = value.and_then(Value::as_object);
+    for (name, value) in keys.into_iter().flatten() {
+        if ["full_attention", "sliding_attention"].contains(&&**name) {
+            rope(key, Some(value))?;
+        } else if let [unknown] = ROPE.check([(&**name, value.to_string())])?[..] {
+            bail!("key {key:?}: {unknown:?} is not computed");
+        }
+    }
+    Ok(())
+}
+
+/// The faults of a file whose keys change no answer of the model itself.
+pub fn notes(table: Table, keys: &Map<String, Value>) -> Vec<String> {
+    let one = |(key, value): (&String, &Value)| match table.check([(&**key, value.to_string())]) {
+        Err(refused) => Some(format!("{refused}: not computed")),
+        Ok(unknown) if !unknown.is_empty() => Some(format!("key {key:?}: not known")),
+        Ok(_) => None,
+    };
+    keys.iter().filter_map(one).collect()
+}

@@ -1,0 +1,204 @@
+//! Special tokens: a template's own text has them, and contents of messages do not.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tokenizers::{OffsetReferential, OffsetType, Tokenizer};
+
+use super::chat::{Message, Template};
+
+/// The characters, of private use, that stand for special tokens in a template's text.
+const TOKENS: RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
+
+/// The characters, of private use, one of which breaks special tokens of contents while a template is rendered.
+const BREAKS: RangeInclusive<char> = '\u{f0000}'..='\u{ffffd}';
+
+/// The special tokens of a tokenizer.
+pub struct Special {
+    /// The character and the text of each.
+    ids: HashMap<u32, (char, String)>,
+    /// Their first and last characters.
+    edges: HashSet<char>,
+    /// The same tokenizer with these characters for tokens. It is made when it is needed first.
+    separate: OnceLock<Result<Tokenizer, String>>,
+}
+
+impl Special {
+    /// The tokens that the tokenizer calls special, and those of `also`.
+    ///
+    /// # Errors
+    /// When they are more than the characters of private use.
+    pub fn new(tokenizer: &Tokenizer, also: &[u32]) -> Result<Self> {
+        let added = tokenizer.get_added_tokens_decoder().into_iter();
+        let special = added.filter(|(id, token)| token.special || also.contains(id));
+        let special: Vec<_> = special.map(|(id, token)| (id, token.content)).collect();
+        let (most, got) = (TOKENS.count(), special.len());
+        ensure!(
+            got <= most,
+            "tokenizer: expected at most {most} special tokens, got {got}"
+        );
+        let texts = special.iter().map(|(_, text)| text.chars());
+        Ok(Self {
+            edges: texts
+                .flat_map(|mut all| [all.next(), all.last()])
+                .flatten()
+                .collect(),
+            ids: (TOKENS
+                .zip(special)
+                .map(|(mark, (id, text))| (id, (mark, text))))
+            .collect(),
+            separate: OnceLock::new(),
+        })
+    }
+
+    /// The tokens of messages: those of the whole text, but for special ones that contents have or complete.
+    pub fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        template: &Template,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<Vec<u32>> {
+        let ids = |tokenizer: &Tokenizer, text: &str| {
+            let encoding = tokenizer.encode(text, false);
+            let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
+            anyhow::Ok(encoding.get_ids().to_vec())
+        };
+        let plain = template.render(messages, add_generation_prompt)?;
+        let mut contents = messages.iter().map(|message| &message.content);
+        if !contents.any(|content| content.contains(|c| self.edges.contains(&c))) {
+            return ids(tokenizer, &plain);
+        }
+        let mark = BREAKS.into_iter().find(|c| !plain.contains(*c));
+        let mark = mark.context("messages: expected fewer characters of private use")?;
+        let rendered = |at_edges: bool| {
+            let mut broken = messages.to_vec();
+            for message in &mut broken {
+                message.content = self.broken(tokenizer, &message.content, mark, at_edges);
+            }
+            let text = template.render(&broken, add_generation_prompt)?;
+            anyhow::Ok((self.places(tokenizer, &text), text))
+        };
+        let names =
+            |places: &[(u32, usize, usize)]| places.iter().map(|place| place.0).collect::<Vec<_>>();
+        // No content touches another one or the template here, which its own code may notice.
+        let (places, text) = rendered(true)?;
+        let of_template = names(&places);
+        if names(&self.places(tokenizer, &plain)) == of_template {
+            return ids(tokenizer, &plain);
+        }
+        let inside = rendered(false)?;
+        let is_enough = names(&inside.0) == of_template;
+        let (places, text) = Some(inside).filter(|_| is_enough).unwrap_or((places, text));
+        ensure!(
+            !plain.contains(|c| TOKENS.contains(&c)),
+            "messages: expected no characters U+100000 to U+10FFFD beside a special token's text"
+        );
+        let separate = self.separate.get_or_init(|| {
+            let separate = separated(tokenizer, &self.ids);
+            separate.map_err(|e| format!("{e:#}"))
+        });
+        let separate = separate.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        let (mut marked, mut at) = (String::new(), 0);
+        for (id, start, end) in places {
+            marked += &text[at..start];
+            marked.extend(self.ids.get(&id).map(|(token, _)| token));
+            at = end;
+        }
+        marked += &text[at..];
+        ids(separate, &marked.replace(mark, ""))
+    }
+
+    /// The special tokens of a text, and where they are.
+    fn places(&self, tokenizer: &Tokenizer, text: &str) -> Vec<(u32, usize, usize)> {
+        let added = tokenizer.get_added_vocabulary();
+        let found = added.extract_and_normalize(tokenizer.get_normalizer(), text);
+        let found = found.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let place = |(_, (start, end), tokens): (_, (usize, usize), &Option<Vec<_>>)| {
+            let token: &tokenizers::Token = tokens.as_ref()?.first()?;
+            let all = text
+                .get(start..end)
+                .filter(|_| self.ids.contains_key(&token.id))?;
+            // Some take the spaces around them.
+            let (start, all) = (start + all.len() - all.trim_start().len(), all.trim());
+            Some((token.id, start, start + all.len()))
+        };
+        found.into_iter().filter_map(place).collect()
+    }
+
+    /// A content, with marks in special tokens, and at its edges.
+    fn broken(&self, tokenizer: &Tokenizer, content: &str, mark: char, at_edges: bool) -> String {
+        let (mut broken, mut at) = (String::new(), 0);
+        for (_, start, end) in self.places(tokenizer, content) {
+            broken += &content[at..start];
+            broken.extend(content[start..end].chars().flat_map(|c| [c, mark]));
+            at = end;
+        }
+        broken += &content[at..];
+        if at_edges && !broken.trim().is_empty() {
+            broken.insert(broken.trim_end().len(), mark);
+            broken.insert(broken.len() - broken.trim_start().len(), mark);
+        }
+        broken
+    }
+}
+
+/// A tokenizer whose special tokens are characters of private use, also in the vocabulary of its model, so that no
+/// text in sight has them.
+fn separated(tokenizer: &Tokenizer, special: &HashMap<u32, (char, String)>) -> Result<Tokenizer> {
+    let fault = |e| anyhow::anyhow!("tokenizer: {e}");
+    let marks = special
+        .values()
+        .map(|(mark, text)| (text.as_str(), mark.to_string()));
+    let marks: HashMap<&str, String> = marks.collect();
+    let rename = |text: &mut Value| {
+        if let Some(mark) = text.as_str().and_then(|text| marks.get(text)) {
+            *text = mark.as_str().into();
+        }
+    };
+    let mut json: Value = serde_json::from_str(&tokenizer.to_string(false).map_err(fault)?)?;
+    for token in json["added_tokens"].as_array_mut().into_iter().flatten() {
+        rename(&mut token["content"]);
+    }
+    let model = json["model"]
+        .as_object_mut()
+        .context("tokenizer: expected a model")?;
+    for key in ["unk_token", "vocab", "merges"] {
+        match model.get_mut(key) {
+            Some(Value::Object(vocab)) => {
+                for (text, mark) in &marks {
+                    if let Some(id) = vocab.remove(*text) {
+                        vocab.insert(mark.clone(), id);
+                    }
+                }
+            }
+            // Unions of two tokens that make a special one.
+            Some(Value::Array(merges)) if key == "merges" => merges.retain(|merge| {
+                let parts = merge
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str);
+                let union = merge
+                    .as_str()
+                    .map_or_else(|| parts.collect(), |two| two.replacen(' ', "", 1));
+                !marks.contains_key(&*union)
+            }),
+            Some(Value::Array(vocab)) => vocab.iter_mut().for_each(|entry| rename(&mut entry[0])),
+            Some(text) => rename(text),
+            None => {}
+        }
+    }
+    let separate = Tokenizer::from_bytes(json.to_string()).map_err(fault)?;
+    for (id, (mark, text)) in special {
+        let found = separate.token_to_id(&mark.to_string());
+        ensure!(
+            found == Some(*id),
+            "tokenizer: token {text:?}: cannot be kept apart from messages"
+        );
+    }
+    Ok(separate)
+}

@@ -1,0 +1,85 @@
+//! The tensors of a decoder's checkpoint: each is a layer's, or it is refused by name.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use candle_dynquant::Checkpoint;
+use candle_dynquant_io::keys::Table;
+use candle_dynquant_io::keys::Treatment::{Harmless, Used};
+
+use super::config::Config;
+
+/// Tensors beside the layers' own.
+#[rustfmt::skip]
+const TENSORS: Table = Table(&[
+    (&["*rotary_emb.inv_freq", "*position_ids"], Harmless("computed from config.json")),
+]);
+
+/// Parts of a layer with a weight: plain, or as one of the tools stores it that quantize.
+#[rustfmt::skip]
+const WEIGHT: Table = Table(&[
+    (&["weight", "weight_*", "_weight_*", "weight.*", "qweight", "qzeros", "scales", "g_idx", "SCB"], Used),
+    (&["input_*", "output_scale"], Harmless("activations have scales of their rows")),
+]);
+
+const HEAD: &str = "lm_head.weight";
+const TABLE: &str = "model.embed_tokens.weight";
+
+/// Checks the tensors of a folder's checkpoint.
+///
+/// # Errors
+/// When the model has no use for one.
+pub fn check(path: &Path, config: &Config, checkpoint: &Checkpoint) -> Result<()> {
+    let names = checkpoint.tensors().map(|tensor| tensor.name);
+    let mut others = names.filter(|name| TENSORS.treatment(name).is_none());
+    let extra = others.find(|name| !is_read(config, name));
+    ensure!(
+        extra.is_none(),
+        "{}: tensor {:?}: expected one of a {:?} of {} layers, as config.json describes it",
+        path.display(),
+        extra.unwrap_or_default(),
+        config.model_type,
+        config.num_hidden_layers,
+    );
+    Ok(())
+}
+
+/// Whether a model whose head of words is tied has another one in its files, as transformers decides.
+pub fn has_other_head(checkpoint: &Checkpoint) -> Result<bool> {
+    let find = |name| checkpoint.tensors().find(|tensor| tensor.name == name);
+    Ok(match (find(HEAD), find(TABLE)) {
+        (None, _) => false,
+        (Some(head), Some(table)) if head.shape == table.shape && head.dtype == table.dtype => {
+            checkpoint.floats(HEAD)? != checkpoint.floats(TABLE)?
+        }
+        _ => true,
+    })
+}
+
+fn is_read(config: &Config, name: &str) -> bool {
+    let (qkv, out, mlp) = (config.has_bias(), config.has_output_bias(), config.mlp_bias);
+    let (normal, gemma) = (config.has_qk_norm(), config.is_gemma());
+    let layer = name
+        .strip_prefix("model.layers.")
+        .and_then(|name| name.split_once('.'));
+    // Whether there is such a layer, and whether it has a bias.
+    #[rustfmt::skip]
+    let (name, layers): (_, &[_]) = match layer {
+        None => (name, &[("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),
+        Some((layer, name)) if layer.parse().is_ok_and(|layer: usize| layer < config.num_hidden_layers) => (name, &[
+            ("self_attn.q_proj", true, qkv), ("self_attn.k_proj", true, qkv), ("self_attn.v_proj", true, qkv),
+            ("self_attn.o_proj", true, out), ("mlp.gate_proj", true, mlp), ("mlp.up_proj", true, mlp),
+            ("mlp.down_proj", true, mlp), ("self_attn.q_norm", normal, false), ("self_attn.k_norm", normal, false),
+            ("input_layernorm", true, false), ("post_attention_layernorm", true, false),
+            ("pre_feedforward_layernorm", gemma, false), ("post_feedforward_layernorm", gemma, false),
+        ]),
+        Some(_) => (name, &[]),
+    };
+    layers.iter().any(|(layer, is_there, has_bias)| {
+        let part = name
+            .strip_prefix(layer)
+            .and_then(|rest| rest.strip_prefix('.'));
+        let is_part = |part| WEIGHT.treatment(part).is_some() || (*has_bias && part == "bias");
+        *is_there && part.is_some_and(is_part)
+    })
+}

@@ -1,0 +1,288 @@
+//! Folders of decoders as transformers writes them: each key and tensor is used, known to be harmless, or named.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use candle_core::{Device, Tensor};
+use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Template, Texts};
+use candle_dynquant_support::repository;
+
+/// Keys that are left out, or that transformers chooses among others.
+#[test]
+fn a_config_has_the_defaults_of_transformers() -> Result<()> {
+    let base = r#""vocab_size": 8, "hidden_size": 512, "intermediate_size": 8, "num_hidden_layers": 6,
+        "num_attention_heads": 32, "max_position_embeddings": 8"#;
+    let read = |keys: &str| {
+        let text = format!("{{{base}, {keys}}}");
+        Config::parse_file("config.json", text.into())
+    };
+    // The windows of the first and the last layer, the bases of their angles, the heads of keys.
+    #[rustfmt::skip]
+    let cases = [
+        (r#""model_type": "llama""#, [None, None], [1e4, 1e4], 32),
+        (r#""model_type": "mistral""#, [Some(4096); 2], [1e4, 1e4], 8),
+        (r#""model_type": "mistral", "sliding_window": null"#, [None, None], [1e4, 1e4], 8),
+        (r#""model_type": "qwen2""#, [None, None], [1e4, 1e4], 32),
+        (r#""model_type": "qwen3", "use_sliding_window": true, "max_window_layers": 5"#,
+            [None, Some(4096)], [1e4, 1e4], 32),
+        (r#""model_type": "gemma3_text""#, [Some(4096), None], [1e4, 1e6], 4),
+        (r#""model_type": "llama", "rope_scaling": {"rope_type": "default", "type": "default"},
+            "rope_theta": 5e5, "rope_parameters": {"rope_theta": 7.0}"#, [None, None], [5e5, 5e5], 32),
+        (r#""model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_theta": 2e6}}"#,
+            [Some(4096), None], [1e4, 2e6], 4),
+    ];
+    for (keys, windows, bases, kv) in cases {
+        let config = read(keys)?;
+        let layers = [0, 5];
+        assert_eq!(layers.map(|layer| config.window(layer)), windows, "{keys}");
+        for (layer, base) in layers.into_iter().zip(bases) {
+            let expected = f64::powf(base, -2. / config.head_dim() as f64) as f32;
+            assert_eq!(config.frequencies(layer)?[1], expected, "{keys}, {layer}");
+        }
+        assert_eq!(config.kv_heads(), kv, "{keys}");
+    }
+    let colour = read(r#""model_type": "llama", "colour": 1"#)?;
+    assert_eq!(colour.notes, ["colour"]);
+    Ok(())
+}
+
+/// The small Llama with other files beside it.
+fn folder(files: &[(&str, &str)]) -> Result<(tempfile::TempDir, Result<Folder>)> {
+    let dir = tempfile::tempdir()?;
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let path = repository().join("assets/decoder").join(file);
+        std::fs::copy(path, dir.path().join(file))?;
+    }
+    for (file, text) in files {
+        std::fs::write(dir.path().join(file), text)?;
+    }
+    let folder = Folder::open(dir.path(), None);
+    Ok((dir, folder))
+}
+
+fn fault(files: &[(&str, &str)]) -> Result<String> {
+    let fault = folder(files)?.1.err();
+    Ok(format!("{:#}", fault.context("no fault")?))
+}
+
+#[test]
+fn the_keys_that_transformers_writes_are_known() -> Result<()> {
+    let text = std::fs::read_to_string(repository().join("assets/reference/decoder_keys.json"))?;
+    let files: serde_json::Value = serde_json::from_str(&text)?;
+    let configs = files["configs"].as_array().context("no configs")?;
+    assert_eq!(configs.len(), 5);
+    for config in configs {
+        let config = Config::parse_file("config.json", config.to_string().into())?;
+        assert!(config.notes.is_empty(), "{:?}", config.notes);
+    }
+    let [generation, settings] = ["generation_config.json", "tokenizer_config.json"];
+    let [of_generation, of_tokenizer] = [generation, settings].map(|name| files[name].to_string());
+    let opened = folder(&[
+        (generation, &of_generation),
+        (settings, &of_tokenizer),
+        ("tokenizer.json", WORDS),
+    ]);
+    assert_eq!(opened?.1?.notes, [""; 0]);
+
+    let asked = r#"{"num_beams": 4, "colour": 1, "stop_strings": ["a"], "do_sample": true,
+        "temperature": 0.6, "top_k": 20, "eos_token_id": [7, 9]}"#;
+    let opened = folder(&[(generation, asked)])?.1?;
+    // The union of both files.
+    assert_eq!(opened.ends, [0, 7, 9]);
+    let drawn = opened.sampling.context("no sampling")?;
+    assert_eq!((drawn.temperature, drawn.top_k, drawn.top_p), (0.6, 20, 1.));
+    assert_eq!(opened.notes.len(), 3);
+    for (note, key) in opened
+        .notes
+        .iter()
+        .zip(["colour", "num_beams", "stop_strings"])
+    {
+        assert!(note.contains(key), "{note}");
+    }
+    let greedy = r#"{"do_sample": false, "temperature": 0.6, "repetition_penalty": 1.1}"#;
+    let drawn = folder(&[(generation, greedy)])?.1?.sampling;
+    let drawn = drawn.context("no sampling")?;
+    assert_eq!((drawn.temperature, drawn.repetition_penalty), (0., 1.1));
+    for (text, expected) in [
+        (r#"{"eos_token_id": "x"}"#, generation),
+        (r#"{"top_p": 2.0}"#, "\"top_p\""),
+        (r#"{"top_p": 1.0, "top_p": 0.5}"#, "\"top_p\" twice"),
+    ] {
+        let fault = fault(&[(generation, text)])?;
+        assert!(fault.contains(expected), "{fault}");
+    }
+    Ok(())
+}
+
+#[test]
+fn each_tensor_is_read_or_named() -> Result<()> {
+    let ids = Tensor::new(&[[5u32, 6]], &Device::Cpu)?;
+    let scores = |model: &Decoder| -> Result<Vec<f32>> {
+        Ok(model
+            .next(&ids, &mut model.cache())?
+            .flatten_all()?
+            .to_vec1()?)
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", &[16][..], false),
+        ("model.layers.0.self_attn.q_norm.weight", &[32], true),
+        ("model.layers.0.self_attn.q_proj.bias", &[192], true),
+        ("model.layers.0.self_attn.q_proj.lora_A.weight", &[8, 192], true),
+        ("model.layers.4.input_layernorm.weight", &[192], true),
+        ("model.layers.1.mlp.up_proj.bias", &[512], true),
+        ("score.weight", &[2, 192], true),
+        ("lm_head.weight", &[1024, 192], false),
+    ];
+    for (name, shape, is_fault) in cases {
+        let (dir, opened) = folder(&[])?;
+        let plain = scores(&opened?.load()?)?;
+        let path = dir.path().join("model.safetensors");
+        let mut tensors: HashMap<_, _> = candle_core::safetensors::load(&path, &Device::Cpu)?;
+        tensors.insert(name.to_owned(), Tensor::full(0.25f32, shape, &Device::Cpu)?);
+        candle_core::safetensors::save(&tensors, &path)?;
+        match Folder::open(dir.path(), None) {
+            Err(error) => assert!(is_fault && format!("{error:#}").contains(name), "{error:#}"),
+            // A head that differs is used, though config.json calls it tied.
+            Ok(opened) => {
+                let is_head = name == "lm_head.weight";
+                assert_eq!(scores(&opened.load()?)? != plain, is_head, "{name}");
+                assert!(!is_fault, "{name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A tokenizer of words with the special tokens `<s>` and `</s>`, which its vocabulary has as well.
+const WORDS: &str = r#"{"added_tokens": [
+    {"id": 1, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false},
+    {"id": 2, "content": "</s>", "special": false, "single_word": false, "lstrip": false,
+        "rstrip": true, "normalized": false},
+    {"id": 4, "content": "<x>", "special": false, "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false},
+    {"id": 6, "content": "<y>", "special": false, "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false}],
+    "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"type": "WordLevel", "unk_token": "<unk>",
+    "vocab": {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3, "<x>": 4, "b": 5}}}"#;
+
+const NAMED: &str = r#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}}"#;
+
+/// The texts of a folder with these files.
+fn texts(tokenizer: &str, template: &str, config: &str) -> Result<Texts> {
+    let files = [
+        ("tokenizer.json", tokenizer),
+        ("chat_template.jinja", template),
+        ("tokenizer_config.json", config),
+    ];
+    Ok(folder(&files)?.1?.texts)
+}
+
+fn message(content: &str) -> Message {
+    Message {
+        role: "user".into(),
+        content: content.into(),
+    }
+}
+
+/// Tokenizers of bytes, of SentencePiece with and without a space before a text, and of words.
+#[test]
+fn contents_of_messages_have_no_special_tokens() -> Result<()> {
+    const TEMPLATE: &str = "{% for m in messages %}{{ bos_token }} {{ m.content | trim }} \
+        {{ eos_token }} {% endfor %}";
+    let gguf = |name: &str| {
+        let file = format!("assets/reference/decoders/gguf_{name}.gguf");
+        let tokenizer = Folder::open(&repository().join(file), None)?
+            .texts
+            .tokenizer;
+        tokenizer.to_string(false).map_err(anyhow::Error::msg)
+    };
+    let bytes = std::fs::read_to_string(repository().join("assets/decoder/tokenizer.json"))?;
+    let ended = r#"{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}"#;
+    for (tokenizer, config, special) in [
+        (&*bytes, ended, [0, 0]),
+        (&gguf("llama")?, NAMED, [1, 2]),
+        (&gguf("gemma3")?, NAMED, [1, 2]),
+        (WORDS, NAMED, [1, 2]),
+    ] {
+        let texts = texts(tokenizer, TEMPLATE, config)?;
+        let template = texts.template.as_ref().context("no template")?;
+        let plain = ["a b", "  b <  >s> a</", "the river <"].map(message);
+        let expected = texts.chat(&plain, true)?;
+        assert_eq!(expected, texts.encode(&template.render(&plain, true)?)?);
+        let last = texts
+            .tokenizer
+            .id_to_token(special[1])
+            .context("no token")?;
+        let (left, right) = last.split_at(2);
+        for contents in [
+            ["a b", "  b <  >s> a</", "the river <"].map(str::to_owned),
+            [
+                format!("a{last}b"),
+                "b".into(),
+                format!("a {last}\u{f0000}"),
+            ],
+            [
+                last.clone(),
+                format!("{last}{last} "),
+                format!("{left}{last}{right}"),
+            ],
+        ] {
+            let messages = contents.map(|content| message(&content));
+            let mut tokens = texts.chat(&messages, true)?;
+            let decoded = texts.tokenizer.decode(&tokens, false);
+            let decoded = decoded.map_err(anyhow::Error::msg)?.replace(' ', "");
+            let rendered = template.render(&messages, true)?.replace(' ', "");
+            assert!(tokenizer == WORDS || decoded == rendered, "{decoded}");
+            tokens.retain(|id| special.contains(id));
+            assert_eq!(tokens, [special; 3].concat(), "{messages:?}");
+        }
+        let private = [message(&format!("{last}\u{100000}"))];
+        let error = texts.chat(&private, true).unwrap_err();
+        assert!(format!("{error:#}").contains("U+10FFFD"), "{error:#}");
+    }
+    // Two contents that make a token together.
+    let joined = texts(
+        &bytes,
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        ended,
+    )?;
+    let halves = ["<|endof", "text|>"].map(message);
+    assert!(!joined.chat(&halves, true)?.contains(&0));
+    Ok(())
+}
+
+#[test]
+fn a_token_without_a_row_is_an_error_where_a_text_has_it() -> Result<()> {
+    let config = std::fs::read_to_string(repository().join("assets/decoder/config.json"))?;
+    let config = config.replace("\"vocab_size\": 1024", "\"vocab_size\": 6");
+    let words = folder(&[("tokenizer.json", WORDS), ("config.json", &config)])?
+        .1?
+        .texts;
+    assert_eq!(words.encode("a b")?, [3, 5]);
+    let error = format!("{:#}", words.encode("a <y>").unwrap_err());
+    assert!(error.contains("below vocab_size 6, got 6"), "{error}");
+    let lies = r#"{"added_tokens_decoder": {"7": {"content": "</s>"}}}"#;
+    let fault = fault(&[("tokenizer.json", WORDS), ("tokenizer_config.json", lies)])?;
+    assert!(fault.contains("\"added_tokens_decoder\""), "{fault}");
+    Ok(())
+}
+
+#[test]
+fn values_of_templates_are_written_as_python_does() -> Result<()> {
+    #[rustfmt::skip]
+    let cases = [
+        ("{% if tools is not none %}[TOOLS]{% endif %}{{ tools is defined }}{{ documents }}", "TrueNone"),
+        ("{{ messages | tojson }}", r#"[{"role": "user", "content": "\"é\u0001\n"}]"#),
+        ("{{ {'b': [1, 2.0, true, none], 'a': {}} | tojson }}", r#"{"b": [1, 2.0, true, null], "a": {}}"#),
+        ("{{ {'b': 1, 'a': []} | tojson(separators=(',', ':')) }}", r#"{"b":1,"a":[]}"#),
+        ("{{ {'b': [1, 2]} | tojson(indent=2) }}", "{\n  \"b\": [\n    1,\n    2\n  ]\n}"),
+    ];
+    for (source, expected) in cases {
+        let template = Template::new(source, String::new(), String::new())?;
+        let rendered = template.render(&[message("\"é\u{1}\n")], true)?;
+        assert_eq!(rendered, expected, "{source}");
+    }
+    Ok(())
+}
