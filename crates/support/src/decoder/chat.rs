@@ -25,6 +25,8 @@ pub struct Template {
     environment: Environment<'static>,
     bos: String,
     eos: String,
+    /// The token that every text begins with, which the template need not write.
+    pub begin: Option<String>,
 }
 
 const NAME: &str = "chat_template";
@@ -84,6 +86,7 @@ impl Template {
             environment,
             bos,
             eos,
+            begin: None,
         })
     }
 
@@ -99,7 +102,10 @@ impl Template {
             eos_token => self.eos,
         };
         let template = self.environment.get_template(NAME)?;
-        template.render(values).context("chat template")
+        let text = template.render(values).context("chat template")?;
+        let begin = self.begin.as_deref();
+        let begin = begin.filter(|begin| !text.starts_with(begin));
+        Ok(begin.unwrap_or_default().to_owned() + &text)
     }
 }
 

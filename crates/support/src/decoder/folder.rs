@@ -21,6 +21,8 @@ pub struct Folder {
     pub config: Config,
     pub texts: Texts,
     pub checkpoint: Checkpoint,
+    /// The keys and values that are not used, in words.
+    pub notes: Vec<String>,
 }
 
 /// Texts to tokens, and tokens to texts.
@@ -47,27 +49,33 @@ impl Folder {
             check_folder(path, "config.json, tokenizer.json and weights")?;
         }
         let checkpoint = Checkpoint::open(path)?;
+        let (mut notes, mut begin) = (Vec::new(), None);
         let (config, tokenizer, template) = if path.is_dir() {
             let config = Config::read(&path.join("config.json"))?;
             let beside = path.join("tokenizer.json");
             let tokenizer = tokenizer::read(tokenizer.unwrap_or(&beside))?;
             (config, tokenizer, Template::source(path)?)
         } else {
-            // Lengths were checked as the checkpoint was opened.
-            let metadata = Metadata::read(path)?;
+            let metadata;
+            (metadata, notes) = Metadata::read(&checkpoint, path.display().to_string())?;
+            begin = metadata.begin()?;
             let own = || metadata.tokenizer();
             let tokenizer = tokenizer.map_or_else(own, tokenizer::read)?;
-            let template = metadata.chat_template().map(str::to_owned);
-            (metadata.config()?, tokenizer, template)
+            (metadata.config()?, tokenizer, metadata.chat_template()?)
         };
         tokenizer::check(path, &tokenizer, config.vocab_size)?;
         let named = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id));
         let bos = named(config.bos_token_id).unwrap_or_default();
         let eos = named(config.eos_token_id.as_slice().first().copied()).unwrap_or_default();
-        let template = template.map(|source| Template::new(&source, bos, eos));
+        let template = template.map(|source| {
+            let mut template = Template::new(&source, bos, eos)?;
+            template.begin = named(begin);
+            anyhow::Ok(template)
+        });
         Ok(Self {
             path: path.to_owned(),
             checkpoint,
+            notes,
             texts: Texts {
                 template: template
                     .transpose()
