@@ -1,9 +1,11 @@
 //! The decoder of the example `generate` against transformers, and against itself under any load.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use candle_core::quantized::gguf_file::{self, Content, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
@@ -389,7 +391,7 @@ struct Tokenized {
 /// frequencies that the file has factors of, with windows, and with norms beyond 1.
 #[test]
 fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
-    for name in ["llama", "gemma3"] {
+    for name in ["llama", "gemma3", "biases"] {
         let path = format!("assets/reference/decoders/gguf_{name}.gguf");
         let path = repository().join(path);
         let expected = std::fs::read_to_string(path.with_extension("json"))?;
@@ -410,6 +412,178 @@ fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
             assert!(error < 5e-5, "{name}: {got}, expected {expected}");
         }
     }
+    Ok(())
+}
+
+/// Writes one of these files with other values of some keys, and some more tensors.
+fn rewrite(
+    name: &str,
+    changes: &[(&str, Option<Value>)],
+    extra: &[&str],
+    path: &Path,
+) -> Result<()> {
+    let own = format!("assets/reference/decoders/gguf_{name}.gguf");
+    let mut file = std::fs::File::open(repository().join(own))?;
+    let mut content = Content::read(&mut file)?;
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(content.metadata.insert((*key).into(), value.clone())),
+            None => drop(content.metadata.remove(*key)),
+        }
+    }
+    let names = content.tensor_infos.keys();
+    let tensors = names.map(|name| Ok((name, content.tensor(&mut file, name, &Device::Cpu)?)));
+    let tensors = tensors.collect::<Result<Vec<_>>>()?;
+    let tensor = QTensor::quantize(&Tensor::zeros(8, DType::F32, &Device::Cpu)?, GgmlDType::F32)?;
+    let tensors = tensors.iter().map(|(name, own)| (name.as_str(), own));
+    let more = extra.iter().map(|name| (*name, &tensor));
+    let tensors: Vec<_> = tensors.chain(more).collect();
+    let metadata = content.metadata.iter();
+    let metadata: Vec<_> = metadata.map(|(key, value)| (key.as_str(), value)).collect();
+    Ok(gguf_file::write(
+        &mut std::fs::File::create(path)?,
+        &metadata,
+        &tensors,
+    )?)
+}
+
+/// Every key that gguf 0.19 knows, by `assets/reference/gguf_tables.py`, and others.
+#[test]
+fn each_key_of_a_gguf_file_is_known_or_named() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let fixture = repository().join("assets/reference/decoders/gguf_keys.json");
+    let fixture: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(fixture)?)?;
+    let keys = fixture["keys"].as_array().context("keys")?;
+    assert!(keys.len() > 150);
+    let others = [
+        "own.key",
+        "{arch}.own_key",
+        "tokenizer.ggml.own_key",
+        "general.own_key",
+    ];
+    let mut refused = Vec::new();
+    for key in keys.iter().filter_map(|key| key.as_str()).chain(others) {
+        let name = key.replace("{arch}", "llama");
+        rewrite("llama", &[(&name, Some(Value::F32(0.5)))], &[], &path)?;
+        match Folder::open(&path, None) {
+            Err(error) => {
+                assert!(format!("{error:#}").contains(&name), "{key}: {error:#}");
+                refused.push(key);
+            }
+            Ok(folder) => {
+                let is_other = others.contains(&key);
+                assert_eq!(
+                    folder.notes.len(),
+                    usize::from(is_other),
+                    "{key}: {:?}",
+                    folder.notes
+                );
+                assert!(folder.notes.iter().all(|note| note.contains(key)));
+            }
+        }
+    }
+    for key in [
+        "{arch}.attention.scale",
+        "{arch}.expert_count",
+        "tokenizer.ggml.own_key",
+    ] {
+        assert!(refused.contains(&key), "{key}");
+    }
+    // Tensors, by gguf's names: those that a llama has, and others, also of a layer that is not there.
+    let own = repository().join("assets/reference/decoders/gguf_llama.gguf");
+    let own = Content::read(&mut std::fs::File::open(own)?)?.tensor_infos;
+    let tensors = fixture["tensors"]["llama"].as_array().context("names")?;
+    let tensors = tensors
+        .iter()
+        .filter_map(|name| Some(format!("{}.weight", name.as_str()?)));
+    let more = [
+        "blk.9.attn_q.bias",
+        "blk.00.attn_q.bias",
+        "blk.0.attn_q_norm.weight",
+        "a.bias",
+    ];
+    let all = tensors.chain(more.map(str::to_owned));
+    for name in all.filter(|name| !own.contains_key(name) && name != "output.weight") {
+        rewrite("llama", &[], &[&name], &path)?;
+        let error = Folder::open(&path, None)
+            .err()
+            .map(|error| error.to_string());
+        let is_fine = name == "blk.0.attn_rot_embd.weight";
+        assert_eq!(error.is_none(), is_fine, "{name}: {error:?}");
+    }
+    let general = refused
+        .iter()
+        .filter(|key| key.starts_with("general."))
+        .count();
+    assert_eq!(general, 4, "{refused:?}");
+    Ok(())
+}
+
+/// The chats of llama.cpp: one first token, by the template or by the file; and its ends of texts.
+#[test]
+fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let (template, adds) = ("tokenizer.chat_template", "tokenizer.ggml.add_bos_token");
+    let text = |text: &str| Some(Value::String(text.into()));
+    let of_bpe = |cut: &str| {
+        let merges = ("tokenizer.ggml.merges", Some(Value::Array(Vec::new())));
+        vec![
+            ("tokenizer.ggml.model", text("gpt2")),
+            ("tokenizer.ggml.pre", text(cut)),
+            merges,
+        ]
+    };
+    for (source, flag, more, expected) in [
+        ("{{ bos_token }}x", None, vec![], "<s>x"),
+        ("x", None, vec![], "<s>x"),
+        ("<s>x", None, vec![], "<s>x"),
+        ("x", Some(false), vec![], "x"),
+        ("{{ bos_token }}x", Some(false), vec![], "<s>x"),
+        (
+            "x",
+            None,
+            vec![("tokenizer.ggml.bos_token_id", None)],
+            "<s>x",
+        ),
+        ("x", None, of_bpe("gpt-2"), "x"),
+        ("x", Some(true), of_bpe("gpt-2"), "<s>x"),
+        ("x", None, of_bpe("llama-bpe"), "<s>x"),
+    ] {
+        let mut changes = vec![(template, text(source)), (adds, flag.map(Value::Bool))];
+        changes.extend(more);
+        rewrite("llama", &changes, &[], &path)?;
+        let texts = Folder::open(&path, None)?.texts;
+        let text = texts.template.context("a template")?.render(&[], true)?;
+        assert_eq!(text, expected, "{changes:?}");
+        let begins = texts
+            .tokenizer
+            .encode("x", true)
+            .map_err(anyhow::Error::msg)?;
+        let is_first = begins.get_ids().first() == Some(&1);
+        assert_eq!(is_first, flag.unwrap_or(expected == "<s>x"), "{changes:?}");
+    }
+    let own = repository().join("assets/reference/decoders/gguf_llama.gguf");
+    let content = Content::read(&mut std::fs::File::open(own)?)?;
+    let mut tokens = content.metadata["tokenizer.ggml.tokens"].to_vec()?.clone();
+    for (id, name) in [
+        (470, "<|im_end|>"),
+        (471, "<end_of_turn>"),
+        (472, "<|eot_id|>"),
+        (473, "<|end|>"),
+    ] {
+        tokens[id] = Value::String(name.into());
+    }
+    let eot = ("tokenizer.ggml.eot_token_id", Some(Value::U32(474)));
+    let tokens = ("tokenizer.ggml.tokens", Some(Value::Array(tokens)));
+    rewrite("llama", &[tokens, eot], &[], &path)?;
+    let folder = Folder::open(&path, None)?;
+    assert_eq!(
+        folder.config.eos_token_id.as_slice(),
+        [2, 474, 2, 470, 471, 472, 473]
+    );
+    assert_eq!(folder.texts.encode("<|im_end|>")?, [470]);
     Ok(())
 }
 
@@ -447,7 +621,7 @@ fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
             "llama",
             "tokenizer.ggml.scores",
             Some(Array(vec![F32(1.)])),
-            "480 scores",
+            "expected 480, one for each token, got 1",
         ),
         (
             "llama",
@@ -507,23 +681,7 @@ fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.gguf");
     for (name, key, value, expected) in cases {
-        let own = format!("assets/reference/decoders/gguf_{name}.gguf");
-        let mut file = std::fs::File::open(repository().join(own))?;
-        let mut content = Content::read(&mut file)?;
-        match value {
-            Some(value) => drop(content.metadata.insert(key.into(), value)),
-            None => drop(content.metadata.remove(key)),
-        }
-        let names = content.tensor_infos.keys();
-        let tensors = names.map(|name| Ok((name, content.tensor(&mut file, name, &Device::Cpu)?)));
-        let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let tensors: Vec<_> = tensors
-            .iter()
-            .map(|(name, own)| (name.as_str(), own))
-            .collect();
-        let metadata = content.metadata.iter();
-        let metadata: Vec<_> = metadata.map(|(key, value)| (key.as_str(), value)).collect();
-        gguf_file::write(&mut std::fs::File::create(&path)?, &metadata, &tensors)?;
+        rewrite(name, &[(key, value)], &[], &path)?;
         let error = Folder::open(&path, None).err().context(key)?;
         let error = format!("{error:#}");
         assert!(error.contains(expected), "{key}: {error}");

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Tiny random decoders as llama.cpp's converter writes them, and what the real libraries compute.
 
-    python gguf_decoders.py
+    python gguf_decoders.py [NAME ..]
 
-Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0. Writes, in decoders/,
-gguf_llama (Llama 3's scaling as factors of frequencies) and gguf_gemma3 (windows, and linear
-scaling where there is none): NAME.gguf, with a SentencePiece vocabulary trained on
+Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0; gguf_biases is by
+transformers==5.24.0. Writes, in decoders/, gguf_llama (Llama 3's scaling as factors of frequencies),
+gguf_gemma3 (windows, and linear scaling where there is none) and gguf_biases (a llama whose products
+all have a bias): NAME.gguf, with a SentencePiece vocabulary trained on
 ../lstm/heldout.txt; and NAME.json, the tokens that sentencepiece gives each text, and the logits
 [vocab] of transformers after those of the first.
 """
@@ -14,6 +15,7 @@ import io
 import json
 import math
 import os
+import sys
 
 import gguf
 import sentencepiece
@@ -77,8 +79,7 @@ def factors(config):
 
 def interleaved(weight, heads):
     """Rows of queries and keys in the order in which llama.cpp turns pairs."""
-    rows, columns = weight.shape
-    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
 def llama(writer, config, tensors):
@@ -87,7 +88,8 @@ def llama(writer, config, tensors):
             tensors[name] = interleaved(tensors[name], config.num_attention_heads)
         if "k_proj" in name:
             tensors[name] = interleaved(tensors[name], config.num_key_value_heads)
-    writer.add_tensor("rope_freqs.weight", factors(config).numpy())
+    if not config.attention_bias:
+        writer.add_tensor("rope_freqs.weight", factors(config).numpy())
     writer.add_rope_dimension_count(config.head_dim)
 
 
@@ -103,7 +105,9 @@ def gemma3(writer, config, tensors):
     writer.add_add_space_prefix(False)
 
 
-def write(name, own, kind_of_model, config, prefix):
+def write(name, own, kind_of_model, config, prefix, architecture=None):
+    if sys.argv[1:] and name not in sys.argv:
+        return
     torch.manual_seed(0)
     config.vocab_size = 480
     config._attn_implementation = "eager"
@@ -118,7 +122,7 @@ def write(name, own, kind_of_model, config, prefix):
         logits = model(torch.tensor(tokens[:1])).logits[0, -1]
 
     out = os.path.join(HERE, "decoders", f"gguf_{name}")
-    writer = gguf.GGUFWriter(out + ".gguf", name)
+    writer = gguf.GGUFWriter(out + ".gguf", architecture or name)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -126,7 +130,7 @@ def write(name, own, kind_of_model, config, prefix):
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_freq_base(getattr(config, "rope_theta", 10000.0))
     writer.add_tokenizer_model("llama")
     ids = range(pieces.vocab_size())
     writer.add_token_list([pieces.id_to_piece(i) for i in ids])
@@ -139,9 +143,9 @@ def write(name, own, kind_of_model, config, prefix):
     if config.tie_word_embeddings:
         tensors.pop("lm_head.weight")
     own(writer, config, tensors)
-    names = gguf.get_tensor_name_map(writer_arch(name), config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(writer_arch(architecture or name), config.num_hidden_layers)
     for key, tensor in tensors.items():
-        writer.add_tensor(names.get_name(key, try_suffixes=(".weight",)), tensor.contiguous().numpy())
+        writer.add_tensor(names.get_name(key, try_suffixes=(".weight", ".bias")), tensor.contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -168,6 +172,11 @@ def main():
         sliding_window=7, rope_scaling=dict(rope_type="linear", factor=8.0),
     )
     write("gemma3", gemma3, Gemma3ForCausalLM, config, False)
+    config = LlamaConfig(
+        **sizes, hidden_size=32, intermediate_size=48, num_hidden_layers=2, attention_bias=True, mlp_bias=True,
+        tie_word_embeddings=True,
+    )
+    write("biases", llama, LlamaForCausalLM, config, True, "llama")
 
 
 if __name__ == "__main__":

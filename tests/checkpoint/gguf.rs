@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
@@ -44,6 +44,109 @@ fn write(path: &Path, architecture: &str, tensors: &[(&str, QTensor)]) -> Result
         &metadata,
         &tensors,
     )?)
+}
+
+/// Blocks of every type of gguf 0.19, by `assets/reference/gguf_tables.py`; in a copy a type has a
+/// number that nobody knows.
+#[test]
+fn every_type_has_the_floats_of_gguf_or_is_refused_by_name() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    let mut bytes = fs::read("assets/reference/decoders/gguf_types.gguf")?;
+    let name = bytes.windows(12).position(|own| own == b"TQ1_0.weight");
+    let kind = name.context("its name")? + 12 + 4 + 2 * 8;
+    bytes[kind..kind + 4].copy_from_slice(&99u32.to_le_bytes());
+    fs::write(&path, bytes)?;
+    let checkpoint = Checkpoint::open(&path)?;
+    let out = dir.path().join("out.safetensors");
+    let (mut read, mut refused) = (0, 0);
+    for tensor in checkpoint.tensors() {
+        let Some(name) = tensor.name.strip_suffix(".weight") else {
+            continue;
+        };
+        let same = checkpoint.floats(&tensor.name);
+        if let Ok(expected) = checkpoint.floats(&format!("{name}.floats")) {
+            assert!(same? == expected, "{name}");
+            read += 1;
+            continue;
+        }
+        let kind = if name == "TQ1_0" { "type 99" } else { name };
+        assert_eq!(tensor.dtype, kind);
+        let expected = format!(
+            "{:?}: expected a type of GGUF that is read, got {kind}",
+            tensor.name
+        );
+        let error = same.expect_err(name).to_string();
+        assert!(error.contains(&expected), "{error}");
+        refused += 1;
+    }
+    assert_eq!((read, refused), (14, 12));
+    assert!(checkpoint::dequantize(&checkpoint, &out, |_| {}).is_err());
+    Ok(())
+}
+
+/// The parts that llama.cpp and gguf make of a large file: metadata is in the first.
+#[test]
+fn a_split_file_is_read_as_a_whole_from_its_first_part() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = |part: usize| dir.path().join(format!("m-{part:05}-of-00003.gguf"));
+    let names = [
+        "blk.0.attn_q.weight",
+        "blk.0.attn_v.weight",
+        "token_embd.weight",
+    ];
+    let part = |number: u16, count: i32| -> Result<QTensor> {
+        let heads = ("llama.attention.head_count", Value::U32(4));
+        let first = [
+            ("general.architecture", Value::String("llama".into())),
+            heads,
+        ];
+        let split = [
+            ("split.no", Value::U16(number)),
+            ("split.count", Value::U16(3)),
+            ("split.tensors.count", Value::I32(count)),
+        ];
+        let skipped = if number == 0 { 0 } else { 2 };
+        let all: Vec<_> = first.into_iter().skip(skipped).chain(split).collect();
+        let all: Vec<_> = all.iter().map(|(key, value)| (*key, value)).collect();
+        let tensor = random(&[8, 32], GgmlDType::Q8_0)?;
+        let file = &mut File::create(path(usize::from(number) + 1))?;
+        gguf_file::write(file, &all, &[(names[usize::from(number)], &tensor)])?;
+        Ok(tensor)
+    };
+    let tensors = [part(0, 3)?, part(1, 3)?, part(2, 3)?];
+    let [checkpoint, saved, float] = copies(dir.path(), &path(1))?;
+    for checkpoint in [checkpoint, saved, float] {
+        let v = checkpoint.floats("model.layers.0.self_attn.v_proj.weight")?;
+        assert!(v == floats(&tensors[1])?);
+        let table = checkpoint.floats("model.embed_tokens.weight")?;
+        assert!(table == floats(&tensors[2])?);
+        let q = checkpoint.floats("model.layers.0.self_attn.q_proj.weight")?;
+        assert!(q[32..64] == floats(&tensors[0])?[32..64] && q.len() == 256);
+    }
+    let refused = |path: &Path, expected: &str| {
+        let error = Checkpoint::open(path).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    };
+    refused(&path(2), "expected part 0 of a model");
+    fs::copy(path(1), dir.path().join("renamed.gguf"))?;
+    refused(&dir.path().join("renamed.gguf"), "-00001-of-00003.gguf");
+    part(2, 4)?;
+    refused(
+        &path(1),
+        "expected 4, by key \"split.tensors.count\", got 3",
+    );
+    fs::copy(path(2), path(3))?;
+    refused(&path(1), "expected part 2 of a model");
+    fs::remove_file(path(3))?;
+    refused(&path(1), "m-00003-of-00003.gguf");
+    let bytes = fs::read(path(1))?;
+    let error = Checkpoint::from_bytes("a.gguf", bytes).expect_err("a part");
+    assert!(
+        error.to_string().contains("by key \"split.count\""),
+        "{error}"
+    );
+    Ok(())
 }
 
 fn random(shape: &[usize], dtype: GgmlDType) -> Result<QTensor> {
@@ -182,6 +285,25 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
             0,
         ),
         ("rope_freqs", "rope_freqs", [1, 8], 0),
+        // Biases.
+        (
+            "blk.0.attn_q",
+            "model.layers.0.self_attn.q_proj",
+            [64, 1],
+            4,
+        ),
+        (
+            "blk.0.attn_k",
+            "model.layers.0.self_attn.k_proj",
+            [32, 1],
+            2,
+        ),
+        (
+            "blk.0.attn_v",
+            "model.layers.0.self_attn.v_proj",
+            [32, 1],
+            0,
+        ),
     ];
     for dtype in [
         GgmlDType::F32,
@@ -192,23 +314,28 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
     ] {
         let (mut tensors, mut expected) = (Vec::new(), HashMap::new());
         for (from, to, [n, k], heads) in modules {
-            let dtype = if n == 1 { GgmlDType::F32 } else { dtype };
+            let (last, is_vector) = (["weight", "bias"][usize::from(k == 1)], n == 1 || k == 1);
+            let dtype = if is_vector { GgmlDType::F32 } else { dtype };
             let weight = random(&[n, k], dtype)?.dequantize(&Device::Cpu)?;
             let there = if heads > 0 {
                 interleaved(&weight, heads)?
             } else {
                 weight.clone()
             };
-            let there = if n == 1 { there.squeeze(0)? } else { there };
+            let there = if is_vector {
+                there.flatten_all()?
+            } else {
+                there
+            };
             let tensor = QTensor::quantize(&there, dtype)?;
             // Quantizing once more changes nothing here.
             assert!(
                 floats(&tensor)? == there.flatten_all()?.to_vec1::<f32>()?,
                 "{dtype:?}"
             );
-            tensors.push((format!("{from}.weight"), tensor));
+            tensors.push((format!("{from}.{last}"), tensor));
             expected.insert(
-                format!("{to}.weight"),
+                format!("{to}.{last}"),
                 weight.flatten_all()?.to_vec1::<f32>()?,
             );
         }
@@ -351,6 +478,14 @@ fn sizes_have_limits() -> Result<()> {
         [text(b"a.nested"), kind, array.repeat(depth - 1), innermost].concat()
     };
     let named = |length| [text(&vec![b'a'; length]), vec![0, 0, 0, 0, 7]].concat();
+    let alignment = |kind: u8, value: &[u8]| {
+        [
+            text(b"general.alignment"),
+            vec![kind, 0, 0, 0],
+            value.to_vec(),
+        ]
+        .concat()
+    };
     let of_rank = |rank: u32| {
         let sizes = 1u64.to_le_bytes().repeat(rank as usize);
         [
@@ -384,6 +519,15 @@ fn sizes_have_limits() -> Result<()> {
         (
             file((1 << 20) + 1, &[], &[]),
             "expected at most 1048576 tensors, got 1048577",
+        ),
+        (file(0, &alignment(4, &64u32.to_le_bytes()), &[]), ""),
+        (
+            file(0, &alignment(4, &[0; 4]), &[]),
+            "expected an alignment that leaves tensors in 57 bytes, got 0",
+        ),
+        (
+            file(0, &alignment(2, &64u16.to_le_bytes()), &[]),
+            "expected \"general.alignment\" of type 4, u32, got type 2",
         ),
         (file(0, &named(1 << 16), &[]), ""),
         (

@@ -119,6 +119,26 @@ impl Checkpoint {
         !(self.opened.weights.is_empty() && self.opened.attention.is_empty())
     }
 
+    /// The keys of a GGUF file's metadata.
+    #[doc(hidden)]
+    pub fn metadata_keys(&self) -> impl Iterator<Item = &str> {
+        let shards = self.opened.files.shards.iter();
+        shards.flat_map(|shard| shard.header.keys.keys().map(String::as_str))
+    }
+
+    /// The value of a key of a GGUF file's metadata, as JSON, in which a number that is not finite is
+    /// null.
+    ///
+    /// # Errors
+    /// When it is too long, or the file cannot be read.
+    #[doc(hidden)]
+    pub fn metadata(&self, key: &str) -> Result<Option<serde_json::Value>> {
+        let mut shards = self.opened.files.shards.iter();
+        shards
+            .find_map(|shard| shard.value(key).transpose())
+            .transpose()
+    }
+
     /// The weights of which some exceeded the range of their halves, and how many were clamped.
     #[doc(hidden)]
     pub fn clamped(&self) -> impl Iterator<Item = (&str, HalfType, usize)> {
@@ -138,9 +158,7 @@ impl Checkpoint {
             name: name.to_owned(),
             dtype: match entry.encoding {
                 own if own.is_int4() => "I4".into(),
-                Encoding::Blocks(blocks) if blocks.part == Part::Values => {
-                    format!("{:?}", blocks.dtype)
-                }
+                Encoding::Blocks(blocks) if blocks.part == Part::Values => blocks.dtype.name(),
                 _ => entry.dtype.to_string(),
             },
             shape: entry.shape.clone(),

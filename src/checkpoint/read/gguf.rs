@@ -5,10 +5,11 @@
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 
-use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
+use serde_json::{Value, json};
 
 use super::gguf_names::{Known, encoding, heads, own_name};
+use super::gguf_types::BlockType;
 use super::header::{self, Blocks, Encoding, Entry, Header, Part, invalid, reading};
 use crate::error::{Error, Result};
 use crate::weight::{MINIMUM, SCALE};
@@ -18,13 +19,19 @@ pub const MAGIC: &[u8] = b"GGUF";
 /// The maximum length of a key or name.
 const MAX_NAME: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 20;
+const MAX_KEYS: u64 = 1 << 16;
+/// The maximum length of a text that is read, and of an array.
+const MAX_TEXT: u64 = 1 << 20;
+const MAX_ELEMENTS: u64 = 1 << 22;
 const MAX_DIMENSIONS: u32 = 4;
+const TEXT: u32 = 8;
+const ARRAY: u32 = 9;
 /// How deep arrays are in each other.
 const MAX_DEPTH: u32 = 4;
 const ALIGNMENT: &str = "general.alignment";
 const ARCHITECTURE: &str = "general.architecture";
 
-/// Types by their numbers: of floats and integers, and of blocks.
+/// Types of floats and integers, by their numbers.
 const PLAIN: [(u32, Dtype); 8] = [
     (0, Dtype::F32),
     (1, Dtype::F16),
@@ -35,20 +42,6 @@ const PLAIN: [(u32, Dtype); 8] = [
     (28, Dtype::F64),
     (30, Dtype::BF16),
 ];
-const BLOCKS: [(u32, GgmlDType); 11] = [
-    (2, GgmlDType::Q4_0),
-    (3, GgmlDType::Q4_1),
-    (6, GgmlDType::Q5_0),
-    (7, GgmlDType::Q5_1),
-    (8, GgmlDType::Q8_0),
-    (10, GgmlDType::Q2K),
-    (11, GgmlDType::Q3K),
-    (12, GgmlDType::Q4K),
-    (13, GgmlDType::Q5K),
-    (14, GgmlDType::Q6K),
-    (15, GgmlDType::Q8K),
-];
-
 struct Source<R> {
     from: R,
     at: u64,
@@ -62,12 +55,19 @@ struct Described {
     offset: u64,
 }
 
-/// Reads the beginning of a file that is `length` bytes long.
+/// Reads the beginning of a file that is `length` bytes long, and adds its tensors to those of the
+/// parts before, which are `base` bytes. The metadata is the first part's.
 ///
 /// # Errors
-/// When it is none of version 2 or 3, a tensor is not within the file or has a type that is not
-/// known, or two have one name or the same bytes.
-pub fn read(from: impl Read, length: u64) -> Result<Header> {
+/// When it is none of version 2 or 3, a tensor is not within the file, two have one name or the same bytes, or
+/// the file is another part than the next.
+pub fn read(
+    from: impl Read,
+    [base, length]: [u64; 2],
+    part: u64,
+    known: &mut Known,
+    read: &mut Header,
+) -> Result<()> {
     let mut from = Source {
         from: BufReader::new(from),
         at: 0,
@@ -82,33 +82,77 @@ pub fn read(from: impl Read, length: u64) -> Result<Header> {
         let expected = format!("at most {MAX_TENSORS} tensors");
         return Err(malformed(expected, tensors));
     }
-    let mut known = Known::default();
+    if keys > MAX_KEYS {
+        return Err(malformed(format!("at most {MAX_KEYS} keys"), keys));
+    }
     for _ in 0..keys {
-        from.key(&mut known)?;
+        let (key, (kind, at)) = from.key(known)?;
+        let other = read.keys.insert(key.clone(), (kind, base + at));
+        if other.is_some() && !(part > 0 && key.starts_with("split.")) {
+            return Err(malformed("each key once", format!("two of {key:?}")));
+        }
+    }
+    let number = known.numbers.get("split.no").copied().unwrap_or(0);
+    if number != part {
+        let expected = format!("part {part} of a model, of which part 0 is opened");
+        return Err(malformed(
+            expected,
+            format!("part {number}, by key \"split.no\""),
+        ));
     }
     let described = (0..tensors).map(|_| from.described());
     let described = described.collect::<Result<Vec<_>>>()?;
+    known.tensors += tensors;
     let alignment = known.numbers.get(ALIGNMENT).copied().unwrap_or(32);
+    // Writers of parts have two opinions on what is not said in each.
+    if part > 0 && alignment != 32 {
+        return Err(malformed(
+            "an alignment of 32 in a model of several files",
+            alignment,
+        ));
+    }
     let data = from.at.checked_next_multiple_of(alignment);
     let data = data.filter(|data| *data <= length || described.is_empty());
     let Some(data) = data else {
         let expected = format!("an alignment that leaves tensors in {length} bytes");
         return Err(malformed(expected, alignment));
     };
-    let mut read = Header::default();
+    let mut offsets: Vec<_> = described.iter().map(|tensor| tensor.offset).collect();
+    offsets.sort_unstable();
     let mut places = Vec::with_capacity(described.len());
     for tensor in described {
-        let entries = tensor.entries(&known, data, length)?;
+        let next = offsets.partition_point(|offset| *offset <= tensor.offset);
+        let next = offsets.get(next).copied().unwrap_or(length - data);
+        let entries = tensor.entries(known, [data, length], next)?;
         let bytes: u64 = entries.iter().map(|(_, entry)| entry.bytes).sum();
         places.push((tensor.offset, bytes, tensor.name));
-        for (name, entry) in entries {
+        for (name, mut entry) in entries {
+            entry.start += base;
             if read.tensors.insert(name.clone(), entry).is_some() {
                 return Err(invalid(&name, "one tensor of that name", "two"));
             }
         }
     }
-    check_places(places)?;
-    Ok(read)
+    check_places(places)
+}
+
+/// Reads the value of that type that begins there, as JSON; a number that is not finite is null.
+pub fn value(from: impl Read, kind: u32) -> Result<Value> {
+    let mut from = Source {
+        from: BufReader::new(from),
+        at: 0,
+    };
+    if kind != ARRAY {
+        return from.scalar(kind);
+    }
+    let (kind, count) = (from.u32()?, from.u64()?);
+    if count > MAX_ELEMENTS {
+        return Err(malformed(
+            format!("arrays of at most {MAX_ELEMENTS}"),
+            count,
+        ));
+    }
+    (0..count).map(|_| from.scalar(kind)).collect()
 }
 
 /// Checks that no tensor lies in the bytes of another: many that did would be more than the file.
@@ -155,9 +199,13 @@ impl<R: BufRead> Source<R> {
     }
 
     fn name(&mut self) -> Result<String> {
+        self.text("names", MAX_NAME)
+    }
+
+    fn text(&mut self, what: &str, most: u64) -> Result<String> {
         let length = self.u64()?;
-        if length > MAX_NAME {
-            let expected = format!("names of at most {MAX_NAME} bytes");
+        if length > most {
+            let expected = format!("{what} of at most {most} bytes");
             return Err(malformed(expected, format!("{length} bytes")));
         }
         let mut bytes = Vec::new();
@@ -168,37 +216,69 @@ impl<R: BufRead> Source<R> {
         self.at += length;
         String::from_utf8(bytes).map_err(|error| {
             let name = String::from_utf8_lossy(error.as_bytes()).into_owned();
-            malformed("names in UTF-8", brief(&name, 100))
+            malformed(format!("{what} in UTF-8"), brief(&name, 100))
         })
     }
 
-    /// Reads a key and its value, which is kept if it is used.
-    fn key(&mut self, known: &mut Known) -> Result<()> {
+    /// Reads a key and its value, which is kept if it is used; the type and the place of the value.
+    fn key(&mut self, known: &mut Known) -> Result<(String, (u32, u64))> {
         let key = self.name()?;
         let kind = self.u32()?;
-        match kind {
-            8 if key == ARCHITECTURE => known.architecture = self.name()?,
-            4 => drop(known.numbers.insert(key, self.u32()?.into())),
-            10 => drop(known.numbers.insert(key, self.u64()?)),
-            _ => self.value(kind, 0)?,
+        let place = (kind, self.at);
+        if key == ALIGNMENT && kind != 4 {
+            return Err(malformed(
+                format!("{ALIGNMENT:?} of type 4, u32"),
+                format!("type {kind}"),
+            ));
         }
-        Ok(())
+        if key == ARCHITECTURE && kind == TEXT {
+            known.architecture = self.name()?;
+        } else if size(kind).is_some() {
+            if let Some(number) = self.scalar(kind)?.as_u64() {
+                known.numbers.insert(key.clone(), number);
+            }
+        } else {
+            self.skip_value(kind, 0)?;
+        }
+        Ok((key, place))
+    }
+
+    /// A number, a truth value or a text.
+    fn scalar(&mut self, kind: u32) -> Result<Value> {
+        Ok(match kind {
+            0 => json!(u8::from_le_bytes(self.bytes()?)),
+            1 => json!(i8::from_le_bytes(self.bytes()?)),
+            2 => json!(u16::from_le_bytes(self.bytes()?)),
+            3 => json!(i16::from_le_bytes(self.bytes()?)),
+            4 => json!(self.u32()?),
+            5 => json!(i32::from_le_bytes(self.bytes()?)),
+            6 => json!(f32::from_le_bytes(self.bytes()?)),
+            7 => match self.bytes()? {
+                [byte @ (0 | 1)] => json!(byte == 1),
+                [byte] => return Err(malformed("a truth value of 0 or 1", byte)),
+            },
+            TEXT => json!(self.text("texts", MAX_TEXT)?),
+            10 => json!(self.u64()?),
+            11 => json!(i64::from_le_bytes(self.bytes()?)),
+            12 => json!(f64::from_le_bytes(self.bytes()?)),
+            _ => return Err(malformed("numbers or texts", format!("type {kind}"))),
+        })
     }
 
     /// Skips a value.
-    fn value(&mut self, kind: u32, depth: u32) -> Result<()> {
+    fn skip_value(&mut self, kind: u32, depth: u32) -> Result<()> {
         match (size(kind), kind) {
             (Some(size), _) => self.skip(size),
-            (None, 8) => {
+            (None, TEXT) => {
                 let length = self.u64()?;
                 self.skip(length)
             }
-            (None, 9) if depth < MAX_DEPTH => {
+            (None, ARRAY) if depth < MAX_DEPTH => {
                 let (kind, count) = (self.u32()?, self.u64()?);
                 if let Some(size) = size(kind) {
                     return self.skip(count.saturating_mul(size));
                 }
-                (0..count).try_for_each(|_| self.value(kind, depth + 1))
+                (0..count).try_for_each(|_| self.skip_value(kind, depth + 1))
             }
             _ => {
                 let expected = format!("types 0 to 12, arrays {MAX_DEPTH} deep");
@@ -244,24 +324,30 @@ fn size(kind: u32) -> Option<u64> {
 
 impl Described {
     /// The tensors that stand for it: a weight of codes has its scales beside it.
-    fn entries(&self, known: &Known, data: u64, length: u64) -> Result<Vec<(String, Entry)>> {
+    fn entries(
+        &self,
+        known: &Known,
+        [data, length]: [u64; 2],
+        next: u64,
+    ) -> Result<Vec<(String, Entry)>> {
         let Self { name, shape, .. } = self;
         let plain = PLAIN.iter().find(|(number, _)| *number == self.dtype);
-        let blocks = BLOCKS.iter().find(|(number, _)| *number == self.dtype);
         let own = encoding(name, plain.map(|(_, dtype)| *dtype), known)?;
-        let (dtype, encoding, bytes) = match (plain, blocks) {
-            (Some((_, dtype)), _) => (*dtype, own, header::bytes(*dtype, shape)),
-            (None, Some((_, dtype))) => {
-                let [inputs, size] = [dtype.block_size(), dtype.type_size()];
+        let blocks = BlockType::numbered(self.dtype);
+        let (dtype, encoding, bytes) = match plain {
+            Some((_, dtype)) => (*dtype, own, header::bytes(*dtype, shape)),
+            // Up to the next, for nobody knows the size.
+            None if blocks.name.is_empty() => {
+                let bytes = next.checked_sub(self.offset);
+                (Dtype::F32, Encoding::Blocks(Blocks::values(blocks)), bytes)
+            }
+            None => {
+                let [inputs, size] = [blocks.elements, blocks.bytes];
                 let is_whole = shape.last().is_some_and(|k| k.is_multiple_of(inputs));
                 // In f32, which are more, they can be counted.
                 let fits = header::bytes(Dtype::F32, shape).filter(|_| is_whole);
                 let bytes = fits.map(|bytes| bytes / 4 / inputs as u64 * size as u64);
-                (Dtype::F32, Encoding::Blocks(Blocks::values(*dtype)), bytes)
-            }
-            (None, None) => {
-                let got = format!("type {}", self.dtype);
-                return Err(invalid(name, "a type of GGUF that is known", got));
+                (Dtype::F32, Encoding::Blocks(Blocks::values(blocks)), bytes)
             }
         };
         // The bits of a row can be counted, even where there are no rows.
@@ -276,13 +362,17 @@ impl Described {
             let expected = format!("whole blocks of {shape:?} within {length} bytes");
             return Err(invalid(name, expected, format!("offset {}", self.offset)));
         };
+        let heads = heads(name, shape, known)?;
+        if heads > 0 && shape.len() == 1 && encoding != own {
+            return Err(invalid(name, "a bias of floats", blocks.name()));
+        }
         let entry = Entry {
             dtype,
             shape: shape.clone(),
             start,
             bytes,
             encoding,
-            heads: heads(name, shape, known)?,
+            heads,
         };
         let name = own_name(name, &known.architecture);
         let (Encoding::Blocks(blocks), &[n, k]) = (encoding, &shape[..]) else {
@@ -298,12 +388,12 @@ impl Described {
             encoding: Encoding::Blocks(Blocks { part, ..blocks }),
             ..entry.clone()
         };
-        let count = k / blocks.dtype.block_size();
+        let count = k / blocks.dtype.elements;
         let of_scales = 2 * (n * count) as u64;
         let scales = part(Part::Scales, Dtype::F16, [n, count], of_scales);
         let mut tensors = vec![(format!("{name}{SCALE}"), scales)];
         let mut left = bytes - of_scales;
-        if blocks.dtype == GgmlDType::Q4_1 {
+        if blocks.dtype.name == "Q4_1" {
             let minimums = part(Part::Minimums, Dtype::F16, [n, count], of_scales);
             tensors.push((format!("{name}{MINIMUM}"), minimums));
             left -= of_scales;

@@ -1,19 +1,67 @@
 //! GGUF's names of tensors, and safetensors' names.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 
 use super::header::{Encoding, invalid};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The part of the metadata that is used.
 #[derive(Debug, Default)]
 pub struct Known {
     pub architecture: String,
     pub numbers: BTreeMap<String, u64>,
+    /// The tensors of all parts.
+    pub tensors: u64,
 }
 
+impl Known {
+    /// The paths of the other parts of a model that is split.
+    ///
+    /// # Errors
+    /// When the name of the first does not tell them.
+    pub fn parts(&self, first: &Path) -> Result<Vec<PathBuf>> {
+        let count = self.numbers.get("split.count").copied().unwrap_or(1);
+        let end = |part: u64| format!("-{part:05}-of-{count:05}.gguf");
+        let name = first.file_name().and_then(|name| name.to_str());
+        let stem = name.and_then(|name| name.strip_suffix(&end(1)));
+        match stem {
+            _ if count <= 1 => Ok(Vec::new()),
+            Some(stem) if count <= MAX_PARTS => {
+                let path = |part| first.with_file_name(format!("{stem}{}", end(part)));
+                Ok((2..=count).map(path).collect())
+            }
+            _ => {
+                let expected = format!("a name that ends with {:?}", end(1));
+                Err(Error::malformed(
+                    "part of a GGUF file",
+                    expected,
+                    format!("{name:?}"),
+                ))
+            }
+        }
+    }
+
+    /// Checks that so many parts are all, and have all tensors.
+    pub fn check_counts(&self, parts: u64) -> Result<()> {
+        let counts = [
+            ("split.count", parts),
+            ("split.tensors.count", self.tensors),
+        ];
+        for (key, got) in counts {
+            if let Some(count) = self.numbers.get(key).filter(|count| **count != got) {
+                let expected = format!("{count}, by key {key:?}");
+                return Err(Error::malformed("GGUF file", expected, got));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parts of a model, as many as their names can count.
+const MAX_PARTS: u64 = 99_999;
 const GEMMA: &str = "gemma3";
 /// Decoders of transformers.
 const DECODERS: [&str; 3] = ["llama", "qwen2", "qwen3"];
@@ -107,7 +155,8 @@ pub fn encoding(name: &str, dtype: Option<Dtype>, known: &Known) -> Result<Encod
 /// # Errors
 /// When rows are no pairs of that many heads.
 pub fn heads(name: &str, shape: &[usize], known: &Known) -> Result<usize> {
-    let is = |module: &str| name.ends_with(&format!(".{module}.weight"));
+    let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+    let is = |own: &str| module.ends_with(&format!(".{own}"));
     if known.architecture != "llama" || !(is("attn_q") || is("attn_k")) {
         return Ok(0);
     }
@@ -122,7 +171,8 @@ pub fn heads(name: &str, shape: &[usize], known: &Known) -> Result<usize> {
     let heads = if is("attn_q") { all } else { of_keys };
     let heads = heads.and_then(|heads| usize::try_from(heads).ok());
     let fits = |heads: &usize| match (shape, heads.checked_mul(2)) {
-        ([rows, _], Some(halves)) => halves > 0 && rows.is_multiple_of(halves),
+        ([_], _) if !name.ends_with(".bias") => false,
+        ([rows] | [rows, _], Some(halves)) => halves > 0 && rows.is_multiple_of(halves),
         _ => false,
     };
     heads.filter(fits).ok_or_else(|| {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
-use candle_core::quantized::GgmlDType;
 use candle_dynquant_io::{format, json};
 use safetensors::Dtype;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::gguf_types::BlockType;
 use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Fault, Result};
 use crate::words::brief;
@@ -27,6 +27,8 @@ const METADATA: &str = "__metadata__";
 pub struct Header {
     pub tensors: BTreeMap<String, Entry>,
     pub metadata: BTreeMap<String, String>,
+    /// Metadata of GGUF: the type of each value, and where it begins.
+    pub keys: BTreeMap<String, (u32, u64)>,
 }
 
 /// A tensor and its place, which is within the file.
@@ -63,7 +65,7 @@ pub enum Encoding {
 /// GGUF's blocks, each of a scale and codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    pub dtype: GgmlDType,
+    pub dtype: BlockType,
     pub part: Part,
 }
 
@@ -81,17 +83,14 @@ pub enum Part {
 }
 
 impl Blocks {
-    pub fn values(dtype: GgmlDType) -> Self {
+    pub fn values(dtype: BlockType) -> Self {
         let part = Part::Values;
         Self { dtype, part }
     }
 
     /// Whether there are scales and codes that weights in groups have, too.
     pub fn has_codes(self) -> bool {
-        matches!(
-            self.dtype,
-            GgmlDType::Q4_0 | GgmlDType::Q4_1 | GgmlDType::Q8_0
-        )
+        ["Q4_0", "Q4_1", "Q8_0"].contains(&self.dtype.name)
     }
 }
 
@@ -101,7 +100,7 @@ impl Encoding {
         match self {
             Self::Packed(_) | Self::Unpacked => true,
             Self::Blocks(Blocks { dtype, part }) => {
-                part == Part::Codes && matches!(dtype, GgmlDType::Q4_0 | GgmlDType::Q4_1)
+                part == Part::Codes && ["Q4_0", "Q4_1"].contains(&dtype.name)
             }
             _ => false,
         }
@@ -151,6 +150,14 @@ impl Packing {
 }
 
 impl Entry {
+    /// The elements of a row; of a vector that is in another order, each element is a row.
+    pub fn columns(&self) -> usize {
+        match self.shape[..] {
+            [_] if self.heads > 0 => 1,
+            ref shape => shape.last().copied().unwrap_or_default(),
+        }
+    }
+
     /// The header has checked that they can be counted.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -254,7 +261,11 @@ impl Header {
             tensors.insert(name, entry);
         }
         check_places(places, data)?;
-        Ok(Self { tensors, metadata })
+        Ok(Self {
+            tensors,
+            metadata,
+            ..Self::default()
+        })
     }
 }
 

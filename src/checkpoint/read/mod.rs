@@ -6,6 +6,7 @@ mod config;
 mod files;
 mod gguf;
 mod gguf_names;
+mod gguf_types;
 pub mod header;
 mod layouts;
 mod opened;

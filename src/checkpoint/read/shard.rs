@@ -1,19 +1,21 @@
-//! One safetensors file, on a disk or in memory, read where and when a tensor is asked for.
+//! One safetensors file, or a GGUF file in one or several parts, on a disk or in memory, read where
+//! and when a tensor is asked for.
 
 use std::fmt::Debug;
+use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use candle_core::quantized::GgmlDType;
-use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{Device, Tensor, WithDType};
 use candle_dynquant_io::input;
 use half::{bf16, f16};
 use safetensors::Dtype;
+use serde_json::Value;
 
 use super::gguf;
+use super::gguf_names::Known;
 use super::header::{Axis, Blocks, Encoding, Entry, Header, Packing, Part, invalid, reading};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
@@ -44,28 +46,53 @@ pub struct Shard {
 
 impl Shard {
     pub fn open(path: &Path) -> Result<Self> {
-        let open = || {
+        let (mut joined, mut known, mut all) = <(Joined, Known, Header)>::default();
+        let mut paths = vec![path.to_owned()];
+        for part in 0.. {
+            let Some(path) = paths.get(part) else {
+                break;
+            };
             let opening = Error::io("open");
-            let mut file = input::open(path).map_err(opening)?;
-            let length = file.metadata().map_err(opening)?.len();
-            let header = header(&mut file, length)?;
-            Ok((file, header))
+            let mut open = || {
+                let mut file = input::open(path).map_err(opening)?;
+                let length = file.metadata().map_err(opening)?.len();
+                let place = [joined.at, length];
+                header(&mut file, place, part as u64, &mut known, &mut all)?;
+                joined.files.push((joined.at, file));
+                joined.at += length;
+                let is_first = part == 0;
+                is_first.then(|| known.parts(path)).transpose()
+            };
+            let more = open().map_err(|e: Error| e.in_file(path))?;
+            paths.extend(more.into_iter().flatten());
+        }
+        let counts = known.check_counts(joined.files.len() as u64);
+        counts.map_err(|e| e.in_file(path))?;
+        let file: Box<dyn Bytes> = match joined.files.pop() {
+            Some((0, file)) => Box::new(file),
+            last => {
+                joined.files.extend(last);
+                Box::new(joined)
+            }
         };
-        let (file, header) = open().map_err(|e: Error| e.in_file(path))?;
         Ok(Self {
             path: path.to_owned(),
-            header,
+            header: all,
             is_on_disk: true,
-            file: Mutex::new(Box::new(file)),
+            file: Mutex::new(file),
         })
     }
 
     /// A file in memory; `path` is for errors.
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
-        let header = header(&mut &bytes[..], bytes.len() as u64);
+        let (mut known, mut all) = (Known::default(), Header::default());
+        let place = [0, bytes.len() as u64];
+        header(&mut &bytes[..], place, 0, &mut known, &mut all)
+            .and_then(|()| known.check_counts(1))
+            .map_err(|e| e.in_file(path))?;
         Ok(Self {
             path: path.to_owned(),
-            header: header.map_err(|e| e.in_file(path))?,
+            header: all,
             is_on_disk: false,
             file: Mutex::new(Box::new(Cursor::new(bytes))),
         })
@@ -91,6 +118,15 @@ impl Shard {
         Ok(())
     }
 
+    /// The value of a key of GGUF's metadata.
+    pub fn value(&self, key: &str) -> Result<Option<Value>> {
+        let Some(&(kind, start)) = self.header.keys.get(key) else {
+            return Ok(None);
+        };
+        let value = gguf::value(&mut *self.at(start)?, kind);
+        value.map(Some).map_err(|e| e.in_file(&self.path))
+    }
+
     /// Elements `range` of a tensor, each made of `B` bytes.
     fn elements<const B: usize, T: Copy>(
         &self,
@@ -100,7 +136,7 @@ impl Shard {
     ) -> Result<Vec<T>> {
         let mut values = Vec::with_capacity(range.len());
         if entry.heads > 0 || matches!(entry.encoding, Encoding::Blocks(_)) {
-            let k = entry.shape.last().copied().unwrap_or_default().max(1);
+            let k = entry.columns().max(1);
             let rows = range.start / k..range.end.div_ceil(k);
             let first = range.start - rows.start * k;
             let bytes = self.rows(entry, rows)?;
@@ -131,8 +167,14 @@ impl Shard {
 
     /// The bytes of some rows that the file has in another form or order.
     fn rows(&self, entry: &Entry, rows: Range<usize>) -> Result<Vec<u8>> {
-        let k = entry.shape.last().copied().unwrap_or_default();
+        let k = entry.columns();
         let of_row = match entry.encoding {
+            Encoding::Blocks(Blocks { dtype, .. }) if !dtype.is_read() => {
+                let mut tensors = self.header.tensors.iter();
+                let name = tensors.find(|(_, other)| *other == entry);
+                let name = name.map_or("", |(name, _)| name);
+                return Err(invalid(name, "a type of GGUF that is read", dtype.name()));
+            }
             Encoding::Blocks(blocks) => blocks.bytes_of_row(k),
             _ => k * entry.dtype.bitsize() / 8,
         };
@@ -350,17 +392,54 @@ impl Shard {
     }
 }
 
-/// The header of a file in one of two formats.
-fn header(from: &mut impl Read, length: u64) -> Result<Header> {
+/// Files that are read as one, and where each begins.
+#[derive(Debug, Default)]
+struct Joined {
+    files: Vec<(u64, File)>,
+    at: u64,
+}
+
+impl Read for Joined {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let own = self.files.partition_point(|(begin, _)| *begin <= self.at);
+        let Some((begin, file)) = self.files[..own].last_mut() else {
+            return Ok(0);
+        };
+        file.seek(SeekFrom::Start(self.at - *begin))?;
+        let count = file.read(to)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for Joined {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        let SeekFrom::Start(at) = to else {
+            return Err(ErrorKind::Unsupported.into());
+        };
+        self.at = at;
+        Ok(at)
+    }
+}
+
+/// Reads the header of a file in one of two formats, of GGUF as a part of a model.
+fn header(
+    from: &mut impl Read,
+    place: [u64; 2],
+    part: u64,
+    known: &mut Known,
+    all: &mut Header,
+) -> Result<()> {
     let mut first = Vec::new();
     let read = from.take(gguf::MAGIC.len() as u64).read_to_end(&mut first);
     read.map_err(reading)?;
     let is_gguf = first == gguf::MAGIC;
     let mut from = first.chain(from);
     if is_gguf {
-        gguf::read(from, length)
+        gguf::read(from, place, part, known, all)
     } else {
-        Header::read(&mut from, length)
+        *all = Header::read(&mut from, place[1])?;
+        Ok(())
     }
 }
 
@@ -369,19 +448,19 @@ impl Blocks {
     fn bytes_of_row(self, k: usize) -> usize {
         let blocks = match self.part {
             Part::Scales | Part::Minimums => k,
-            Part::Values | Part::Codes => k / self.dtype.block_size(),
+            Part::Values | Part::Codes => k / self.dtype.elements,
         };
-        blocks * self.dtype.type_size()
+        blocks * self.dtype.bytes
     }
 
     /// The bytes of the elements of blocks.
     fn decode(self, blocks: &[u8]) -> Result<Vec<u8>> {
-        let each = blocks.chunks_exact(self.dtype.type_size());
-        match (self.part, self.dtype) {
+        let each = blocks.chunks_exact(self.dtype.bytes);
+        match (self.part, self.dtype.name) {
             (Part::Scales, _) => Ok(each.flat_map(|block| [block[0], block[1]]).collect()),
             (Part::Minimums, _) => Ok(each.flat_map(|block| [block[2], block[3]]).collect()),
             // The first half of a block has the low bits.
-            (Part::Codes, GgmlDType::Q4_0 | GgmlDType::Q4_1) => {
+            (Part::Codes, "Q4_0" | "Q4_1") => {
                 let codes = each.flat_map(|block| {
                     let (_, codes) = block.split_at(block.len() - 16);
                     let low = codes.iter().map(|byte| byte & 15);
@@ -391,11 +470,9 @@ impl Blocks {
             }
             (Part::Codes, _) => Ok(each.flat_map(|block| &block[2..]).copied().collect()),
             (Part::Values, _) if blocks.is_empty() => Ok(Vec::new()),
-            (Part::Values, dtype) => {
-                let count = each.len() * dtype.block_size();
-                let tensor = qtensor_from_ggml(dtype, blocks, vec![count], &Device::Cpu)?;
-                let values = tensor.dequantize(&Device::Cpu)?.to_vec1::<f32>()?;
-                Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
+            (Part::Values, _) => {
+                let values = self.dtype.values(blocks)?.into_iter();
+                Ok(values.flat_map(f32::to_le_bytes).collect())
             }
         }
     }
@@ -403,6 +480,7 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gguf_types::BlockType;
     use super::*;
 
     const SHAPE: [usize; 2] = [16, 32];
@@ -454,8 +532,8 @@ mod tests {
         for heads in [0, 2] {
             for encoding in [
                 Encoding::Plain,
-                blocks(GgmlDType::Q4_0),
-                blocks(GgmlDType::Q5_1),
+                blocks(BlockType::numbered(2)),
+                blocks(BlockType::numbered(7)),
             ] {
                 let entry = entry(&of, Dtype::F32, encoding, heads);
                 check(&format!("{encoding:?}"), |range| {
@@ -497,7 +575,7 @@ mod tests {
     fn ranges_of_codes_are_those_of_all() -> Result<()> {
         let (shard, of) = shard()?;
         let part = Part::Codes;
-        for dtype in [GgmlDType::Q4_0, GgmlDType::Q8_0] {
+        for dtype in [2, 8].map(BlockType::numbered) {
             for heads in [0, 4] {
                 let encoding = Encoding::Blocks(Blocks { dtype, part });
                 let entry = entry(&of, Dtype::I8, encoding, heads);

@@ -225,7 +225,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     {
         count_groups(matrix(name, entry)?, &scale, scales)?;
         let mut groups = GroupConfig::INT8;
-        groups.group_size = Some(blocks.dtype.block_size());
+        groups.group_size = Some(blocks.dtype.elements);
         let multiplied = true;
         return Ok(Kind::Whole(Format::Groups { groups, multiplied }));
     }

@@ -24,7 +24,11 @@ pub struct Message {
 }
 
 /// A template in Jinja, as tokenizers of the Hub have it.
-pub struct Template(Place);
+pub struct Template {
+    place: Place,
+    /// The token that every text begins with, which the template need not write.
+    pub begin: Option<String>,
+}
 
 /// The place where a template is rendered.
 enum Place {
@@ -84,7 +88,10 @@ impl Template {
     /// When it is not Jinja.
     pub fn naming(source: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
         match Apart::open(source, &tokens)? {
-            Some(apart) => Ok(Self(Place::Apart(apart))),
+            Some(apart) => Ok(Self {
+                place: Place::Apart(apart),
+                begin: None,
+            }),
             None => Self::here(source, tokens),
         }
     }
@@ -110,10 +117,11 @@ impl Template {
             .add_template_owned(NAME, without_marks(source))
             .context("chat template: expected a Jinja template")?;
         let environment = Box::new(environment);
-        Ok(Self(Place::Here {
+        let place = Place::Here {
             environment,
             tokens,
-        }))
+        };
+        Ok(Self { place, begin: None })
     }
 
     /// The conversation as a text, with the beginning of the assistant's answer if that is asked for.
@@ -121,13 +129,24 @@ impl Template {
     /// # Errors
     /// When the template refuses the messages, or does not come to an end.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let (environment, tokens) = match &self.0 {
+        let text = match &self.place {
             Place::Here {
                 environment,
                 tokens,
-            } => (environment, tokens),
-            Place::Apart(apart) => return apart.render(messages, add_generation_prompt),
+            } => Self::render_here(environment, tokens, messages, add_generation_prompt)?,
+            Place::Apart(apart) => apart.render(messages, add_generation_prompt)?,
         };
+        let begin = self.begin.as_deref();
+        let begin = begin.filter(|begin| !text.starts_with(begin));
+        Ok(begin.unwrap_or_default().to_owned() + &text)
+    }
+
+    fn render_here(
+        environment: &Environment<'static>,
+        tokens: &BTreeMap<String, String>,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         // Templates ask whether these are defined, and whether they are none.
         let none = minijinja::Value::from(());
         let values = minijinja::context! {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use candle_nn::VarBuilder;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -27,6 +28,9 @@ pub struct Config {
     rope_scaling: Option<Rope>,
     /// In newer versions of transformers, in place of the two keys above.
     rope_parameters: Option<Value>,
+    /// GGUF's: a product has a bias where the file has one.
+    #[serde(default)]
+    biases_of_file: bool,
     /// GGUF's scaling: factors of wavelengths, `[head_dim / 2]`.
     rope_factors: Option<Vec<f64>>,
     tie_word_embeddings: Option<bool>,
@@ -235,6 +239,15 @@ impl Config {
 
     pub fn is_gemma(&self) -> bool {
         self.model_type == Family::Gemma3
+    }
+
+    /// Whether a product has a bias, which by the configuration it has or not.
+    pub fn bias(&self, is_usual: bool, vb: &VarBuilder<'_>) -> bool {
+        if self.biases_of_file {
+            vb.contains_tensor("bias")
+        } else {
+            is_usual
+        }
     }
 
     /// Whether queries, keys and values have a bias.

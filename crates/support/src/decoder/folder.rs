@@ -64,7 +64,7 @@ impl Folder {
         }
         let checkpoint = Checkpoint::open(path)?;
         let (mut ends, mut sampling, mut notes) = (Vec::new(), None, Vec::new());
-        let mut named = BTreeMap::new();
+        let (mut named, mut begin) = (BTreeMap::new(), None);
         let (config, tokenizer, template) = if path.is_dir() {
             let mut config = Config::read(&path.join("config.json"))?;
             let beside = path.join("tokenizer.json");
@@ -79,12 +79,12 @@ impl Folder {
             named = settings(path, &tokenizer, &mut notes)?;
             (config, tokenizer, Template::source(path)?)
         } else {
-            // Lengths were checked as the checkpoint was opened.
-            let metadata = Metadata::read(path)?;
+            let metadata;
+            (metadata, notes) = Metadata::read(&checkpoint, path.display().to_string())?;
+            begin = metadata.begin()?;
             let own = || metadata.tokenizer();
             let tokenizer = tokenizer.map_or_else(own, tokenizer::read)?;
-            let template = metadata.chat_template().map(str::to_owned);
-            (metadata.config()?, tokenizer, template)
+            (metadata.config()?, tokenizer, metadata.chat_template()?)
         };
         tokenizer::check(path, &tokenizer, config.vocab_size, true)?;
         ends.extend(config.eos_token_id.as_slice());
@@ -101,7 +101,11 @@ impl Folder {
             .values()
             .filter_map(|token| tokenizer.token_to_id(token));
         let also: Vec<u32> = known.chain(ends.iter().copied()).collect();
-        let template = template.map(|source| Template::naming(&source, named));
+        let template = template.map(|source| {
+            let mut template = Template::naming(&source, named)?;
+            template.begin = begin.and_then(|id| tokenizer.id_to_token(id));
+            anyhow::Ok(template)
+        });
         Ok(Self {
             path: path.to_owned(),
             checkpoint,

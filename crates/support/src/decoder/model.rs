@@ -336,17 +336,20 @@ impl SelfAttention {
             config.num_attention_heads * head_dim,
             config.kv_heads() * head_dim,
         );
+        let linear = |inputs, out, is_usual, name| {
+            let vb = vb.pp(name);
+            nn::linear_b(inputs, out, config.bias(is_usual, &vb), vb)
+        };
         let bias = config.has_bias();
-        let linear = |out, name| nn::linear_b(size, out, bias, vb.pp(name));
         let norm = |name| {
             let norm = || norm(config, head_dim, vb.pp(name));
             config.has_qk_norm().then(norm).transpose()
         };
         Ok(Self {
-            q_proj: linear(q, "q_proj")?,
-            k_proj: linear(kv, "k_proj")?,
-            v_proj: linear(kv, "v_proj")?,
-            o_proj: nn::linear_b(q, size, config.has_output_bias(), vb.pp("o_proj"))?,
+            q_proj: linear(size, q, bias, "q_proj")?,
+            k_proj: linear(size, kv, bias, "k_proj")?,
+            v_proj: linear(size, kv, bias, "v_proj")?,
+            o_proj: linear(q, size, config.has_output_bias(), "o_proj")?,
             q_norm: norm("q_norm")?,
             k_norm: norm("k_norm")?,
             attention: nn::Attention::load(config.scale(), vb.pp("attention")),
@@ -423,10 +426,14 @@ struct Mlp {
 impl Mlp {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let (size, inner) = (config.hidden_size, config.intermediate_size);
+        let linear = |inputs, out, name| {
+            let vb = vb.pp(name);
+            nn::linear_b(inputs, out, config.bias(false, &vb), vb)
+        };
         Ok(Self {
-            gate_proj: nn::linear_no_bias(size, inner, vb.pp("gate_proj"))?,
-            up_proj: nn::linear_no_bias(size, inner, vb.pp("up_proj"))?,
-            down_proj: nn::linear_no_bias(inner, size, vb.pp("down_proj"))?,
+            gate_proj: linear(size, inner, "gate_proj")?,
+            up_proj: linear(size, inner, "up_proj")?,
+            down_proj: linear(inner, size, "down_proj")?,
             is_gelu: config.is_gemma(),
         })
     }

@@ -1,101 +1,142 @@
 //! A model as a GGUF file describes it, besides its weights: sizes, tokenizer, chat template.
 
+mod keys;
 mod tokenizer;
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::HashSet;
 
-use anyhow::{Context, Result, bail};
-use candle_core::Device;
-use candle_core::quantized::gguf_file::{Content, Value};
-use candle_dynquant_io::input;
-use serde_json::{Value as Json, json};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use candle_dynquant::Checkpoint;
+use candle_dynquant_io::keys::Treatment;
+use serde::de::DeserializeOwned;
+use serde_json::{Number, Value, json};
 
 use super::config::Config;
+use tokenizer::{BOS, TOKENS};
 
 /// The metadata of a file.
-pub struct Metadata {
+pub struct Metadata<'a> {
     name: String,
-    values: HashMap<String, Value>,
-    is_tied: bool,
-    rope_factors: Option<Vec<f32>>,
+    checkpoint: &'a Checkpoint,
+    architecture: String,
+    tokens: Vec<String>,
 }
 
 /// The tensor of Llama 3's scaling: a factor of the wavelength of each pair of a head's inputs.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
+const ARCHITECTURE: &str = "general.architecture";
 
-impl Metadata {
-    /// Reads the head of the file, whose lengths were checked when its weights were opened.
-    pub fn read(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
-        let mut file = std::io::BufReader::new(input::open(path)?);
-        let content = Content::read(&mut file).with_context(|| name.clone())?;
-        let factors = content.tensor_infos.contains_key(ROPE_FACTORS).then(|| {
-            let factors = content.tensor(&mut file, ROPE_FACTORS, &Device::Cpu)?;
-            let factors = factors.dequantize(&Device::Cpu)?;
-            factors.flatten_all()?.to_vec1::<f32>()
-        });
-        let at = || format!("{name}: tensor {ROPE_FACTORS:?}");
-        Ok(Self {
-            rope_factors: factors.transpose().with_context(at)?,
+impl<'a> Metadata<'a> {
+    /// Checks that the file is a decoder's and that nothing of it is passed over; also the keys that
+    /// are not known, in words.
+    pub fn read(checkpoint: &'a Checkpoint, name: String) -> Result<(Self, Vec<String>)> {
+        let mut metadata = Self {
             name,
-            is_tied: !content.tensor_infos.contains_key("output.weight"),
-            values: content.metadata,
-        })
+            checkpoint,
+            architecture: String::new(),
+            tokens: Vec::new(),
+        };
+        metadata.architecture = metadata.get(ARCHITECTURE)?;
+        let mut known = keys::TENSORS.iter().flat_map(|(known, _)| *known);
+        ensure!(
+            known.any(|known| *known == metadata.architecture),
+            "{}: expected llama, qwen2, qwen3 or gemma3, got {:?}",
+            metadata.at(ARCHITECTURE),
+            metadata.architecture,
+        );
+        metadata.check_tensors()?;
+        let notes = metadata.check_keys()?;
+        metadata.tokens = metadata.get(TOKENS)?;
+        Ok((metadata, notes))
     }
 
-    fn get(&self, key: &str) -> Result<&Value> {
-        let missing = || format!("{}: expected a value, got no such key", self.at(key));
-        self.values.get(key).with_context(missing)
+    fn check_keys(&self) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        for key in self.checkpoint.metadata_keys() {
+            let rest = key.strip_prefix(&self.architecture);
+            let rest = rest.filter(|rest| rest.starts_with('.'));
+            let row = rest.map_or(key.to_owned(), |rest| format!("{{arch}}{rest}"));
+            let value = match keys::METADATA.treatment(&row) {
+                Some(Treatment::Only(_)) => self.get::<Value>(key)?.to_string(),
+                _ => String::new(),
+            };
+            let at = self.at(key);
+            match keys::METADATA.check([(&*row, value)]) {
+                Err(refused) => bail!("{at}: expected {}, got {}", refused.expected, refused.got),
+                Ok(unknown) if unknown.is_empty() => {}
+                Ok(_) if rest.is_some() || key.starts_with("tokenizer.ggml.") => {
+                    bail!("{at}: expected no such key, which may change what the model answers")
+                }
+                Ok(_) => notes.push(format!("{at}: not known, and not used")),
+            }
+        }
+        Ok(notes)
     }
 
-    fn text(&self, key: &str) -> Result<&str> {
-        Ok(self.get(key)?.to_string().with_context(|| self.at(key))?)
+    /// Checks that the model loads each tensor.
+    fn check_tensors(&self) -> Result<()> {
+        let layers: u64 = self.get(&self.key("block_count"))?;
+        let tensors: Vec<_> = self.checkpoint.tensors().collect();
+        let quantized = tensors.iter().filter(|tensor| tensor.quantized);
+        let quantized: HashSet<_> = quantized.map(|tensor| &*tensor.name).collect();
+        for name in tensors.iter().map(|tensor| &*tensor.name) {
+            let rest = name.strip_prefix("model.layers.");
+            let rest = rest.or(name.strip_prefix("blk."));
+            let parts = rest.and_then(|rest| rest.split_once('.'));
+            let (layer, row) = parts.unwrap_or(("0", name));
+            let is_layer = |number: u64| number < layers && number.to_string() == layer;
+            let mut tables = keys::TENSORS.iter().filter(|(known, _)| {
+                let mut known = known.iter();
+                known.any(|known| *known == self.architecture)
+            });
+            let is_loaded = layer.parse().is_ok_and(is_layer)
+                && tables.any(|(_, table)| table.treatment(row).is_some());
+            // A weight of codes has its scales beside it.
+            let weight = name.rsplit_once('_').map_or("", |(weight, _)| weight);
+            ensure!(
+                is_loaded || quantized.contains(weight),
+                "{}: tensor {name:?}: expected one of a {} of {layers} layers",
+                self.name,
+                self.architecture,
+            );
+        }
+        Ok(())
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
     }
 
     fn at(&self, key: &str) -> String {
         format!("{}: key {key:?}", self.name)
     }
 
-    fn number(&self, key: &str) -> Result<Json> {
-        Ok(match self.get(key)? {
-            Value::F32(x) => json!(x),
-            Value::F64(x) => json!(x),
-            other => json!(other.to_u64().with_context(|| self.at(key))?),
-        })
+    /// The value of a key, if there is one.
+    fn find<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        let value = self.checkpoint.metadata(key);
+        let value = value.with_context(|| self.at(key))?;
+        let value = value.map(serde_json::from_value).transpose();
+        value.map_err(|error| anyhow!("{}: {error}", self.at(key)))
     }
 
-    fn list(&self, key: &str) -> Result<&Vec<Value>> {
-        self.get(key)?.to_vec().with_context(|| self.at(key))
+    fn get<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
+        let missing = || format!("{}: expected a value, got no such key", self.at(key));
+        self.find(key)?.with_context(missing)
     }
 
     /// The sizes of the model, as `config.json` has them.
     pub fn config(&self) -> Result<Config> {
-        let architecture = self.text("general.architecture")?;
-        let family = match architecture {
-            "llama" | "qwen2" | "qwen3" => architecture,
-            "gemma3" => "gemma3_text",
-            got => bail!(
-                "{}: expected llama, qwen2, qwen3 or gemma3, got {got:?}",
-                self.at("general.architecture"),
-            ),
-        };
-        let mut config = json!({"model_type": family, "tie_word_embeddings": self.is_tied});
-        let scaling = format!("{architecture}.rope.scaling.type");
-        if self.values.contains_key(&scaling) {
-            match self.text(&scaling)? {
-                "none" => {}
-                "linear" => {
-                    let factor = self.number(&format!("{architecture}.rope.scaling.factor"))?;
-                    config["rope_scaling"] = json!({"rope_type": "linear", "factor": factor});
-                }
-                got => bail!(
-                    "{}: expected none or linear, got {got:?}",
-                    self.at(&scaling)
-                ),
-            }
-        }
-        config["vocab_size"] = json!(self.list(TOKENS)?.len());
+        let is_gemma = self.architecture == "gemma3";
+        let has = |name: &str| self.checkpoint.tensors().any(|tensor| tensor.name == name);
+        let mut config = json!({
+            "model_type": if is_gemma { "gemma3_text" } else { &self.architecture },
+            "biases_of_file": true,
+            "tie_word_embeddings": !has("lm_head.weight"),
+            "rope_scaling": self.scaling()?,
+            "vocab_size": self.tokens.len(),
+            "eos_token_id": self.ends()?,
+            "bos_token_id": self.token(BOS)?,
+        });
         for (to, from, is_required) in [
             ("hidden_size", "embedding_length", true),
             ("intermediate_size", "feed_forward_length", true),
@@ -107,37 +148,74 @@ impl Metadata {
             ("head_dim", "attention.key_length", false),
             ("rope_theta", "rope.freq_base", false),
             ("sliding_window", "attention.sliding_window", false),
+            (
+                "sliding_window_pattern",
+                "attention.sliding_window_pattern",
+                false,
+            ),
             ("rope_local_base_freq", "rope.freq_base_swa", false),
         ] {
-            let key = format!("{architecture}.{from}");
-            if is_required || self.values.contains_key(&key) {
-                config[to] = self.number(&key)?;
+            let key = self.key(from);
+            let number: Option<Value> = if from.contains("freq") || from.contains("epsilon") {
+                self.find::<f64>(&key)?.map(Value::from)
+            } else {
+                self.find::<u64>(&key)?.map(Value::from)
+            };
+            match number {
+                Some(number) => config[to] = number,
+                None if is_required => drop(self.get::<Value>(&key)?),
+                None => {}
             }
         }
-        if architecture == "gemma3" {
+        if is_gemma {
             complete_gemma(&mut config);
         }
-        let ends = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"];
-        let ends = ends
-            .into_iter()
-            .filter(|key| self.values.contains_key(*key));
-        let ends: Vec<_> = ends.map(|key| self.number(key)).collect::<Result<_>>()?;
-        config["eos_token_id"] = json!(ends);
-        if let Some(factors) = &self.rope_factors {
-            config["rope_factors"] = json!(factors);
+        if has(ROPE_FACTORS) {
+            config["rope_factors"] = json!(self.checkpoint.floats(ROPE_FACTORS)?);
         }
-        Config::parse(&self.name, &config.to_string())
+        let config = Config::parse(&self.name, &config.to_string())?;
+        let (head, all) = (config.head_dim(), config.max_position_embeddings);
+        for (key, least, most) in [
+            ("attention.value_length", head, head),
+            ("attention.key_length_swa", head, head),
+            ("attention.value_length_swa", head, head),
+            ("rope.dimension_count", head, head),
+            ("rope.dimension_count_swa", head, head),
+            // Gemma's layers alone see a window.
+            (
+                "attention.sliding_window",
+                if is_gemma { 0 } else { all },
+                usize::MAX,
+            ),
+        ] {
+            let key = self.key(key);
+            if let Some(got) = self.find(&key)?.filter(|got| !(least..=most).contains(got)) {
+                bail!("{}: expected {least}, got {got}", self.at(&key));
+            }
+        }
+        Ok(config)
     }
 
-    pub fn chat_template(&self) -> Option<&str> {
-        self.text("tokenizer.chat_template").ok()
+    /// The scaling of rotary embeddings; as in llama.cpp, a factor without a type is linear.
+    fn scaling(&self) -> Result<Value> {
+        let [kind, factor] = ["type", "factor"].map(|key| self.key(&format!("rope.scaling.{key}")));
+        let has_factor = self.find::<Number>(&factor)?.is_some();
+        let linear = || Ok(json!({"rope_type": "linear", "factor": self.get::<Number>(&factor)?}));
+        match self.find::<String>(&kind)?.as_deref() {
+            None if has_factor => linear(),
+            None | Some("none") => Ok(Value::Null),
+            Some("linear") => linear(),
+            Some(got) => bail!("{}: expected none or linear, got {got:?}", self.at(&kind)),
+        }
+    }
+
+    pub fn chat_template(&self) -> Result<Option<String>> {
+        self.find("tokenizer.chat_template")
     }
 }
 
-const TOKENS: &str = "tokenizer.ggml.tokens";
-
 /// Adds the numbers of Gemma 3 that its files do not have.
-fn complete_gemma(config: &mut Json) {
+fn complete_gemma(config: &mut Value) {
     if config.get("rope_local_base_freq").is_none() {
         config["rope_local_base_freq"] = json!(10_000.);
     }

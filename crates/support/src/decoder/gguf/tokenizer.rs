@@ -3,31 +3,44 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use candle_core::quantized::gguf_file::Value;
-use serde_json::{Map, Value as Json, json};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
-use super::{Metadata, TOKENS};
+use super::Metadata;
 
 const MODEL: &str = "tokenizer.ggml.model";
 const CUTS: &str = "tokenizer.ggml.pre";
+pub const TOKENS: &str = "tokenizer.ggml.tokens";
 const SCORES: &str = "tokenizer.ggml.scores";
 const KINDS: &str = "tokenizer.ggml.token_type";
 
+const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+pub const BOS: &str = "tokenizer.ggml.bos_token_id";
+const END: &str = "tokenizer.ggml.eos_token_id";
+/// Llama 3's rule of cuts.
+const LLAMA: &str = "llama-bpe";
+/// The tokens that end a text whatever the metadata says.
+const ENDS: &str = "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> \
+    <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> \
+    <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~[ <|fim_pad|> \
+    <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> \
+    <|file_sep|>";
+
 /// The type of tokens that are matched as a whole and not shown.
-const CONTROL: i32 = 3;
+const CONTROL: i64 = 3;
 /// The type of tokens that are matched as a whole and shown.
-const USER_DEFINED: i32 = 4;
+const USER_DEFINED: i64 = 4;
 
 /// The most bytes of a token that unions make, each cut of which is tried; Gemma's have up to 93.
 const MAX_TOKEN: usize = 256;
 /// The character that SentencePiece writes for a space.
 const SPACE: &str = "\u{2581}";
 
-impl Metadata {
+impl Metadata<'_> {
     /// The tokenizer: SentencePiece's BPE, or a byte-level BPE whose way to cut texts is known.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let text = match self.text(MODEL)? {
+        let text = match &*self.get::<String>(MODEL)? {
             "gpt2" => self.byte_level()?,
             "llama" => self.sentence_piece()?,
             other => return Err(self.unknown(MODEL, other)),
@@ -43,33 +56,26 @@ impl Metadata {
         )
     }
 
-    fn byte_level(&self) -> Result<Json> {
-        let cut = self.text(CUTS).unwrap_or("none");
+    fn byte_level(&self) -> Result<Value> {
+        let cut = self.find::<String>(CUTS)?;
+        let cut = cut.as_deref().unwrap_or("none");
         let (normalizer, cuts) = cuts(cut).ok_or_else(|| self.unknown(CUTS, cut))?;
-        let is_llama = cut == "llama-bpe";
+        let is_llama = cut == LLAMA;
         let model = json!({"unk_token": null, "fuse_unk": false, "byte_fallback": false,
-            "ignore_merges": is_llama, "merges": self.texts("tokenizer.ggml.merges")?});
+            "ignore_merges": is_llama, "merges": self.get::<Vec<String>>("tokenizer.ggml.merges")?});
         let parts = json!({"normalizer": normalizer, "pre_tokenizer": cuts,
             "decoder": byte_level(true)});
-        self.json(parts, model, is_llama)
+        self.json(parts, model)
     }
 
     /// SentencePiece joins the two neighbours whose union has the highest score: a BPE with unions
     /// ranked by score.
-    fn sentence_piece(&self) -> Result<Json> {
-        let tokens = self.texts(TOKENS)?;
-        let scores = self.list(SCORES)?;
-        ensure!(
-            scores.len() == tokens.len(),
-            "{}: expected {} scores, one for each token, got {}",
-            self.at(SCORES),
-            tokens.len(),
-            scores.len(),
-        );
-        let ids: HashMap<&str, usize> = tokens.iter().copied().zip(0..).collect();
+    fn sentence_piece(&self) -> Result<Value> {
+        let tokens = &self.tokens;
+        let scores = self.of_tokens::<f32>(SCORES)?;
+        let ids: HashMap<&str, usize> = tokens.iter().map(String::as_str).zip(0..).collect();
         let mut unions = Vec::new();
         for ((token, score), kind) in tokens.iter().zip(scores).zip(self.kinds()?) {
-            let score = score.to_f32().with_context(|| self.at(SCORES))?;
             if is_whole(kind) {
                 continue;
             }
@@ -96,30 +102,40 @@ impl Metadata {
             json!({"type": "ByteFallback"}),
             json!({"type": "Fuse"}),
         ];
-        if self.flag("tokenizer.ggml.add_space_prefix", true)? {
+        if self
+            .find("tokenizer.ggml.add_space_prefix")?
+            .unwrap_or(true)
+        {
             normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
-        let unknown = self.token("tokenizer.ggml.unknown_token_id")?;
-        let model = json!({"unk_token": unknown.map(|(_, text)| text), "fuse_unk": true,
+        let unknown = self.token(UNKNOWN)?;
+        let model = json!({"unk_token": unknown.map(|id| &self.tokens[id]), "fuse_unk": true,
             "byte_fallback": true, "ignore_merges": false, "merges": merges});
         let parts = json!({
             "normalizer": {"type": "Sequence", "normalizers": normalizers},
             "decoder": {"type": "Sequence", "decoders": decoders},
         });
-        self.json(parts, model, true)
+        self.json(parts, model)
     }
 
     /// The contents of a `tokenizer.json` with these parts and this BPE.
-    fn json(&self, mut all: Json, mut model: Json, begins: bool) -> Result<Json> {
-        let tokens = self.texts(TOKENS)?;
-        let vocab = tokens.iter().zip(0..);
-        let vocab = vocab.map(|(token, id): (_, usize)| (token.to_string(), json!(id)));
+    fn json(&self, mut all: Value, mut model: Value) -> Result<Value> {
+        let vocab = self.tokens.iter().zip(0..);
+        let vocab: Map<_, _> = vocab
+            .map(|(token, id): (_, usize)| (token.clone(), json!(id)))
+            .collect();
+        let (count, tokens) = (vocab.len(), self.tokens.len());
+        ensure!(
+            count == tokens,
+            "{}: expected {tokens} different tokens, got {count}",
+            self.at(TOKENS)
+        );
         model["type"] = json!("BPE");
-        model["vocab"] = vocab.collect::<Map<_, _>>().into();
+        model["vocab"] = vocab.into();
         all["model"] = model;
         let mut whole = Vec::new();
-        for (id, (content, kind)) in tokens.iter().zip(self.kinds()?).enumerate() {
+        for (id, (content, kind)) in self.tokens.iter().zip(self.kinds()?).enumerate() {
             if is_whole(kind) {
                 whole.push(
                     json!({"id": id, "content": content, "special": kind == CONTROL,
@@ -128,9 +144,8 @@ impl Metadata {
             }
         }
         all["added_tokens"] = whole.into();
-        if self.flag("tokenizer.ggml.add_bos_token", begins)?
-            && let Some((id, token)) = self.token("tokenizer.ggml.bos_token_id")?
-        {
+        if let Some(id) = self.begin()? {
+            let token = &self.tokens[id as usize];
             let begin = json!({"SpecialToken": {"id": token, "type_id": 0}});
             let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
             all["post_processor"] = json!({
@@ -143,53 +158,95 @@ impl Metadata {
         Ok(all)
     }
 
-    fn kinds(&self) -> Result<Vec<i32>> {
-        let kinds = self.list(KINDS)?.iter().map(Value::to_i32);
-        kinds
-            .collect::<candle_core::Result<_>>()
-            .with_context(|| self.at(KINDS))
+    /// The token before every text, if there is one: by default of SentencePiece's models and of a
+    /// rule of cuts.
+    pub fn begin(&self) -> Result<Option<u32>> {
+        let cut = self.find::<String>(CUTS)?;
+        let begins = self.is_sentence_piece()? || cut.as_deref() == Some(LLAMA);
+        let begins = self.find("tokenizer.ggml.add_bos_token")?.unwrap_or(begins);
+        let missing = || format!("{}: expected a token, with which texts begin", self.at(BOS));
+        let begin = || self.token(BOS)?.with_context(missing);
+        Ok(begins.then(begin).transpose()?.map(|id| id as u32))
     }
 
-    /// The token whose number is the value of a key.
-    fn token(&self, key: &str) -> Result<Option<(usize, &str)>> {
-        let Some(value) = self.values.get(key) else {
-            return Ok(None);
+    fn is_sentence_piece(&self) -> Result<bool> {
+        Ok(self.find::<String>(MODEL)?.as_deref() == Some("llama"))
+    }
+
+    /// The tokens that end a text, as in llama.cpp: those of the metadata, first that of its main key,
+    /// and all of some names.
+    pub fn ends(&self) -> Result<Vec<usize>> {
+        let mut ends = Vec::new();
+        for key in ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"] {
+            ends.extend(self.token(&format!("tokenizer.ggml.{key}_token_id"))?);
+        }
+        let named = self.tokens.iter().enumerate();
+        let named = named.filter(|(_, token)| ENDS.split(' ').any(|end| end == *token));
+        ends.extend(named.map(|(id, _)| id));
+        let has = |names: [&str; 2]| ends.iter().any(|id| names.contains(&&*self.tokens[*id]));
+        let is_harmony = has(["<|call|>", "<|calls|>"]) && has(["<|return|>", "<|flush|>"]);
+        let is_gemma = has(["<|tool_response>"; 2]);
+        // These have a token of that name within answers.
+        ends.retain(|id| match &*self.tokens[*id] {
+            "<|end|>" => !is_harmony,
+            "</s>" => !is_gemma,
+            _ => true,
+        });
+        Ok(ends)
+    }
+
+    /// The kind of each token; the beginning and the ends are never parts of texts.
+    fn kinds(&self) -> Result<Vec<i64>> {
+        let mut kinds = match self.find::<Value>(KINDS)? {
+            Some(_) => self.of_tokens(KINDS)?,
+            None => vec![1; self.tokens.len()],
         };
-        let id = value.to_u64().with_context(|| self.at(key))? as usize;
-        let tokens = self.texts(TOKENS)?;
-        let token = tokens.get(id).with_context(|| {
-            let count = tokens.len();
-            format!("{}: expected a token below {count}, got {id}", self.at(key))
-        })?;
-        Ok(Some((id, token)))
+        for id in self.ends()?.into_iter().chain(self.token(BOS)?) {
+            kinds[id] = CONTROL;
+        }
+        Ok(kinds)
     }
 
-    fn flag(&self, key: &str, otherwise: bool) -> Result<bool> {
-        let flag = self.values.get(key).map(Value::to_bool).transpose();
-        Ok(flag.with_context(|| self.at(key))?.unwrap_or(otherwise))
+    /// An array with a value for each token.
+    fn of_tokens<T: DeserializeOwned>(&self, key: &str) -> Result<Vec<T>> {
+        let (values, count): (Vec<T>, _) = (self.get(key)?, self.tokens.len());
+        let (at, got) = (self.at(key), values.len());
+        ensure!(
+            got == count,
+            "{at}: expected {count}, one for each token, got {got}"
+        );
+        Ok(values)
     }
 
-    fn texts(&self, key: &str) -> Result<Vec<&str>> {
-        let texts = self.list(key)?.iter();
-        let texts = texts.map(|text| Ok(text.to_string()?.as_str()));
-        texts
-            .collect::<candle_core::Result<_>>()
-            .with_context(|| self.at(key))
+    /// The token whose number is the value of a key; SentencePiece's models have some by default.
+    pub fn token(&self, key: &str) -> Result<Option<usize>> {
+        let count = self.tokens.len();
+        let Some(id) = self.find(key)? else {
+            let default = [UNKNOWN, BOS, END].iter().position(|known| *known == key);
+            let has_default = self.is_sentence_piece()?;
+            return Ok(default.filter(|id| has_default && *id < count));
+        };
+        ensure!(
+            id < count,
+            "{}: expected a token below {count}, got {id}",
+            self.at(key)
+        );
+        Ok(Some(id))
     }
 }
 
-fn is_whole(kind: i32) -> bool {
+fn is_whole(kind: i64) -> bool {
     [CONTROL, USER_DEFINED].contains(&kind)
 }
 
-fn byte_level(use_regex: bool) -> Json {
+fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
         "use_regex": use_regex})
 }
 
 /// How a text is normalized and cut before its parts are encoded, by the name of the rule.
-fn cuts(pre: &str) -> Option<(Json, Json)> {
-    let sequence = |first: Json, use_regex| json!({"type": "Sequence", "pretokenizers": [first, byte_level(use_regex)]});
+fn cuts(pre: &str) -> Option<(Value, Value)> {
+    let sequence = |first: Value, use_regex| json!({"type": "Sequence", "pretokenizers": [first, byte_level(use_regex)]});
     let split = |digits: &str| {
         let pattern = format!(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -198,13 +255,13 @@ fn cuts(pre: &str) -> Option<(Json, Json)> {
             "invert": false})
     };
     Some(match pre {
-        "gpt-2" | "mpt" => (Json::Null, byte_level(true)),
+        "gpt-2" | "mpt" => (Value::Null, byte_level(true)),
         "smollm" | "starcoder" | "refact" | "command-r" => {
             let digits = json!({"type": "Digits", "individual_digits": true});
-            (Json::Null, sequence(digits, true))
+            (Value::Null, sequence(digits, true))
         }
         "qwen2" => (json!({"type": "NFC"}), sequence(split(""), false)),
-        "llama-bpe" => (Json::Null, sequence(split("{1,3}"), false)),
+        LLAMA => (Value::Null, sequence(split("{1,3}"), false)),
         _ => return None,
     })
 }

@@ -1,0 +1,101 @@
+//! The keys and tensors of decoders' GGUF files, as gguf 0.19 and llama.cpp name them.
+//!
+//! Keys of the architecture and of the tokenizer that have no row are refused, others are named;
+//! tensors without a row are refused.
+
+use candle_dynquant_io::keys::Table;
+use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
+
+/// Rows with many long keys.
+macro_rules! rows {
+    ($($treatment:expr => $($key:literal)+;)+) => { &[$((&[$($key),+], $treatment)),+] };
+}
+
+/// Metadata, in which `{arch}` is the architecture.
+pub const METADATA: Table = Table(rows! {
+    Used =>
+        "general.architecture" "general.alignment" "split.no" "split.count" "split.tensors.count"
+        "{arch}.context_length" "{arch}.embedding_length" "{arch}.block_count"
+        "{arch}.feed_forward_length" "{arch}.attention.head_count" "{arch}.attention.head_count_kv"
+        "{arch}.attention.layer_norm_rms_epsilon" "{arch}.attention.key_length"
+        "{arch}.attention.value_length" "{arch}.attention.key_length_swa"
+        "{arch}.attention.value_length_swa" "{arch}.attention.sliding_window"
+        "{arch}.attention.sliding_window_pattern" "{arch}.rope.dimension_count"
+        "{arch}.rope.dimension_count_swa" "{arch}.rope.freq_base" "{arch}.rope.freq_base_swa"
+        "{arch}.rope.scaling.type" "{arch}.rope.scaling.factor"
+        "tokenizer.ggml.model" "tokenizer.ggml.pre" "tokenizer.ggml.tokens"
+        "tokenizer.ggml.token_type" "tokenizer.ggml.scores" "tokenizer.ggml.merges"
+        "tokenizer.ggml.bos_token_id" "tokenizer.ggml.eos_token_id" "tokenizer.ggml.eot_token_id"
+        "tokenizer.ggml.eom_token_id" "tokenizer.ggml.unknown_token_id"
+        "tokenizer.ggml.fim_pad_token_id" "tokenizer.ggml.fim_rep_token_id"
+        "tokenizer.ggml.fim_sep_token_id" "tokenizer.ggml.add_bos_token"
+        "tokenizer.ggml.add_space_prefix" "tokenizer.chat_template";
+    Only(&["\"model\""]) => "general.type";
+    Only(&["2"]) => "general.quantization_version";
+    Only(&["\"Meta AI original pth\""]) => "{arch}.tensor_data_layout";
+    Only(&["0"]) => "{arch}.expert_count" "{arch}.expert_used_count";
+    Only(&["true"]) => "{arch}.attention.causal";
+    Only(&["0.0"]) =>
+        "{arch}.attention.max_alibi_bias" "{arch}.attention.clamp_kqv" "{arch}.attention.scale"
+        "{arch}.attn_logit_softcapping" "{arch}.final_logit_softcapping" "{arch}.logit_scale";
+    Only(&["1.0"]) => "{arch}.rope.scaling.attn_factor";
+    Only(&["false"]) =>
+        "{arch}.use_parallel_residual" "tokenizer.ggml.add_eos_token"
+        "tokenizer.ggml.add_sep_token" "tokenizer.ggml.remove_extra_whitespaces";
+    Harmless("each tensor has a type of its own") => "general.file_type";
+    Harmless("defaults of sampling, which is the caller's") => "general.sampling.*";
+    Harmless("the origin of the model") =>
+        "general.name" "general.author" "general.version" "general.organization"
+        "general.finetune" "general.basename" "general.description" "general.quantized_by"
+        "general.size_label" "general.license" "general.license.*" "general.url" "general.doi"
+        "general.uuid" "general.repo_url" "general.source.*" "general.base_model.*"
+        "general.dataset.*" "general.tags" "general.languages" "quantize.imatrix.*" "imatrix.*";
+    Harmless("the tokens are counted by their list") => "{arch}.vocab_size";
+    Harmless("of embeddings, not of scores of tokens") => "{arch}.pooling_type";
+    Harmless("of norms with a mean, which these decoders lack") =>
+        "{arch}.attention.layer_norm_epsilon";
+    Harmless("of scalings that are refused by their type") =>
+        "{arch}.rope.scaling.original_context_length" "{arch}.rope.scaling.finetuned";
+    Harmless("of encoders, and of batches that are filled up") =>
+        "tokenizer.ggml.token_type_count" "tokenizer.ggml.seperator_token_id"
+        "tokenizer.ggml.padding_token_id" "tokenizer.ggml.mask_token_id"
+        "tokenizer.ggml.cls_token_id";
+    Harmless("of texts around a gap, which the caller writes") =>
+        "tokenizer.ggml.fim_pre_token_id" "tokenizer.ggml.fim_suf_token_id"
+        "tokenizer.ggml.fim_mid_token_id" "tokenizer.ggml.prefix_token_id"
+        "tokenizer.ggml.suffix_token_id" "tokenizer.ggml.middle_token_id";
+    Harmless("templates for which nobody asks") =>
+        "tokenizer.chat_template.*" "tokenizer.chat_templates";
+    Harmless("forms of the tokenizer that llama.cpp does not read either") =>
+        "tokenizer.huggingface.json" "tokenizer.rwkv.world";
+});
+
+/// Tensors by safetensors' names, without the number of their layer, and the architectures that
+/// have them.
+pub const TENSORS: [(&[&str], Table); 4] = [
+    (
+        &["llama", "qwen2", "qwen3", "gemma3"],
+        Table(rows! {
+            Used =>
+                "model.embed_tokens.weight" "model.norm.weight" "lm_head.weight"
+                "input_layernorm.weight" "post_attention_layernorm.weight"
+                "self_attn.q_proj.weight" "self_attn.k_proj.weight" "self_attn.v_proj.weight"
+                "self_attn.o_proj.weight" "self_attn.q_proj.bias" "self_attn.k_proj.bias"
+                "self_attn.v_proj.bias" "self_attn.o_proj.bias" "mlp.gate_proj.weight"
+                "mlp.up_proj.weight" "mlp.down_proj.weight" "mlp.gate_proj.bias"
+                "mlp.up_proj.bias" "mlp.down_proj.bias";
+            Harmless("frequencies, which are computed") => "attn_rot_embd.weight";
+        }),
+    ),
+    (&["llama"], Table(rows! { Used => "rope_freqs.weight"; })),
+    (
+        &["qwen3", "gemma3"],
+        Table(rows! { Used => "self_attn.q_norm.weight" "self_attn.k_norm.weight"; }),
+    ),
+    (
+        &["gemma3"],
+        Table(rows! {
+            Used => "pre_feedforward_layernorm.weight" "post_feedforward_layernorm.weight";
+        }),
+    ),
+];
