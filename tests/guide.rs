@@ -342,10 +342,23 @@ fn checkpoints() -> Vec<String> {
     fs::copy(&float, path("page").join("model.safetensors")).expect("copied");
     fs::write(path("page").join("config.json"), "<!doctype html>").expect("written");
     fs::create_dir(path("none")).expect("a folder");
-    fs::create_dir(path("hqq")).expect("a folder");
-    fs::copy(&float, path("hqq").join("model.safetensors")).expect("copied");
-    let hqq = r#"{"quantization_config": {"quant_method": "hqq"}}"#;
-    fs::write(path("hqq").join("config.json"), hqq).expect("written");
+    for (folder, file, text) in [
+        (
+            "hqq",
+            "config.json",
+            r#"{"quantization_config": {"quant_method": "hqq"}}"#,
+        ),
+        (
+            "key",
+            "config.json",
+            r#"{"quantization_config": {"kv_cache_scheme": 8}}"#,
+        ),
+        ("adapter", "adapter_config.json", "{}"),
+    ] {
+        fs::create_dir(path(folder)).expect("a folder");
+        fs::copy(&float, path(folder).join("model.safetensors")).expect("copied");
+        fs::write(path(folder).join(file), text).expect("written");
+    }
     fs::create_dir(path("other")).expect("a folder");
     fs::write(path("other").join("notes.txt"), "").expect("written");
     let folder = path("folder");
@@ -373,6 +386,8 @@ fn checkpoints() -> Vec<String> {
         text(candle_core::safetensors::load(&int8, &Device::Cpu)),
         text(Checkpoint::open(path("none"))),
         text(Checkpoint::open(path("hqq"))),
+        text(Checkpoint::open(path("key"))),
+        text(Checkpoint::open(path("adapter"))),
         text(nn::linear_no_bias(8, 5, vb.pp("head"))),
         text(nn::linear_no_bias(8, 4, vb.pp("tail"))),
         text(source.floats("tail.weight")),

@@ -54,15 +54,15 @@ def wide_inputs():
     return torch.randn(5, 96, generator=torch.Generator().manual_seed(1))
 
 
-def qparams(weight, group_size, symmetric):
-    """Scales and zero points of 4 bits, [out_features, groups]."""
+def qparams(weight, group_size, symmetric, bits=4):
+    """Scales and zero points, [out_features, groups]."""
     groups = weight.detach().unflatten(1, (-1, group_size))
     if symmetric:
-        scales = groups.abs().amax(2) / 7
-        return scales.half().float(), torch.full_like(scales, 8)
+        scales = groups.abs().amax(2) / (2 ** (bits - 1) - 1)
+        return scales.half().float(), torch.full_like(scales, 2 ** (bits - 1))
     low, high = groups.amin(2).clamp(max=0), groups.amax(2).clamp(min=0)
     # One code is left for the zero point's rounding: not all libraries clamp.
-    scales = ((high - low) / 14).half().float()
+    scales = ((high - low) / (2**bits - 2)).half().float()
     return scales, (-low / scales).round()
 
 

@@ -38,14 +38,16 @@
 //! | optimum-quanto, qint8 | `weight._data`, `weight._scale` | float |
 //! | torchao, int8 | `_weight_qdata`, `_weight_scale` | int8 where activations are, else float |
 //! | torchao, int4 | `_weight_qdata`, `_weight_scale` | int4 in groups |
-//! | GPTQ, 4 bits | `qweight`, `qzeros`, `scales`, `g_idx` | int4 in groups |
+//! | GPTQ, 4 and 8 bits | `qweight`, `qzeros`, `scales`, `g_idx` | int4, int8 in groups |
 //! | AWQ, 4 bits | `qweight`, `qzeros`, `scales` | int4 in groups |
+//! | AutoRound, as GPTQ or AWQ | `qweight`, `qzeros`, `scales` | int4, int8 in groups |
 //! | GGUF | Q4_0, Q4_1, Q8_0; all others | int4, int8 in groups; float |
 //!
 //! Products of int8 are float where the library keeps activations float, all or some: layers get
 //! the dequantized weight. So they do where a scale belongs to a group of inputs in int8, to one
 //! that is no multiple of 32 in 4 bits, or to inputs in another order. Other numbers of bits, codes
-//! in another order than rows and static activations are errors.
+//! in another order than rows are errors; static scales of activations are left out, which
+//! [`Checkpoint::notes`] says.
 //! `scripts/convert_pytorch.py` converts a `state_dict` of PyTorch, quantized by it or float.
 //!
 //! # Models that are not ported
@@ -56,5 +58,5 @@ mod read;
 mod write;
 
 pub use convert::{Plan, PlannedLayer, dequantize, quantize};
-pub use read::{Checkpoint, TensorInfo};
+pub use read::{Checkpoint, TensorInfo, loaded};
 pub use write::{Beside, Saved, save};

@@ -128,3 +128,22 @@ where
     trace::installed!(report);
     Ok(report)
 }
+
+/// The report of a model as it is.
+pub(crate) fn report<M: Quantizable + ?Sized>(model: &M) -> Result<Report> {
+    let survey = Survey::of(model)?;
+    let decision = |found: &survey::Found| {
+        Decision::Leave(if found.is_quantized() {
+            LeftReason::AlreadyQuantized
+        } else {
+            LeftReason::Float
+        })
+    };
+    let decisions = survey.layers.iter().map(decision).collect();
+    Ok(Report::new(
+        kernels::active()?,
+        survey,
+        decisions,
+        &swap::Quantized::default(),
+    ))
+}

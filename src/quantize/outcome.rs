@@ -81,6 +81,8 @@ pub enum LeftReason {
     },
     /// It was quantized before.
     AlreadyQuantized,
+    /// It is float in the model that is reported on, by [`checkpoint::loaded`](crate::checkpoint::loaded).
+    Float,
     /// It is smaller than [`min_params`](crate::QConfigSpec::min_params).
     TooSmall {
         /// Elements of its weights.
@@ -132,6 +134,7 @@ impl fmt::Display for LeftReason {
             ),
             Self::Kind { why } => write!(f, "left: {why}"),
             Self::AlreadyQuantized => f.write_str("left: already quantized"),
+            Self::Float => f.write_str("float"),
             Self::TooSmall {
                 parameters,
                 min_params,

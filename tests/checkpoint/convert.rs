@@ -239,6 +239,10 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
             ("embedding_mapping.weight", &[8, 16]),
             ("embedding_mapping.bias", &[8]),
             ("embed_tokens.weight", &[32, 8]),
+            ("user_emb.weight", &[32, 8]),
+            ("pos.weight", &[32, 8]),
+            ("linear_pos.weight", &[8, 8]),
+            ("q.lora_A.default.weight", &[2, 8]),
         ],
     )?;
     let spec = QConfigSpec::int8().min_params(0);
@@ -253,6 +257,10 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
         ("codebook", "Custom(Codebook)", "codebook"),
         ("embed_positions", "Custom(Positions)", "positions"),
         ("embed_tokens", "Embedding", "off by default"),
+        ("user_emb", "Embedding", "off by default"),
+        ("pos", "Embedding", "off by default"),
+        ("q.lora_A.default", "Custom(Adapter)", "merged"),
+        ("linear_pos", "Linear", ""),
         // A gate that no experts are beside, as in a gated MLP; and projections of embeddings.
         ("h.2.mlp.gate", "Linear", ""),
         ("embed_out", "Linear", ""),

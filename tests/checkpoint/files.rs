@@ -128,30 +128,13 @@ fn a_table_of_ones_own_is_named_by_its_path() -> Result<()> {
 fn folders_are_kept_whole() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = folder(dir.path(), 1)?;
-    let kept = [
-        "modules.json",
-        "1_Pooling/config.json",
-        "2_Dense/model.safetensors",
-        "2_Dense/config.json",
-        "3_Dense/pytorch_model.bin",
-        "voices/a.pt",
-        "adapter_model.safetensors",
-        "text_encoder/model.safetensors.index.json",
-        "text_encoder/model-1.safetensors",
-        "styles.npz",
-        "modeling_own.py",
-    ];
-    let gone = [
-        "model.fp16.safetensors",
-        "model.onnx",
-        "model_quantized.onnx",
-        "onnx/model.onnx",
-        "openvino/openvino_model.bin",
-        "tf_model.h5",
-        "pytorch_model.bin.index.json",
-        ".cache/model.safetensors",
-        "voices/.hidden",
-    ];
+    let kept = "modules.json 1_Pooling/config.json 2_Dense/model.safetensors 2_Dense/config.json \
+                3_Dense/pytorch_model.bin voices/a.pt voice.safetensors styles.npz modeling_own.py \
+                text_encoder/model.safetensors.index.json text_encoder/model-1.safetensors";
+    let gone = "model.fp16.safetensors model.onnx model_quantized.onnx onnx/model.onnx tf_model.h5 \
+                openvino/openvino_model.bin pytorch_model.bin.index.json .cache/model.safetensors \
+                voices/.hidden";
+    let [kept, gone] = [kept, gone].map(|names| names.split(' ').collect::<Vec<_>>());
     for name in kept.iter().chain(&gone) {
         let path = float.join(name);
         fs::create_dir_all(path.parent().expect("a folder"))?;
@@ -164,13 +147,10 @@ fn folders_are_kept_whole() -> Result<()> {
     let spec = QConfigSpec::int8().min_params(0);
     let plan = checkpoint::Plan::new(&source, &spec, &[], &[])?;
     let check = || -> Result<()> {
-        for name in kept {
-            assert_eq!(
-                fs::read_to_string(out.join(name)).ok().as_deref(),
-                Some(name)
-            );
+        for name in &kept {
+            assert_eq!(fs::read_to_string(out.join(name))?, *name);
         }
-        for name in gone {
+        for name in &gone {
             assert!(!out.join(name).exists(), "{name}");
         }
         assert!(out.join("4_Normalize").is_dir());
@@ -186,27 +166,13 @@ fn folders_are_kept_whole() -> Result<()> {
 #[test]
 fn folders_of_other_forms_are_refused() -> Result<()> {
     let zip = |name: &str| [b"PK\x03\x04.......................", name.as_bytes()].concat();
+    let (pickle, pytorch) = (b"\x80\x02}q\x00.".to_vec(), "scripts/convert_pytorch.py");
+    let numpy = "safetensors.numpy.save_file";
     for (name, begin, cure) in [
-        (
-            "pytorch_model.bin",
-            zip("archive/data.pkl"),
-            "scripts/convert_pytorch.py",
-        ),
-        (
-            "model.pt",
-            zip("model/data.pkl"),
-            "scripts/convert_pytorch.py",
-        ),
-        (
-            "model.pth",
-            b"\x80\x02}q\x00.".to_vec(),
-            "scripts/convert_pytorch.py",
-        ),
-        (
-            "weights.npz",
-            zip("embed.npy"),
-            "safetensors.numpy.save_file",
-        ),
+        ("pytorch_model.bin", zip("archive/data.pkl"), pytorch),
+        ("model.pt", zip("model/data.pkl"), pytorch),
+        ("model.pth", pickle, pytorch),
+        ("weights.npz", zip("embed.npy"), numpy),
     ] {
         let dir = tempfile::tempdir()?;
         fs::write(dir.path().join(name), &begin)?;
@@ -218,19 +184,36 @@ fn folders_of_other_forms_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// An adapter changes what its model computes.
+#[test]
+fn adapters_are_refused() -> Result<()> {
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        let dir = tempfile::tempdir()?;
+        let float = folder(dir.path(), 1)?;
+        fs::write(float.join(name), "{}")?;
+        let error = Checkpoint::open(&float).unwrap_err().to_string();
+        assert!(
+            error.contains("merge the adapter") && error.ends_with(name),
+            "{error}"
+        );
+    }
+    Ok(())
+}
+
 #[test]
 fn folders_are_copied_to_a_depth_of_eight() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = folder(dir.path(), 1)?;
     let [last, beyond] = [8, 9].map(|depth| ["f"; 9][..depth].join("/"));
-    fs::create_dir_all(float.join(&beyond))?;
-    for path in [&last, &beyond] {
-        fs::write(float.join(path).join("file"), "text")?;
-    }
+    fs::create_dir_all(float.join(&last))?;
+    fs::write(float.join(&last).join("file"), "text")?;
     let out = dir.path().join("out");
     let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
     checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
-    assert!(out.join(&last).join("file").exists() && !out.join(&beyond).exists());
+    assert!(out.join(&last).join("file").exists());
+    fs::create_dir(float.join(&beyond))?;
+    let error = checkpoint::save(&model, &Checkpoint::open(&float)?, &out).unwrap_err();
+    assert!(error.to_string().contains("at most 8 folders"), "{error}");
     Ok(())
 }
 

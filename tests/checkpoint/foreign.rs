@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, QScheme, nn};
+use candle_dynquant::{Checkpoint, QScheme, checkpoint, nn};
 use serde_json::{Value, json};
 
-use super::text::{f32s, tensors};
+use super::text::{f32s, tensors, written};
 
 fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     Ok((a - b)?.abs()?.max_all()?.to_scalar()?)
@@ -46,100 +46,40 @@ fn int8_linears_are_built_from_their_codes() -> Result<()> {
 
 #[test]
 fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
-    use QScheme::{PerChannelAffine, PerChannelSymmetric, PerTensorAffine, PerTensorSymmetric};
+    use QScheme::{PerChannelAffine as RowsAffine, PerChannelSymmetric as Rows};
+    use QScheme::{PerTensorAffine as WholeAffine, PerTensorSymmetric as Whole};
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("a.safetensors");
-    // Codes 1 to 4 in each row.
-    let expected = |scales: [f32; 4], zeros: [f32; 4]| -> Vec<f32> {
-        (0..4)
-            .map(|i| ((i + 1) as f32 - zeros[i]) * scales[i])
-            .collect()
-    };
-    type Case = (usize, Value, &'static [i8], Option<QScheme>, Vec<f32>);
-    let cases: [Case; 10] = [
-        (
-            2,
-            json!([]),
-            &[],
-            Some(PerTensorSymmetric),
-            expected([2.; 4], [0.; 4]),
-        ),
-        (
-            2,
-            json!([1]),
-            &[],
-            Some(PerTensorSymmetric),
-            expected([2.; 4], [0.; 4]),
-        ),
-        (
-            2,
-            json!([1, 1]),
-            &[-3],
-            Some(PerTensorAffine),
-            expected([2.; 4], [-3.; 4]),
-        ),
-        (
-            2,
-            json!([2]),
-            &[],
-            Some(PerChannelSymmetric),
-            expected([2.; 4], [0.; 4]),
-        ),
-        (
-            2,
-            json!([2, 1]),
-            &[5, 6],
-            Some(PerChannelAffine),
-            expected([2.; 4], [5.; 4]),
-        ),
+    let (two, mixed, four): (_, _, &[i8]) = ([2.; 4], [2., 2., -3., -3.], &[7, 8, 9, 1]);
+    let of_four = [7., 8., 9., 1.];
+    // Rows, scales, zero points, and of the first row the scales and zero points.
+    type Row = [f32; 4];
+    type Case<'a> = (usize, Value, &'a [i8], Option<QScheme>, Row, Row);
+    let cases: [Case<'_>; 10] = [
+        (2, json!([]), &[], Some(Whole), two, [0.; 4]),
+        (2, json!([1]), &[], Some(Whole), two, [0.; 4]),
+        (2, json!([1, 1]), &[-3], Some(WholeAffine), two, [-3.; 4]),
+        (2, json!([2]), &[], Some(Rows), two, [0.; 4]),
+        (2, json!([2, 1]), &[5, 6], Some(RowsAffine), two, [5.; 4]),
         // One row: the same by either name.
-        (
-            1,
-            json!([1, 1]),
-            &[],
-            Some(PerChannelSymmetric),
-            expected([2.; 4], [0.; 4]),
-        ),
-        (
-            1,
-            json!([1]),
-            &[-3],
-            Some(PerChannelAffine),
-            expected([2.; 4], [-3.; 4]),
-        ),
-        // Groups of two inputs: floats.
-        (
-            2,
-            json!([2, 2]),
-            &[],
-            None,
-            expected([2., 2., 3., 3.], [0.; 4]),
-        ),
-        (
-            2,
-            json!([2, 2]),
-            &[7, 8, 9, 1],
-            None,
-            expected([2., 2., 3., 3.], [7., 7., 8., 8.]),
-        ),
-        (
-            1,
-            json!([1, 4]),
-            &[7, 8, 9, 1],
-            None,
-            expected([2., 3., 4., 5.], [7., 8., 9., 1.]),
-        ),
+        (1, json!([1, 1]), &[], Some(Rows), two, [0.; 4]),
+        (1, json!([1]), &[-3], Some(RowsAffine), two, [-3.; 4]),
+        // Groups of inputs: floats, some of negative scales.
+        (2, json!([2, 2]), &[], None, mixed, [0.; 4]),
+        (2, json!([2, 2]), four, None, mixed, [7., 7., 8., 8.]),
+        (1, json!([1, 4]), four, None, [2., -3., 4., -5.], of_four),
     ];
-    for (rows, shape, zeros, qscheme, first) in cases {
+    for (rows, shape, zeros, qscheme, scales, of_first) in cases {
+        // Codes 1 to 4 in each row.
+        let value = |i: usize| ((i + 1) as f32 - of_first[i]) * scales[i];
+        let first: Vec<f32> = (0..4).map(value).collect();
         let case = format!("{rows} x 4, scales {shape}, zero points {zeros:?}");
         let codes: Vec<u8> = [1, 2, 3, 4].repeat(rows);
-        let count = shape.as_array().map_or(1, |shape| {
-            shape
-                .iter()
-                .map(|n| n.as_u64().unwrap_or(0) as usize)
-                .product()
-        });
-        let scales: Vec<f32> = (0..count).map(|i| (i + 2) as f32).collect();
+        let sizes = shape.as_array().into_iter().flatten();
+        let count = sizes.map(|n| n.as_u64().unwrap_or(0)).product::<u64>();
+        let is_group = u64::from(qscheme.is_none());
+        let sign = |i: u64| 1. - 2. * (is_group * i % 2) as f32;
+        let scales: Vec<f32> = (0..count).map(|i| sign(i) * (i + 2) as f32).collect();
         let (scales, zeros) = (f32s(&scales), zeros.iter().map(|z| z.cast_unsigned()));
         let zeros: Vec<u8> = zeros.collect();
         let mut all = vec![
@@ -163,7 +103,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
         }
     }
     // A scale of a group that is none.
-    for scale in [0., -1., f32::NAN, f32::INFINITY] {
+    for scale in [f32::NAN, f32::INFINITY] {
         let scales = f32s(&[1., 1., scale, 1.]);
         let all = [
             ("a.weight", "I8", json!([2, 4]), &[1; 8][..]),
@@ -175,7 +115,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("expected finite positive numbers"),
+            error.contains("expected finite numbers"),
             "{scale}: {error}"
         );
     }
@@ -225,12 +165,48 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
         Tensor::new(&row, &Device::Cpu)?,
         Tensor::new(&large, &Device::Cpu)?,
     ];
-    // The class of `d` is in a name that no tensor tells: in the first group with names.
-    for (name, per_row) in [("a", false), ("b", true), ("model.c", false), ("d", true)] {
+    for (name, per_row) in [("a", false), ("b", true), ("model.c", false), ("d", false)] {
         let layer = nn::linear_no_bias(3, 4, vb.pp(name))?;
         let alone = layer.forward(&row)?.get(0)?;
         let same = difference(&alone, &layer.forward(&both)?.get(0)?)? == 0.;
         assert_eq!(same, per_row, "{name}");
+    }
+    Ok(())
+}
+
+/// Static scales of activations are replaced by scales of each row; what else a module has is an
+/// error, as the factors of a smoothed activation.
+#[test]
+fn static_scales_of_activations_are_left_out_and_that_is_said() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let activations = json!({"num_bits": 8, "type": "int", "dynamic": false, "strategy": "tensor"});
+    let group = json!({"targets": ["Linear"], "input_activations": activations});
+    let entry = json!({"quant_method": "compressed-tensors", "config_groups": {"a": group}});
+    let config = json!({"quantization_config": entry}).to_string();
+    std::fs::write(dir.path().join("config.json"), config)?;
+    let write = |other: &str| {
+        let weight =
+            "a.weight I8 [2,3] 6*1; a.weight_scale F32 [2,1] 2*0.5; a.input_scale F32 [1] 7";
+        let file = written(&format!("{weight}; {other} F32 [1] 1"), Value::Null);
+        std::fs::write(dir.path().join("model.safetensors"), file)
+    };
+    write("a.bias")?;
+    let source = Checkpoint::open(dir.path())?;
+    let [note] = source.notes() else {
+        panic!("{:?}", source.notes())
+    };
+    assert!(note.contains("a.input_scale"), "{note}");
+    let layer = nn::linear_no_bias(3, 2, source.var_builder(DType::F32, &Device::Cpu).pp("a"))?;
+    assert!(layer.projection().qweight().is_some());
+    let saved = dir.path().join("saved");
+    checkpoint::save(&layer, &source, &saved)?;
+    let saved = Checkpoint::open(&saved)?;
+    assert!(saved.tensors().all(|tensor| tensor.name != "a.input_scale"));
+    assert!(saved.notes().is_empty());
+    for other in ["a.pre_quant_scale", "a.weight_global_scale"] {
+        write(other)?;
+        let error = Checkpoint::open(dir.path()).expect_err(other).to_string();
+        assert!(error.contains(other), "{error}");
     }
     Ok(())
 }

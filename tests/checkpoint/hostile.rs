@@ -195,7 +195,7 @@ scale 0 | CODES; a.weight_scale F32 [2,1] 1 0 | finite positive
 scale -1 | CODES; a.weight_scale F32 [2,1] -1 1 | finite positive
 scale NaN | CODES; a.weight_scale F32 [2,1] 1 NaN | finite positive
 scale infinite | CODES; a.weight_scale F32 [2,1] 1 inf | finite positive
-group scale NaN | CODES; a.weight_scale F32 [2,3] 5*1 NaN | finite positive
+group scale NaN | CODES; a.weight_scale F32 [2,3] 5*1 NaN | finite numbers
 groups of nothing | CODES; a.weight_scale F32 [2,2] 4*1 | groups
 codes of rank 3 | a.weight I8 [1,2,3] 6*0; SCALES | [out_features, in_features]
 codes of rank 1 | a.weight I8 [6] 6*0; a.weight_scale F32 [1] 1 | [.., out_features, in_features]
@@ -397,39 +397,48 @@ fn folders_that_lie_are_refused() -> Result<()> {
         activations[key] = value;
         json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": activations}}})
     };
+    let targets = |own: Vec<&str>| config(json!({"config_groups": {"a": {"targets": own}}}));
     let cases = [
         ("[]".to_owned(), "object"),
         ("{".repeat(100_000), "object"),
         (config(json!({"quant_method": "hqq"})), "hqq"),
-        (
-            config(json!({"quant_method": "compressed-tensors", "format": "float-quantized"})),
-            "float-quantized",
-        ),
         (config(group("num_bits", json!(4))), "4 bits"),
         (config(group("type", json!("float"))), "float"),
-        (config(group("dynamic", json!(false))), "dynamic: true"),
+        (
+            config(group("dynamic", json!("local"))),
+            "activations.dynamic",
+        ),
+        (config(group("group_size", json!(128))), "group_size"),
+        (r#"{"a": 1, "a": 1}"#.to_owned(), r#""a" twice"#),
+        (
+            r#"{"b": [{"hidden_size": 1, "hidden_size": NaN}]}"#.to_owned(),
+            "twice",
+        ),
         (config(group("strategy", json!("block"))), "block"),
+        (targets(vec![r"re:\w"; 1_000]), "number of regexes"),
         (
-            config(json!({"config_groups": {"a": {"targets": ["re:("]}}})),
-            "regex",
-        ),
-        (
-            config(json!({"config_groups": {"a": {"targets": ["re:(a{1000}){1000}"]}}})),
-            "regex",
-        ),
-        (
-            config(json!({"config_groups": {"a": {"targets": vec![r"re:\w"; 1_000]}}})),
-            "number of regexes",
-        ),
-        (
-            config(
-                json!({"config_groups": {"a": {"targets": ["re:".to_owned() + &"a".repeat(20_000)]}}}),
-            ),
+            targets(vec![&*format!("re:{}", "a".repeat(20_000))]),
             "bytes",
         ),
         (" ".repeat(5 << 20), "at most"),
     ];
-    for (json, expected) in cases {
+    let entries = r#"
+hqq | {"quant_method": "hqq"}
+float-quantized | {"quant_method": "compressed-tensors", "format": "float-quantized"}
+regex | {"config_groups": {"a": {"targets": ["re:("]}}}
+regex | {"config_groups": {"a": {"targets": ["re:(a{1000}){1000}"]}}}
+kv_cache_scheme | {"kv_cache_scheme": {"num_bits": 8}}
+transform_config | {"transform_config": {"a": 1}}
+sparsity_config.format | {"sparsity_config": {"format": "sparse-bitmask"}}
+config_groups.a.b.output_activations | {"config_groups": {"a.b": {"output_activations": {"num_bits": 8}}}}
+config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strategy": "block"}}}}
+"bits": a key that is known | {"bits": 8}
+"#;
+    let nested = |[expected, entry]: [&'static str; 2]| {
+        let entry = format!(r#"{{"text_config": {{"quantization_config": {entry}}}}}"#);
+        (entry, expected)
+    };
+    for (json, expected) in cases.into_iter().chain(rows(entries).map(nested)) {
         fs::write(path.join("config.json"), &json)?;
         let error = error(path);
         assert!(

@@ -303,7 +303,7 @@ fn hostile_files_of_bitsandbytes() {
     let (codes, factors) = ("a.weight I8 [2,3] 6*1", "a.SCB F32 [2] 127 254");
     let right = written(&format!("{codes}; {factors}"), json!({}));
     let config = |key: &str, value: Value| {
-        let mut config = json!({"quant_method": "bitsandbytes", "load_in_8bit": true});
+        let mut config = json!({"load_in_8bit": true});
         config[key] = value;
         config
     };

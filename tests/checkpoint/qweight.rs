@@ -1,5 +1,5 @@
-//! Folders of 4 bits by GPTQModel and AutoAWQ, see assets/reference/layout_gptq.py and
-//! layout_awq.py, and files that lie in their manner.
+//! Folders by GPTQModel, AutoAWQ and AutoRound, see assets/reference/layout_gptq.py, layout_awq.py
+//! and layout_auto_round.py, and files that lie in their manner.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,12 +10,15 @@ use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::{
     Checkpoint, GroupScheme, QConfigSpec, QWeight, checkpoint, nn, quantize_dynamic,
 };
+use candle_dynquant_support::rows;
 use safetensors::Dtype::{self, F16, I32};
 use serde_json::{Value, json};
 
 use super::groups::{Raw, difference, raw, write};
 
-const FOLDERS: [&str; 3] = ["gptq", "gptq_v2", "awq"];
+const FOLDERS: [&str; 5] = ["gptq", "gptq_v2", "awq", "auto_round", "auto_round_v2"];
+/// Those of 8 bits.
+const BYTES: [&str; 1] = ["auto_round_8"];
 const WEIGHTS: [&str; 3] = ["up.weight", "down.weight", "out.weight"];
 
 fn fixture(name: &str) -> PathBuf {
@@ -79,9 +82,10 @@ fn same_floats(checkpoint: &Checkpoint, expected: &HashMap<String, Tensor>) -> R
 }
 
 #[test]
-fn folders_of_4_bits_are_built_from_their_codes() -> Result<()> {
-    let mut all = Vec::new();
-    for name in FOLDERS {
+fn folders_are_built_from_their_codes() -> Result<()> {
+    let mut all: [Vec<Vec<u32>>; 2] = Default::default();
+    for name in FOLDERS.into_iter().chain(BYTES) {
+        let is_8 = BYTES.contains(&name);
         let folder = fixture(name);
         let expected = expected(&folder)?;
         let opened = Checkpoint::open(&folder)?;
@@ -89,7 +93,11 @@ fn folders_of_4_bits_are_built_from_their_codes() -> Result<()> {
         let model = Model::open(&folder)?;
         let (symmetric, affine) = (GroupScheme::Symmetric, GroupScheme::Affine);
         let groups = [(Some(32), symmetric), (Some(64), affine), (None, symmetric)];
-        let groups = groups.map(Some).into_iter().chain([None]);
+        let mut groups = groups.map(Some);
+        if is_8 {
+            groups[1] = None;
+        }
+        let groups = groups.into_iter().chain([None]);
         assert_eq!(model.groups(), groups.collect::<Vec<_>>(), "{name}");
         let xs = &expected["input"];
         let error = difference(
@@ -113,13 +121,15 @@ fn folders_of_4_bits_are_built_from_their_codes() -> Result<()> {
         for (tensor, value) in own.iter().filter(|(name, _)| name.contains(".weight")) {
             assert_eq!(&others[tensor], value, "{name}: {tensor}");
         }
-        assert!(own.contains_key("down.weight_zero_point") && !own.contains_key("up.qweight"));
+        assert!(others.contains_key("down.weight_zero_point") && !own.contains_key("up.qweight"));
         let float = dir.path().join("float");
         checkpoint::dequantize(&opened, &float, |_| {})?;
         same_floats(&Checkpoint::open(&float)?, &expected)?;
-        all.push(bits);
+        all[usize::from(is_8)].push(bits);
     }
-    assert!(all.iter().all(|bits| *bits == all[0]));
+    for all in all {
+        assert!(all.iter().all(|bits| *bits == all[0]));
+    }
     Ok(())
 }
 
@@ -240,92 +250,47 @@ fn inputs_in_another_order_are_dequantized() -> Result<()> {
 
 #[test]
 fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
-    type Case<'a> = (
-        &'a str,
-        &'a str,
-        Option<(Dtype, Vec<usize>, Vec<u8>)>,
-        &'a str,
-    );
+    type Case<'a> = (&'a str, Option<(Dtype, Vec<usize>, Vec<u8>)>, &'a str);
     let halves = |shape: &[usize]| {
-        (
-            F16,
-            shape.to_vec(),
-            vec![0; shape.iter().product::<usize>() * 2],
-        )
+        let bytes = vec![0; shape.iter().product::<usize>() * 2];
+        (F16, shape.to_vec(), bytes)
     };
     let zeros = |shape: &[usize]| numbers(shape, vec![0; shape.iter().product()]);
-    let order = |change: fn(i32) -> i32| numbers(&[96], (0..96).map(change));
+    let order = |change: fn(i32) -> i32| Some(numbers(&[96], (0..96).map(change)));
+    let large = Some(numbers(&[2, 8], vec![-1; 16]));
+    let groups = "[groups, out_features]";
     let cases: Vec<Case<'_>> = vec![
-        ("gptq", "up.g_idx", None, "no such tensor"),
+        ("gptq/up.g_idx", None, "no such tensor"),
+        ("gptq/up.g_idx", order(|i| i / 32 - 1), "got -1 at index 0"),
+        ("gptq/up.g_idx", order(|i| i / 24), "numbers of 3 groups"),
+        ("gptq/up.g_idx", Some(numbers(&[95], 0..95)), "I32 [96]"),
+        ("gptq/up.g_idx", Some(zeros(&[8, 12])), "I32 [96]"),
+        ("gptq/up.g_idx", Some(halves(&[96])), "I32 [96]"),
+        ("gptq/up.qzeros", None, "no such tensor"),
+        ("gptq/up.qzeros", Some(zeros(&[3, 12])), "I32 [3, 16]"),
+        ("gptq/down.qzeros", large, "got 16 at index 0"),
+        ("gptq/up.qweight", Some(zeros(&[24, 128])), "I32 [192]"),
+        ("gptq/up.qweight", Some(halves(&[12, 128])), "I32 [12, 128]"),
+        ("gptq/up.scales", None, "up.scales"),
+        ("gptq/up.scales", Some(halves(&[3])), groups),
+        ("gptq/up.scales", Some(halves(&[0, 128])), groups),
+        ("gptq/up.scales", Some(zeros(&[3, 128])), "a float dtype"),
+        ("gptq/up.scales", Some(halves(&[3, 127])), "I32 [12, 127]"),
+        ("awq/up.qzeros", None, "no such tensor"),
+        ("awq/up.qzeros", Some(zeros(&[3, 32])), "I32 [3, 16]"),
+        ("awq/up.qweight", Some(zeros(&[96, 32])), "I32 [96, 16]"),
+        ("awq/up.qweight", Some(zeros(&[])), "I32 [0, 16]"),
+        ("awq/up.qweight", Some(zeros(&[97, 16])), "of 97 inputs"),
+        ("awq/up.qweight", Some(zeros(&[0, 16])), "of 0 inputs"),
+        ("awq/up.scales", Some(halves(&[3, 128, 1])), groups),
         (
-            "gptq",
-            "up.g_idx",
-            Some(order(|i| i / 32 - 1)),
-            "got -1 at index 0",
-        ),
-        (
-            "gptq",
-            "up.g_idx",
-            Some(order(|i| i / 24)),
-            "numbers of 3 groups",
-        ),
-        ("gptq", "up.g_idx", Some(numbers(&[95], 0..95)), "I32 [96]"),
-        (
-            "gptq",
-            "up.g_idx",
-            Some(numbers(&[8, 12], vec![0; 96])),
-            "I32 [96]",
-        ),
-        ("gptq", "up.g_idx", Some(halves(&[96])), "I32 [96]"),
-        ("gptq", "up.qzeros", None, "no such tensor"),
-        ("gptq", "up.qzeros", Some(zeros(&[3, 12])), "I32 [3, 16]"),
-        (
-            "gptq",
-            "down.qzeros",
-            Some(numbers(&[2, 8], vec![-1; 16])),
-            "got 16 at index 0",
-        ),
-        ("gptq", "up.qweight", Some(zeros(&[24, 128])), "I32 [192]"),
-        (
-            "gptq",
-            "up.qweight",
-            Some(halves(&[12, 128])),
-            "I32 [12, 128]",
-        ),
-        ("gptq", "up.scales", None, "up.scales"),
-        (
-            "gptq",
-            "up.scales",
-            Some(halves(&[3])),
-            "[groups, out_features]",
-        ),
-        (
-            "gptq",
-            "up.scales",
-            Some(halves(&[0, 128])),
-            "[groups, out_features]",
-        ),
-        ("gptq", "up.scales", Some(zeros(&[3, 128])), "a float dtype"),
-        (
-            "gptq",
-            "up.scales",
-            Some(halves(&[3, 127])),
-            "I32 [12, 127]",
-        ),
-        ("awq", "up.qzeros", None, "no such tensor"),
-        ("awq", "up.qzeros", Some(zeros(&[3, 32])), "I32 [3, 16]"),
-        ("awq", "up.qweight", Some(zeros(&[96, 32])), "I32 [96, 16]"),
-        ("awq", "up.qweight", Some(zeros(&[])), "I32 [0, 16]"),
-        ("awq", "up.qweight", Some(zeros(&[97, 16])), "of 97 inputs"),
-        ("awq", "up.qweight", Some(zeros(&[0, 16])), "of 0 inputs"),
-        (
-            "awq",
-            "up.scales",
-            Some(halves(&[3, 128, 1])),
-            "[groups, out_features]",
+            "auto_round/up.scales",
+            Some(halves(&[2, 128])),
+            "I32 [2, 16]",
         ),
     ];
-    for (folder, name, to, expected) in cases {
+    for (name, to, expected) in cases {
+        let (folder, name) = name.split_once('/').expect("a folder");
         let dir = changed(folder, |tensors, _| {
             match to {
                 Some(to) => tensors.insert(name.into(), to),
@@ -339,25 +304,46 @@ fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
             "{name}: {error}"
         );
     }
-    let configs = [
-        ("gptq", "bits", json!(3), "3 bits"),
-        ("gptq", "bits", json!(8), "8 bits"),
-        ("awq", "bits", json!(8), "8 bits"),
-        ("gptq", "bits", json!("4"), "format of GPTQ"),
-        ("gptq", "checkpoint_format", json!("marlin"), "marlin"),
-        ("awq", "version", json!("gemv"), "gemv"),
-        (
-            "gptq",
-            "quant_method",
-            json!("gptqx"),
-            "awq, bitsandbytes, gptq",
-        ),
-    ];
-    for (folder, key, value, expected) in configs {
-        let dir = changed(folder, |_, config| config[key] = value)?;
-        let error = Checkpoint::open(dir.path()).expect_err(key).to_string();
-        assert!(error.contains(expected), "{key}: {error}");
+    let configs = r#"
+gptq | {"bits": 3} | bits of GPTQ: expected 4 or 8, got 3
+gptq | {"bits": 8, "dynamic": null} | codes of 8 bits
+awq | {"bits": 8} | bits of AWQ: expected 4, got 8
+awq | {"w_bit": 8, "bits": null} | got 8
+gptq | {"bits": "4"} | got "4"
+gptq | {"checkpoint_format": "marlin"} | marlin
+gptq | {"is_marlin_format": true} | is_marlin_format
+gptq | {"pack_dtype": "int64"} | pack_dtype
+gptq | {"rotation": "hadamard"} | rotation
+gptq | {"adapter": {"path": "a"}} | adapter
+gptq | {"colour": {"a": [1]}} | colour
+gptq | {"act_bits": 8} | act_bits
+awq | {"version": "gemv"} | gemv
+awq | {"version": null, "format": "gemv_fast"} | gemv_fast
+awq | {"backend": "llm-awq"} | llm-awq
+auto_round | {"group_size": 48, "extra_config": null} | groups of 48 of 128 inputs
+gptq | {"quant_method": "auto-round", "packing_format": "auto_round:fp8_static"} | fp8_static
+gptq | {"quant_method": "gptqx"} | awq, bitsandbytes, gptq
+"#;
+    for [folder, keys, expected] in rows(configs) {
+        let changes: serde_json::Map<_, _> = serde_json::from_str(keys)?;
+        let dir = changed(folder, |_, config| {
+            changes
+                .into_iter()
+                .for_each(|(key, value)| config[key] = value);
+        })?;
+        let error = Checkpoint::open(dir.path())
+            .expect_err(expected)
+            .to_string();
+        assert!(error.contains(expected), "{keys}: {error}");
     }
+    // Scales of an activation, which AutoAWQ gives a module of their own.
+    let dir = changed("awq", |tensors, _| {
+        tensors.insert("act.scales".into(), halves(&[96]));
+    })?;
+    let error = Checkpoint::open(dir.path())
+        .expect_err("scales")
+        .to_string();
+    assert!(error.contains("act.scales"), "{error}");
     // Scales are read with a weight.
     let dir = changed("gptq", |tensors, _| {
         let mut nan = halves(&[3, 128]);

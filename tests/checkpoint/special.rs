@@ -162,6 +162,36 @@ fn hidden_files_of_the_source_are_not_copied() -> Result<()> {
     Ok(())
 }
 
+/// What cannot be copied is named; neither is the output written, nor is it waited for.
+#[test]
+fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
+    let dangling = |path: &Path| symlink("none", path).unwrap();
+    let null = |path: &Path| symlink("/dev/null", path).unwrap();
+    let socket = |path: &Path| drop(UnixListener::bind(path).unwrap());
+    let write = |folder: &Path| {
+        let source = Checkpoint::open(folder).unwrap();
+        let plan = checkpoint::Plan::new(&source, &QConfigSpec::int8().min_params(0), &[], &[]);
+        let out = folder.join("out");
+        let error = checkpoint::quantize(&source, &plan.unwrap(), &out, |_| ()).unwrap_err();
+        assert!(!out.exists());
+        error.to_string()
+    };
+    let kinds: [(Special, &str); 4] = [
+        (fifo, "a fifo"),
+        (socket, "a socket"),
+        (null, "a character device"),
+        (dangling, "No such file"),
+    ];
+    for (special, got) in kinds {
+        let error = refused("tokenizer.json", special, write)?;
+        assert!(
+            error.contains("tokenizer.json") && error.contains(got),
+            "{error}"
+        );
+    }
+    Ok(())
+}
+
 /// Else each would hold all that were written before it.
 #[test]
 fn quantized_folders_inside_the_source_are_not_copied() -> Result<()> {

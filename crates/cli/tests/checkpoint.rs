@@ -263,6 +263,44 @@ fn a_model_that_transformers_does_not_read_is_written_with_a_line() -> Result<()
     Ok(())
 }
 
+#[test]
+fn a_layer_without_whole_groups_is_int8_with_a_line() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name);
+    let (float, out, spec) = (path("a.safetensors"), path("b"), path("spec.yaml"));
+    let random = |k: usize| Tensor::randn(0f32, 1., (40, k), &Device::Cpu);
+    let tensors = HashMap::from([("fc1.weight", random(64)?), ("fc2.weight", random(80)?)]);
+    safetensors::save(&tensors, &float)?;
+    fs::write(&spec, "kinds: {Linear: int4}")?;
+    let int8 = "fc2, are int8 per channel";
+    for (preset, note, scales) in [
+        (["--preset", "int4"], int8, [40, 1]),
+        (["--preset", "int8_groups"], int8, [40, 1]),
+        (
+            ["--spec", spec.to_str().context("a path")?],
+            "fc2, have a shorter group",
+            [40, 3],
+        ),
+    ] {
+        let args = [&["quantize"], &preset[..]].concat();
+        has(
+            &done(&[&args[..], &["--dry-run"]].concat(), &[&float]),
+            note,
+        );
+        let said = done(&[&args[..], &["-o"]].concat(), &[&out, &float]);
+        has(&said, "1 layers whose inputs are no multiple of a group");
+        has(&said, note);
+        for tensor in Checkpoint::open(&out)?.tensors() {
+            match &*tensor.name {
+                "fc1.weight_scale" => assert_eq!(tensor.shape, [40, 2]),
+                "fc2.weight_scale" => assert_eq!(tensor.shape, scales),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
 /// 70,000 inputs with the greatest code, whose sums can leave an i32.
 #[test]
 fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {

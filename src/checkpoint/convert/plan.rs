@@ -16,11 +16,22 @@ use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
 use crate::words::unknown_name;
 
 /// Ends of a module's name that make it a table: see [`Plan::new`].
-const TABLES: [&str; 4] = ["wte", "wpe", "shared", "relative_attention_bias"];
+const TABLES: [&str; 6] = [
+    "wte",
+    "wpe",
+    "shared",
+    "relative_attention_bias",
+    "pos",
+    "emb",
+];
 /// Those that make it a router, if its siblings are experts.
 const GATES: [&str; 2] = ["gate", "shared_expert_gate"];
 /// Kinds of matrices that no rule for Linears is for, and why.
-const OTHERS: [(&str, &str); 7] = [
+const OTHERS: [(&str, &str); 8] = [
+    (
+        ADAPTER,
+        "an adapter is quantized with the layer that it is merged into",
+    ),
     (CONV1D, "a Conv1D has its weight as [in, out]"),
     (ROUTER, "a router decides by small differences"),
     (
@@ -39,6 +50,7 @@ const OTHERS: [(&str, &str); 7] = [
          for this crate",
     ),
 ];
+const ADAPTER: &str = "Adapter";
 const CONV1D: &str = "Conv1D";
 const ROUTER: &str = "Router";
 const EXPERT: &str = "Expert";
@@ -93,15 +105,17 @@ impl Plan {
     ///   have its full name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`.
     ///   Its rows, of all experts, get a scale each, and models that cut their weights from it get
     ///   quantized layers. Experts whose rows are inputs, as in gpt-oss and Llama 4, are an error.
-    /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, or is
-    ///   `wte`, `wpe`, `shared` or `relative_attention_bias`; `embed_out` is a Linear.
+    /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, ends with
+    ///   `_emb`, or is `emb`, `pos`, `wte`, `wpe`, `shared` or `relative_attention_bias`; `embed_out` is
+    ///   a Linear.
     /// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the
     ///   second dimension and not the first, or a module with the same last part is one, as in
     ///   GPT-2.
     /// - It is a `Custom(Expert)` below `experts`, which are Linears to a rule by name or regex; a
     ///   `Custom(Router)` below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a
     ///   `Custom(Norm)` if the last part contains `norm`, a `Custom(Codebook)` if it contains
-    ///   `codebook`; `embed_positions` is a `Custom(Positions)`. These and Conv1Ds stay float.
+    ///   `codebook`; `embed_positions` is a `Custom(Positions)`; below a part that begins with `lora_`
+    ///   it is a `Custom(Adapter)`. These and Conv1Ds stay float.
     /// - It is a `Custom(TiedTable)`, which stays float, if it is an Embedding that transformers
     ///   ties to a head, by `architectures` of `config.json`, or if it is called `shared`, and no
     ///   Linear has its shape.
@@ -311,6 +325,10 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
         let below = |part: &str| layer.name.split('.').any(|own| own == part);
         let is_gate = GATES.contains(&own) && with_experts.contains(parent);
         let kinds = [
+            (
+                ADAPTER,
+                layer.name.split('.').any(|part| part.starts_with("lora_")),
+            ),
             (CONV1D, transposed.contains(own)),
             (ROUTER, below("router") || is_gate),
             (EXPERT, below("experts")),
@@ -356,7 +374,9 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
 fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) -> Option<LayerKind> {
     if last == "weight" {
         let own = own_name(module);
-        let is_table = own.contains("embed") && own != "embed_out" || TABLES.contains(&own);
+        let is_table = own.contains("embed") && own != "embed_out"
+            || own.ends_with("_emb")
+            || TABLES.contains(&own);
         return Some(if is_table {
             LayerKind::Embedding
         } else {

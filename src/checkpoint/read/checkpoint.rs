@@ -14,6 +14,8 @@ use super::opened::Opened;
 use super::weights::Kind;
 use crate::error::Result;
 use crate::halves::HalfType;
+use crate::module::Quantizable;
+use crate::quantize::Report;
 use crate::weight::Format;
 use crate::weight::origin::Source;
 
@@ -151,6 +153,12 @@ impl Checkpoint {
         })
     }
 
+    /// What is read otherwise than the files say, a line each: static scales of activations that are
+    /// left out. A program prints them once.
+    pub fn notes(&self) -> &[String] {
+        &self.opened.notes
+    }
+
     /// All tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
         let Opened { files, weights, .. } = &*self.opened;
@@ -166,4 +174,23 @@ impl Checkpoint {
             quantized: weights.contains_key(name),
         })
     }
+}
+
+/// The report of a model as it was loaded: its quantized layers are left as already quantized, all
+/// others as float, such as one whose weight is computed from tensors of a quantized checkpoint.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::{checkpoint, nn};
+///
+/// let layer = nn::Linear::new(Tensor::zeros((4, 2), candle_core::DType::F32, &Device::Cpu)?, None);
+/// let report = checkpoint::loaded(&layer)?;
+/// assert_eq!(report.layers[0].outcome.to_string(), "float");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// When the model has two layers of one path.
+pub fn loaded<M: Quantizable + ?Sized>(model: &M) -> Result<Report> {
+    crate::quantize::report(model)
 }

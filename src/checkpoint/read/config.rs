@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use candle_dynquant_io::json;
 use serde::Deserialize;
+use serde::de::MapAccess;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::files::read_small;
 use super::header::{parse, parse_file};
+use super::keys;
+use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Result};
 use crate::name_regex::NameRegexes;
 use crate::qconfig::{DynamicConfig, Granularity};
@@ -16,6 +20,8 @@ use crate::words::brief;
 
 /// The maximum length of a `config.json`.
 pub const MAX_CONFIG: u64 = 4 << 20;
+/// Values within each other.
+const MAX_DEPTH: usize = 128;
 pub const ENTRY: &str = "quantization_config";
 /// In older files.
 pub const OLD_ENTRY: &str = "compression_config";
@@ -46,7 +52,7 @@ pub struct Quantization {
     groups: Vec<Option<DynamicConfig>>,
     /// The first group that has a module, or a class of modules, as a target.
     names: HashMap<String, usize>,
-    /// The first group that has any.
+    /// The first group of Linears, or the first one that has any.
     of_class: Option<usize>,
     /// The targets that are regexes, and the group of each, in order.
     regexes: NameRegexes,
@@ -55,22 +61,12 @@ pub struct Quantization {
     modules: BTreeMap<String, Option<DynamicConfig>>,
     /// The entry of another method than compressed-tensors, by its name.
     pub foreign: Option<(String, Value)>,
+    /// What is read otherwise than the files say.
+    pub notes: Vec<String>,
     /// Whether the model has a vocabulary, and so maybe a tied head.
     pub has_vocabulary: bool,
     /// Whether it is one with a head of words that may be tied to its table.
     pub has_tied_head: bool,
-}
-
-#[derive(Deserialize)]
-struct Config {
-    quantization_config: Option<Box<RawValue>>,
-    /// In older files.
-    compression_config: Option<Box<RawValue>>,
-}
-
-#[derive(Deserialize)]
-struct Method {
-    quant_method: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -109,17 +105,7 @@ impl Quantization {
     }
 
     /// Reads the text of a `config.json`; empty if it has no such entry.
-    fn read(json: Vec<u8>) -> Result<Self> {
-        // A text that is no JSON is an error below.
-        let config = parse_file(json.clone()).unwrap_or_default();
-        Ok(Self {
-            has_vocabulary: has_vocabulary(&config),
-            has_tied_head: has_tied_head(&config),
-            ..Self::read_entry(json)?
-        })
-    }
-
-    fn read_entry(json: Vec<u8>) -> Result<Self> {
+    fn read(text: Vec<u8>) -> Result<Self> {
         let malformed = |got: String| {
             Error::malformed(
                 "config.json",
@@ -127,23 +113,48 @@ impl Quantization {
                 got,
             )
         };
-        let config: Config = parse_file(json).map_err(malformed)?;
-        let Some(entry) = config.quantization_config.or(config.compression_config) else {
-            return Ok(Self::default());
+        let top: UniqueMap<Raw> = parse_file(text.clone()).map_err(malformed)?;
+        let text = json::strict(text);
+        unique(&text, 0).map_err(malformed)?;
+        // Of a model of images and texts the part for texts may have it.
+        let nested = get(&top, "text_config").and_then(|own| parse(own.as_bytes()).ok());
+        let parts = [Some(&top), nested.as_ref()].into_iter().flatten();
+        let mut entries = parts.flat_map(|part| [ENTRY, OLD_ENTRY].map(|key| get(part, key)));
+        let read = match entries.find_map(|entry| entry.filter(|own| *own != "null")) {
+            Some(own) => Self::of(parse(own.as_bytes()).map_err(malformed)?, malformed)?,
+            None => Self::default(),
         };
-        if entry.get() == "null" {
-            return Ok(Self::default());
-        }
-        let Method { quant_method } = parse(entry.get().as_bytes()).map_err(malformed)?;
-        let method = quant_method.as_deref().unwrap_or(METHOD);
+        // Python's numbers may be none of JSON's.
+        let config = parse(&text).unwrap_or_default();
+        let (has_vocabulary, has_tied_head) = (has_vocabulary(&config), has_tied_head(&config));
+        Ok(Self {
+            has_vocabulary,
+            has_tied_head,
+            ..read
+        })
+    }
+
+    fn of(entry: Value, malformed: impl Fn(String) -> Error) -> Result<Self> {
+        let method = match &entry["quant_method"] {
+            // As older versions of transformers write it.
+            Value::Null if !entry["load_in_8bit"].is_null() => "bitsandbytes",
+            Value::Null => METHOD,
+            Value::String(method) => method.strip_prefix("intel/").unwrap_or(method),
+            got => {
+                return Err(malformed(format!(
+                    "quant_method {}",
+                    brief(&got.to_string(), 60)
+                )));
+            }
+        };
         if method != METHOD {
-            let entry = parse(entry.get().as_bytes()).map_err(malformed)?;
             return Ok(Self {
                 foreign: Some((method.to_owned(), entry)),
                 ..Self::default()
             });
         }
-        let raw: RawQuantization = parse(entry.get().as_bytes()).map_err(malformed)?;
+        let raw = RawQuantization::deserialize(&entry);
+        let raw = raw.map_err(|error| malformed(brief(&error.to_string(), 300)))?;
         let formats = raw.config_groups.values().map(|group| &group.format);
         for format in std::iter::once(&raw.format).chain(formats).flatten() {
             if !FORMATS.contains(&format.as_str()) {
@@ -151,7 +162,7 @@ impl Quantization {
             }
         }
         let mut read = Self::default();
-        let mut patterns = Vec::new();
+        let (mut patterns, mut linears) = (Vec::new(), None);
         for (number, group) in raw.config_groups.into_values().enumerate() {
             let activation = group.input_activations.map(|a| a.read());
             read.groups.push(activation.transpose()?);
@@ -160,13 +171,18 @@ impl Quantization {
                     patterns.push(pattern.to_owned());
                     read.of_regexes.push(number);
                 } else {
-                    // The modules of a class are not known.
+                    // The modules of a class are not known; most are Linears.
+                    if target == "Linear" {
+                        linears.get_or_insert(number);
+                    }
                     read.of_class.get_or_insert(number);
                     read.names.entry(target).or_insert(number);
                 }
             }
         }
+        read.of_class = linears.or(read.of_class);
         read.regexes = NameRegexes::start(&patterns)?;
+        keys::check(&keys::COMPRESSED_TENSORS, &entry)?;
         Ok(read)
     }
 
@@ -213,17 +229,47 @@ impl RawActivations {
             let got = format!("{} bits, {}", self.num_bits.unwrap_or(8), brief(kind, 60));
             return Err(unsupported("input_activations", "8 bits, int", &got));
         }
-        if self.dynamic != Value::Bool(true) {
-            let got = brief(&self.dynamic.to_string(), 60);
-            return Err(unsupported("input_activations", "dynamic: true", &got));
-        }
         let granularity = match self.strategy.as_deref() {
-            Some("token") | None => Granularity::PerRow,
-            Some("tensor") => Granularity::PerTensor,
+            Some("tensor") if self.dynamic == Value::Bool(true) => Granularity::PerTensor,
+            // A static scale is not used: see `layouts::translate`.
+            Some("token" | "tensor") | None => Granularity::PerRow,
             Some(got) => return Err(unsupported("input_activations", "token or tensor", got)),
         };
         Ok(DynamicConfig::new(granularity, false))
     }
+}
+
+/// A value as its text.
+struct Raw(Box<RawValue>);
+
+impl Keyed for Raw {
+    const MAP: &'static str = "an object";
+
+    fn read<'de, A: MapAccess<'de>>(_: &str, from: &mut A) -> Result<Self, A::Error> {
+        from.next_value().map(Self)
+    }
+}
+
+fn get<'a>(map: &'a UniqueMap<Raw>, key: &str) -> Option<&'a str> {
+    let found = map.0.iter().find(|(own, _)| own == key);
+    found.map(|(_, value)| value.0.get())
+}
+
+/// Checks that no object of a value has a key twice: readers differ in which value they take.
+fn unique(json: &[u8], depth: usize) -> Result<(), String> {
+    let values = match json.trim_ascii_start().first() {
+        Some(b'{' | b'[') if depth == MAX_DEPTH => {
+            return Err(format!("values in more than {MAX_DEPTH} others"));
+        }
+        Some(b'{') => {
+            let map = parse::<UniqueMap<Raw>>(json)?.0.into_iter();
+            map.map(|(_, own)| own.0).collect()
+        }
+        Some(b'[') => parse::<Vec<Box<RawValue>>>(json)?,
+        _ => Vec::new(),
+    };
+    let mut values = values.iter().map(|value| value.get().as_bytes());
+    values.try_for_each(|value| unique(value, depth + 1))
 }
 
 fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {

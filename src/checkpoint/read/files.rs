@@ -19,6 +19,12 @@ use crate::words::brief;
 const SINGLE: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
 pub const CONFIG: &str = "config.json";
+/// Files of an adapter, which a model is not computed without.
+const ADAPTERS: [&str; 3] = [
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+];
 const MAX_INDEX: u64 = 100_000_000;
 
 /// The files, and which of them has a tensor.
@@ -38,6 +44,10 @@ impl Files {
         let opening = |error| Error::io("open")(error).in_file(path);
         let meta = fs::metadata(path).map_err(opening)?;
         if meta.is_dir() {
+            if let Some(name) = ADAPTERS.iter().find(|name| path.join(name).exists()) {
+                let expected = "a model alone; merge the adapter into it first";
+                return Err(Error::malformed("folder", expected, *name).in_file(path));
+            }
             let (single, index) = (path.join(SINGLE), path.join(INDEX));
             let files = match (single.exists(), index.exists()) {
                 (true, _) => Self::of_file(&single),
@@ -125,6 +135,16 @@ impl Files {
             self.find(name)
                 .map(|(shard, entry)| (&**name, shard, entry))
         })
+    }
+
+    /// The tensors whose names begin so.
+    pub fn below<'a>(&'a self, start: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
+        let names = self
+            .tensors
+            .range(start.to_owned()..)
+            .map(|(name, _)| &**name);
+        let names = names.take_while(move |name| name.starts_with(start));
+        names.filter_map(|name| Some((name, self.find(name)?.1)))
     }
 
     /// The number of the shard that has a tensor.

@@ -54,7 +54,7 @@ pub enum Encoding {
     PlusOne,
     /// A matrix of which the file has the transposed one.
     Transposed,
-    /// Codes of 4 bits of a matrix; dtype and shape describe the codes.
+    /// Codes of a matrix, several to a number; dtype and shape describe the codes.
     Packed(Packing),
     /// Codes of 4 bits, a byte each.
     Unpacked,
@@ -98,7 +98,8 @@ impl Encoding {
     /// Whether it is of codes of 4 bits.
     pub fn is_int4(self) -> bool {
         match self {
-            Self::Packed(_) | Self::Unpacked => true,
+            Self::Packed(packing) => packing.bits == 4,
+            Self::Unpacked => true,
             Self::Blocks(Blocks { dtype, part }) => {
                 part == Part::Codes && ["Q4_0", "Q4_1"].contains(&dtype.name)
             }
@@ -107,17 +108,19 @@ impl Encoding {
     }
 }
 
-/// How codes of 4 bits are stored, eight to an i32, the first in the lowest bits.
+/// How codes of 4 or 8 bits are stored, eight or four to an i32, the first in the lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
-    /// The axis along which eight codes are in one number.
+    /// The bits of a code.
+    pub bits: usize,
+    /// The axis along which the codes of one number are.
     pub axis: Axis,
     /// Whether the file has the matrix of numbers transposed.
     pub transposed: bool,
     /// Whether codes of even places come before odd ones in a number.
     pub interleaved: bool,
-    /// The number that is added to a code where it is stored.
-    pub offset: i8,
+    /// The number that is added to a code where it is stored, modulo 256.
+    pub offset: u8,
 }
 
 /// An axis of a matrix.
@@ -129,12 +132,13 @@ pub enum Axis {
 
 impl Packing {
     /// compressed-tensors'.
-    pub fn plain(axis: Axis) -> Self {
+    pub fn plain(axis: Axis, bits: usize) -> Self {
         Self {
+            bits,
             axis,
             transposed: false,
             interleaved: false,
-            offset: 8,
+            offset: 1 << (bits - 1),
         }
     }
 
@@ -145,7 +149,12 @@ impl Packing {
         } else {
             place
         };
-        4 * place
+        self.bits * place
+    }
+
+    /// The codes of one number.
+    pub fn codes(self) -> usize {
+        32 / self.bits
     }
 }
 

@@ -8,6 +8,7 @@ mod gguf;
 mod gguf_names;
 mod gguf_types;
 pub mod header;
+mod keys;
 mod layouts;
 mod opened;
 pub mod record;
@@ -16,7 +17,7 @@ mod shard;
 mod unique_map;
 mod weights;
 
-pub use checkpoint::{Checkpoint, TensorInfo};
+pub use checkpoint::{Checkpoint, TensorInfo, loaded};
 pub use config::{ENTRY, MAX_CONFIG, METHOD, OLD_ENTRY};
 pub use files::{CONFIG, Files, INDEX, is_of_model, read_small};
 pub use header::{Axis, Encoding, Entry, LENGTH, Packing, invalid};

@@ -23,6 +23,8 @@ pub struct Opened {
     pub attention: Precisions,
     /// The tensors of which these are parts.
     pub viewed: HashMap<String, String>,
+    /// What is read otherwise than the files say.
+    pub notes: Vec<String>,
     /// Whether `config.json` says of a part of the model how many words it knows.
     pub has_vocabulary: bool,
     /// Whether `config.json` names a model with a head of words, which is tied if the files have
@@ -42,6 +44,7 @@ impl Opened {
             viewed: viewed.collect(),
             has_vocabulary: config.has_vocabulary,
             has_tied_head: config.has_tied_head,
+            notes: config.notes,
             files,
             weights,
             views,

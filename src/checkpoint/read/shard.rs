@@ -260,10 +260,14 @@ impl Shard {
             return Ok(Vec::new());
         }
         let rows = range.start / k..range.end.div_ceil(k);
+        let codes = packing.codes();
         // The rows of numbers that hold them, and the shape of all numbers.
         let (words, [height, width]) = match packing.axis {
-            Axis::Columns => (rows.clone(), [n, k.div_ceil(8)]),
-            Axis::Rows => (rows.start / 8..rows.end.div_ceil(8), [n.div_ceil(8), k]),
+            Axis::Columns => (rows.clone(), [n, k.div_ceil(codes)]),
+            Axis::Rows => (
+                rows.start / codes..rows.end.div_ceil(codes),
+                [n.div_ceil(codes), k],
+            ),
         };
         let of_words = Entry {
             dtype: Dtype::I32,
@@ -280,10 +284,11 @@ impl Shard {
         let code = |at: usize| {
             let (row, column) = (at / k, at % k);
             let (word, place) = match packing.axis {
-                Axis::Columns => ((row - words.start) * width + column / 8, column % 8),
-                Axis::Rows => ((row / 8 - words.start) * width + column, row % 8),
+                Axis::Columns => ((row - words.start) * width + column / codes, column % codes),
+                Axis::Rows => ((row / codes - words.start) * width + column, row % codes),
             };
-            (read[word] >> packing.shift(place) & 15) as i8 - packing.offset
+            let code = (read[word] >> packing.shift(place)) as u8 & (u8::MAX >> (8 - packing.bits));
+            code.wrapping_sub(packing.offset).cast_signed()
         };
         Ok(range.map(code).collect())
     }
@@ -319,7 +324,8 @@ impl Shard {
         }
     }
 
-    /// Calls `sink` with the bytes of a tensor, of packed codes as they are stored, chunk by chunk.
+    /// Calls `sink` with the bytes of a tensor, of packed codes of 4 bits as they are stored, chunk by
+    /// chunk.
     pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let all = 0..entry.elements();
         match (entry.encoding, entry.dtype.bitsize()) {
@@ -335,6 +341,10 @@ impl Shard {
             }
             (Encoding::Transposed, 64) => {
                 sink(self.elements(entry, all, |b: [u8; 8]| b)?.as_flattened())
+            }
+            (Encoding::Packed(packing), _) if packing.bits == 8 => {
+                let codes = self.packed(entry, packing, all)?.into_iter();
+                sink(&codes.map(i8::cast_unsigned).collect::<Vec<_>>())
             }
             (Encoding::Blocks(_), _) => {
                 sink(&self.rows(entry, 0..entry.shape.iter().rev().skip(1).product())?)
@@ -583,11 +593,16 @@ mod tests {
             }
         }
         for axis in [Axis::Rows, Axis::Columns] {
-            for (transposed, interleaved) in [(false, false), (false, true), (true, false)] {
+            for (transposed, interleaved, bits) in [
+                (false, false, 4),
+                (false, true, 4),
+                (true, false, 4),
+                (true, false, 8),
+            ] {
                 let packing = Packing {
                     transposed,
                     interleaved,
-                    ..Packing::plain(axis)
+                    ..Packing::plain(axis, bits)
                 };
                 let entry = entry(&of, Dtype::I8, Encoding::Packed(packing), 0);
                 check(&format!("{packing:?}"), |range| shard.codes(&entry, range))?;

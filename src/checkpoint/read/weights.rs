@@ -89,7 +89,8 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
             continue;
         }
         let found = match entry.dtype {
-            Dtype::I8 => foreign(files, name, entry, config).map(Some),
+            Dtype::I8 => foreign(files, name, entry, config)
+                .and_then(|kind| check_module(files, name).map(|()| Some(kind))),
             _ => check_scale(files, name).map(|()| None),
         };
         if let Some(kind) = found.map_err(|e| e.in_file(&shard.path))? {
@@ -229,12 +230,18 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         let multiplied = true;
         return Ok(Kind::Whole(Format::Groups { groups, multiplied }));
     }
-    if entry.encoding.is_int4() {
+    if entry.encoding.is_int4() || matches!(entry.encoding, Encoding::Packed(_)) {
+        let is_int4 = entry.encoding.is_int4();
         let like = GroupConfig {
             per_row: config.is_per_row(name),
+            dtype: if is_int4 {
+                IntType::Int4
+            } else {
+                IntType::Int8
+            },
             ..GroupConfig::INT4
         };
-        return int4(
+        return packed(
             files,
             (name, entry),
             (&scale, scales),
@@ -256,6 +263,23 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     }))
 }
 
+/// Checks that a module with a quantized weight has no tensors but those that are read, such as the
+/// factors of a smoothed activation.
+fn check_module(files: &Files, name: &str) -> Result<()> {
+    let Some(module) = name.strip_suffix(".weight") else {
+        return Ok(());
+    };
+    for (tensor, entry) in files.below(&format!("{module}.")) {
+        let last = &tensor[module.len() + 1..];
+        let is_read = matches!(last, "weight" | "bias") || owners(last).any(|own| own == "weight");
+        if !(is_read || last.contains('.')) {
+            let expected = "a weight, its scales and a bias alone in a quantized module";
+            return Err(invalid(tensor, expected, entry.kind()));
+        }
+    }
+    Ok(())
+}
+
 /// The number of groups of a channel, by the scales of a weight.
 fn count_groups([n, k]: [usize; 2], scale: &str, scales: &Entry) -> Result<usize> {
     match scales.shape[..] {
@@ -267,8 +291,8 @@ fn count_groups([n, k]: [usize; 2], scale: &str, scales: &Entry) -> Result<usize
     }
 }
 
-/// A weight of 4 bits that others wrote.
-fn int4(
+/// A weight of 4 bits, or of packed 8, that others wrote.
+fn packed(
     files: &Files,
     (name, entry): (&str, &Entry),
     (scale, scales): (&str, &Entry),
@@ -288,6 +312,8 @@ fn int4(
         }
         (true, true) => return Err(invalid(name, "zero points or minimums", "both")),
     };
+    // Layers get 8 bits with zero points dequantized.
+    let is_multiplied = like.dtype == IntType::Int4 || scheme == GroupScheme::Symmetric;
     let order = format!("{name}{G_IDX}");
     let in_order = files.find(&order).is_none() || is_in_order(files, &order, count, k)?;
     let groups = |group_size| {
@@ -299,7 +325,8 @@ fn int4(
         })
     };
     if count == 1 {
-        return Ok(groups(None));
+        let whole = Kind::Groups(k.max(1));
+        return Ok(if is_multiplied { groups(None) } else { whole });
     }
     if !k.is_multiple_of(count) {
         let expected = format!("groups of equally many of {k} inputs");
@@ -307,7 +334,7 @@ fn int4(
     }
     let size = k / count;
     // Layers get others dequantized.
-    Ok(if in_order && size.is_multiple_of(BLOCK) {
+    Ok(if is_multiplied && in_order && size.is_multiple_of(BLOCK) {
         groups(Some(size))
     } else {
         Kind::Groups(size)
@@ -357,7 +384,7 @@ impl Kind {
                 table.dequantize()?.flatten_all()?.to_vec1()?
             }
             Self::Groups(size) => {
-                let scales = positive_scales(files, name)?;
+                let scales = checked_scales(files, name, "finite numbers", f32::is_finite)?;
                 let zeros = zeros(files, name, scales.len())?;
                 let codes = shard.codes(entry, rows.start * k..rows.end * k)?;
                 let of_inputs = groups_of_inputs(files, name, [k, size])?;
@@ -475,14 +502,20 @@ fn scales(files: &Files, name: &str, suffix: &str) -> Result<Vec<f32>> {
 
 /// The scales of a weight, checked.
 pub fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
+    let is_positive = |scale: f32| scale.is_finite() && scale > 0.;
+    checked_scales(files, name, "finite positive numbers", is_positive)
+}
+
+fn checked_scales(
+    files: &Files,
+    name: &str,
+    expected: &str,
+    fits: impl Fn(f32) -> bool,
+) -> Result<Vec<f32>> {
     let scales = scales(files, name, SCALE)?;
-    match scales.iter().find(|s| !(s.is_finite() && **s > 0.)) {
+    match scales.iter().find(|scale| !fits(**scale)) {
         None => Ok(scales),
-        Some(scale) => Err(invalid(
-            &format!("{name}{SCALE}"),
-            "finite positive numbers",
-            scale,
-        )),
+        Some(scale) => Err(invalid(&format!("{name}{SCALE}"), expected, scale)),
     }
 }
 

@@ -215,7 +215,7 @@ fn copy(
         to.write(&format!("{name}{SHAPE}"), sizes.as_flattened())?;
         tensor.push_str(PACKED);
     }
-    if entry.encoding == Encoding::Packed(Packing::plain(axis)) {
+    if entry.encoding == Encoding::Packed(Packing::plain(axis, 4)) {
         return shard.copy(entry, |chunk| to.write(&tensor, chunk));
     }
     let codes = shard.codes(entry, 0..n * k)?;
@@ -247,30 +247,34 @@ fn copy_others(
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
         let path = entry.path();
-        // Through links, as the cache of the Hub has them.
-        let Ok(meta) = fs::metadata(&path) else {
-            continue;
-        };
         let text = name.to_string_lossy();
-        let hidden = text.starts_with('.');
         let is_config = depth == 0 && text == CONFIG;
         let is_own = depth == 0 && (is_of_model(&path) || shards.contains(&&*name));
+        if text.starts_with('.') || is_own || is_config {
+            continue;
+        }
+        // Through links, as the cache of the Hub has them.
+        let meta = fs::metadata(&path).map_err(|e| failed(e).in_file(&path))?;
         let target = to.join(&name);
-        if meta.is_dir() && !(hidden || is_own) && depth < MAX_DEPTH {
-            let real = path.canonicalize().map_err(failed)?;
-            if around.contains(&real) || is_output(&path) {
-                continue;
-            }
-            fs::create_dir(&target).map_err(failed)?;
-            around.push(real);
-            copy_others(&path, &target, depth + 1, shards, around)?;
-            around.pop();
-            // One of hidden files only; one that was empty is a module of sentence-transformers.
-            if fs::read_dir(&path).map_err(failed)?.next().is_some() {
-                let _ = fs::remove_dir(&target);
-            }
-        } else if meta.is_file() && !(hidden || is_own || is_config) {
+        if !meta.is_dir() {
             input::copy(&path, &target).map_err(|e| failed(e).in_file(&path))?;
+            continue;
+        }
+        let real = path.canonicalize().map_err(failed)?;
+        if around.contains(&real) || is_output(&path) {
+            continue;
+        }
+        if depth == MAX_DEPTH {
+            let expected = format!("at most {MAX_DEPTH} folders in each other");
+            return Err(Error::malformed("folder", expected, "more").in_file(&path));
+        }
+        fs::create_dir(&target).map_err(failed)?;
+        around.push(real);
+        copy_others(&path, &target, depth + 1, shards, around)?;
+        around.pop();
+        // One of hidden files only; one that was empty is a module of sentence-transformers.
+        if fs::read_dir(&path).map_err(failed)?.next().is_some() {
+            let _ = fs::remove_dir(&target);
         }
     }
     Ok(())

@@ -45,9 +45,10 @@ pub struct QuantizeArgs {
 const RULES: &str = "\
 Which tensors are weights of layers:
   NAME.weight of two dimensions is a Linear; it is an Embedding if it has no bias and the last part
-  of NAME contains `embed`, or is `wte`, `wpe`, `shared` or `relative_attention_bias`. A Conv1D, whose
-  weight is [in, out], as GPT-2's, a router, an expert, a norm and a codebook stay float. --linear
-  and --embedding decide otherwise; a rule by name or regex quantizes experts.
+  of NAME contains `embed`, ends with `_emb`, or is `emb`, `pos`, `wte`, `wpe`, `shared` or
+  `relative_attention_bias`. A Conv1D, whose weight is [in, out], as GPT-2's, a router, an expert, a
+  norm, a codebook and an adapter (`lora_A`) stay float. --linear and --embedding decide otherwise; a
+  rule by name or regex quantizes experts.
   NAME.weight_ih_l0 and NAME.weight_hh_l0 are an LSTM, a GRU or an RNN, by the rows of the latter,
   and without _l0 a cell.
 All other tensors are copied. --dry-run shows all layers, and at the end the matrices that stay float.

@@ -23,6 +23,7 @@ struct Shown {
 
 pub fn run(args: &InspectArgs) -> Result<()> {
     let checkpoint = Checkpoint::open(&args.path)?;
+    checkpoint.notes().iter().for_each(print::note);
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let bytes: u64 = tensors.iter().map(|tensor| tensor.bytes).sum();
     let count = tensors.len();

@@ -15,12 +15,31 @@ use super::table::{megabytes, table};
 pub fn run(args: &QuantizeArgs) -> Result<()> {
     let source = Checkpoint::open(&args.source)?;
     let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
-    let spec = spec(args, &tensors)?;
-    let plan = Plan::new(&source, &spec, &args.linear, &args.embedding)?;
-    let note = readers::note(&args.source, &plan);
+    source.notes().iter().for_each(print::note);
+    let mut spec = spec(args, &tensors)?;
+    let new_plan = |spec| Plan::new(&source, spec, &args.linear, &args.embedding);
+    let mut plan = new_plan(&spec)?;
+    let mut notes: Vec<_> = readers::note(&args.source, &plan).into_iter().collect();
+    let partial = partial_groups(&plan, &tensors);
+    if let [first, ..] = &partial[..] {
+        let becomes = if args.spec.is_none() {
+            for name in &partial {
+                spec = spec.name(name.as_str(), QConfig::int8());
+            }
+            plan = new_plan(&spec)?;
+            "are int8 per channel, as transformers"
+        } else {
+            "have a shorter group at the end, and transformers"
+        };
+        notes.push(format!(
+            "{} layers whose inputs are no multiple of a group, such as {}, {becomes} reads whole groups only",
+            partial.len(),
+            print::on_one_line(first),
+        ));
+    }
     if args.dry_run {
         print::line(dry_run(&plan, &tensors))?;
-        return Ok(note.into_iter().try_for_each(print::line)?);
+        return Ok(notes.into_iter().try_for_each(print::line)?);
     }
     let output = args.output.as_ref().context("no output")?;
     let before = tensors.values().map(|tensor| tensor.bytes).sum();
@@ -59,11 +78,12 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         ))?;
     }
     print::line(left(&plan, &tensors, after))?;
-    Ok(note.into_iter().try_for_each(print::line)?)
+    Ok(notes.into_iter().try_for_each(print::line)?)
 }
 
 pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
     let source = Checkpoint::open(&args.source)?;
+    source.notes().iter().for_each(print::note);
     let bytes = source.tensors().map(|tensor| tensor.bytes).sum();
     let mut progress = Progress::new(bytes);
     checkpoint::dequantize(&source, &args.output, |bytes| progress.add(bytes))?;
@@ -109,6 +129,23 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
         }
     }
     Ok(spec)
+}
+
+/// The Linears and Embeddings with a group of fewer inputs than the others.
+fn partial_groups(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Vec<String> {
+    let is_partial = |layer: &&PlannedLayer| {
+        let inputs = tensors[&layer.tensors[0]].shape.last().copied();
+        let is_matrix = [LayerKind::Linear, LayerKind::Embedding].contains(&layer.kind);
+        let size = match &layer.qconfig {
+            Ok(QConfig::Groups(groups)) if is_matrix => groups.group_size,
+            _ => None,
+        };
+        inputs
+            .zip(size)
+            .is_some_and(|(inputs, size)| !inputs.is_multiple_of(size))
+    };
+    let layers = plan.layers().iter().filter(is_partial);
+    layers.map(|layer| layer.name.clone()).collect()
 }
 
 /// Matrices that stay float, one line for equal ones of several layers, and their share of the

@@ -2,31 +2,39 @@
 //! that later steps know one layout.
 
 mod bitsandbytes;
+
 mod layout;
 mod packed;
 mod quanto;
 mod qweight;
 mod torchao;
 
+use std::path::PathBuf;
+
+use candle_dynquant_io::keys::Table;
+use safetensors::Dtype;
 use serde_json::Value;
 
 use super::config::{METHOD, Quantization};
 use super::files::{CONFIG, Files};
+use super::keys;
 use crate::error::Result;
-use layout::{Found, unsupported};
+use crate::words::brief;
+use layout::{Found, module, of_module, unsupported};
 
 /// The weights in a layout; the value is the entry `quantization_config` of its library, or null. A
 /// weight that lacks a tensor, or is more than codes with scales, is an error: fewer bits, another
 /// layout, static activations.
 type Find = fn(&Files, &Value) -> Result<Found>;
 
-/// By the name of the library, which is `quant_method` in a `config.json`.
-const LAYOUTS: [(&str, Find); 5] = [
-    ("awq", qweight::find_awq),
-    ("bitsandbytes", bitsandbytes::find),
-    ("gptq", qweight::find_gptq),
-    ("quanto", quanto::find),
-    ("torchao", torchao::find),
+/// By the name of the library, which is `quant_method` in a `config.json`, with its keys there.
+const LAYOUTS: [(&str, &Table, Find); 6] = [
+    ("auto-round", &keys::QWEIGHT, qweight::find_auto_round),
+    ("awq", &keys::QWEIGHT, qweight::find_awq),
+    ("bitsandbytes", &keys::BITSANDBYTES, bitsandbytes::find),
+    ("gptq", &keys::QWEIGHT, qweight::find_gptq),
+    ("quanto", &keys::QUANTO, quanto::find),
+    ("torchao", &keys::TORCHAO, torchao::find),
 ];
 
 /// Renames the tensors of all layouts but compressed-tensors' own.
@@ -35,17 +43,19 @@ const LAYOUTS: [(&str, Find); 5] = [
 /// When `config.json` names a method that is none of these, or a weight is not one that is read.
 pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
     if let Some((method, _)) = &config.foreign
-        && !LAYOUTS.iter().any(|(library, _)| library == method)
+        && !LAYOUTS.iter().any(|(library, ..)| library == method)
     {
-        let libraries = LAYOUTS.iter().map(|(library, _)| *library);
+        let libraries = LAYOUTS.iter().map(|(library, ..)| *library);
         let known: Vec<_> = std::iter::once(METHOD).chain(libraries).collect();
         let error = unsupported("quant_method", &known.join(", "), "", method);
-        let folder = files.folder.as_deref().unwrap_or(files.path());
-        return Err(error.in_file(&folder.join(CONFIG)));
+        return Err(error.in_file(&config_file(files)));
     }
-    for (own, find) in LAYOUTS {
+    for (own, keys, find) in LAYOUTS {
         let entry = match &config.foreign {
-            Some((library, entry)) if library == own => entry,
+            Some((library, entry)) if library == own => {
+                keys::check(keys, entry).map_err(|e| e.in_file(&config_file(files)))?;
+                entry
+            }
             Some(_) => continue,
             None => &Value::Null,
         };
@@ -68,5 +78,34 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
         settings.iter().for_each(|name| files.remove(name));
         metadata.iter().for_each(|key| files.forget(key));
     }
-    packed::translate(files).map_err(|e| e.in_file(files.path()))
+    packed::translate(files).map_err(|e| e.in_file(files.path()))?;
+    leave_out_static_scales(files, config);
+    Ok(())
+}
+
+fn config_file(files: &Files) -> PathBuf {
+    let folder = files.folder.as_deref().unwrap_or(files.path());
+    folder.join(CONFIG)
+}
+
+/// Removes compressed-tensors' static scales of activations: each row has a scale of its own here.
+fn leave_out_static_scales(files: &mut Files, config: &mut Quantization) {
+    let is_int8 = |module: &str| {
+        let weight = files.find(&of_module(module, "weight"));
+        weight.is_some_and(|(_, weight)| weight.dtype == Dtype::I8)
+    };
+    let is_static = |name: &&str| {
+        let mut ends = ["input_scale", "input_zero_point"].into_iter();
+        ends.any(|end| module(name, end).is_some_and(is_int8))
+    };
+    let names = files.tensors().map(|(name, ..)| name).filter(is_static);
+    let names: Vec<_> = names.map(str::to_owned).collect();
+    if let [first, ..] = &names[..] {
+        config.notes.push(format!(
+            "{} tensors of static scales of activations, such as {:?}, are left out: each row has a scale of its own",
+            names.len(),
+            brief(first, 200),
+        ));
+    }
+    names.iter().for_each(|name| files.remove(name));
 }

@@ -1,24 +1,20 @@
-//! compressed-tensors' `pack-quantized`: `weight_packed` I32, eight codes of 4 bits a number, the
-//! first in the lowest bits, `weight_scale`, `weight_shape`, and `weight_zero_point` packed alike
-//! along the rows.
+//! compressed-tensors' `pack-quantized`: `weight_packed` I32, codes of 4 or 8 bits, eight or four a
+//! number, the first in the lowest bits, `weight_scale`, `weight_shape`, and `weight_zero_point`
+//! packed alike along the rows.
 
 use safetensors::Dtype;
 
 use super::super::files::Files;
 use super::super::header::{Axis, Encoding, Entry, Packing, invalid};
 use super::super::scheme::is_in_order;
-use super::layout::{tensor, unsupported};
+use super::layout::tensor;
 use crate::error::Result;
 use crate::weight::{G_IDX, PACKED, SCALE, SHAPE, ZERO_POINT};
-
-/// Codes in a number.
-const CODES: usize = 8;
-const FORMAT: &str = "format of packed weights";
 
 /// Gives packed weights the names and shapes that others have.
 ///
 /// # Errors
-/// When a weight lacks a tensor, or is none of 4 bits.
+/// When a weight lacks a tensor, or is none of 4 or 8 bits.
 pub fn translate(files: &mut Files) -> Result<()> {
     let names = files.tensors().filter_map(|(name, _, entry)| {
         let weight = name.strip_suffix(PACKED)?;
@@ -38,12 +34,12 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
     let shape = shape(files, &of(SHAPE))?;
     let [n, k] = shape;
     let entry = tensor(files, &packed)?;
-    let words = [n, k.div_ceil(CODES)];
-    if entry.dtype == Dtype::I32 && entry.shape != words && entry.shape == [n, k.div_ceil(4)] {
-        return Err(unsupported(FORMAT, "4 bits", weight, "8 bits"));
-    }
+    // The shape tells the bits.
+    let is_8 = k > 4 && entry.shape == [n, k.div_ceil(4)];
+    let bits = if is_8 { 8 } else { 4 };
+    let codes = 32 / bits;
     let of_weight = format!(", for {shape:?}");
-    entry.check(&packed, Dtype::I32, &words, &of_weight)?;
+    entry.check(&packed, Dtype::I32, &[n, k.div_ceil(codes)], &of_weight)?;
     let scales = tensor(files, &scale)?;
     scales.check_float(&scale)?;
     let &[_, groups] = &scales.shape[..] else {
@@ -55,22 +51,29 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
     if has_order && is_in_order(files, &g_idx, groups, k)? {
         files.remove(&g_idx);
     }
-    pack(files, (&packed, weight), Axis::Columns, shape)?;
+    let packing = |axis| Packing::plain(axis, bits);
+    pack(files, (&packed, weight), packing(Axis::Columns), shape)?;
     if let Some((_, zeros)) = files.find(&zero_point) {
-        let words = [n.div_ceil(CODES), groups];
+        let words = [n.div_ceil(codes), groups];
         zeros.check(&zero_point, Dtype::I32, &words, "")?;
-        pack(files, (&zero_point, &zero_point), Axis::Rows, [n, groups])?;
+        let names = (&*zero_point, &*zero_point);
+        pack(files, names, packing(Axis::Rows), [n, groups])?;
     }
     files.remove(&of(SHAPE));
     Ok(())
 }
 
-fn pack(files: &mut Files, (from, to): (&str, &str), axis: Axis, shape: [usize; 2]) -> Result<()> {
+fn pack(
+    files: &mut Files,
+    (from, to): (&str, &str),
+    packing: Packing,
+    shape: [usize; 2],
+) -> Result<()> {
     let entry = tensor(files, from)?;
     let new = Entry {
         dtype: Dtype::I8,
         shape: shape.to_vec(),
-        encoding: Encoding::Packed(Packing::plain(axis)),
+        encoding: Encoding::Packed(packing),
         ..entry.clone()
     };
     files.replace(from, to, new)

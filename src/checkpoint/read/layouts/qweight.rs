@@ -1,9 +1,9 @@
-//! GPTQ's and AWQ's weights of 4 bits: `qweight` and `qzeros` I32, eight codes a number, and
-//! `scales`, all with outputs as columns. GPTQ packs a weight along its inputs and has `g_idx`, the
-//! group of each; AWQ packs along outputs, interleaved.
+//! GPTQ's and AWQ's weights: `qweight` and `qzeros` I32, eight codes of 4 bits a number or four of
+//! 8, and `scales`, all with outputs as columns. GPTQ packs a weight along its inputs and has
+//! `g_idx`, the group of each; AWQ packs along outputs, interleaved. AutoRound writes either, without
+//! `g_idx` where groups are in order.
 
 use safetensors::Dtype;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::files::Files;
@@ -15,21 +15,17 @@ use crate::weight::{G_IDX, SCALE, ZERO_POINT};
 
 const QWEIGHT: &str = "qweight";
 const ORDER: &str = "g_idx";
-/// Codes in a number.
-const CODES: usize = 8;
-/// The zero point of symmetric codes.
-const SYMMETRIC: i8 = 8;
 
-#[derive(Default, Deserialize)]
-struct Config {
-    bits: Option<u64>,
-    sym: Option<bool>,
-    /// Settings of single modules.
-    dynamic: Option<Value>,
-    /// GPTQ's name of the format.
-    checkpoint_format: Option<String>,
-    /// AWQ's.
-    version: Option<String>,
+/// What is known of all weights.
+#[derive(Clone, Copy)]
+struct Known {
+    library: Library,
+    /// The bits of codes; where modules differ, their tensors tell them.
+    bits: Option<usize>,
+    /// The inputs of a group, where they are not told by `g_idx`.
+    group_size: Option<i64>,
+    /// Whether modules may have other settings.
+    is_mixed: bool,
 }
 
 /// The library that wrote the files.
@@ -39,25 +35,25 @@ enum Library {
     Gptq {
         /// The number that is subtracted from zero points where they are stored; `None` where no
         /// configuration says it.
-        less: Option<i8>,
+        less: Option<u8>,
         /// Of all weights; `None` where that is not known.
         symmetric: Option<bool>,
     },
 }
 
 pub fn find_awq(files: &Files, config: &Value) -> Result<Found> {
-    let read = Config::read(config, "format of AWQ")?;
-    let version = read.version.or(read.checkpoint_format);
-    let version = version.map(|version| version.to_lowercase());
-    match version.as_deref().unwrap_or("gemm") {
-        "gemm" => find(files, config.is_null(), Library::Awq),
-        got => Err(unsupported("version of AWQ", "gemm", "", got)),
+    let version = first(config, ["version", "checkpoint_format", "format"]);
+    let backend = first(config, ["backend"]).filter(|backend| *backend == "llm-awq");
+    let version = backend.or(version).unwrap_or("gemm");
+    if !version.eq_ignore_ascii_case("gemm") {
+        return Err(unsupported("version of AWQ", "gemm", "", version));
     }
+    let known = Known::new(config, Library::Awq, "bits of AWQ")?;
+    find(files, config.is_null(), known)
 }
 
 pub fn find_gptq(files: &Files, config: &Value) -> Result<Found> {
-    let read = Config::read(config, "format of GPTQ")?;
-    let less = match read.checkpoint_format.as_deref() {
+    let less = match first(config, ["checkpoint_format", "format"]) {
         None => (!config.is_null()).then_some(1),
         Some("gptq") => Some(1),
         Some("gptq_v2") => Some(0),
@@ -66,30 +62,88 @@ pub fn find_gptq(files: &Files, config: &Value) -> Result<Found> {
             return Err(unsupported("checkpoint_format of GPTQ", known, "", got));
         }
     };
-    let symmetric = match read.dynamic {
-        None => read.sym,
-        Some(_) => read.sym.filter(|symmetric| !symmetric),
-    };
-    find(files, config.is_null(), Library::Gptq { less, symmetric })
+    let mut known = Known::new(config, gptq(config, less), "bits of GPTQ")?;
+    // Its `g_idx` has the group of each input.
+    known.group_size = None;
+    find(files, config.is_null(), known)
 }
 
-impl Config {
-    fn read(config: &Value, format: &'static str) -> Result<Self> {
-        let config = Option::<Self>::deserialize(config);
-        let config =
-            config.map_err(|e| unsupported(format, "its configuration", "", &e.to_string()))?;
-        let config = config.unwrap_or_default();
-        match config.bits {
-            None | Some(4) => Ok(config),
-            Some(bits) => Err(unsupported(format, "4 bits", "", &format!("{bits} bits"))),
-        }
+/// AutoRound's weights: `packing_format` names the layout, `backend` in older files.
+pub fn find_auto_round(files: &Files, config: &Value) -> Result<Found> {
+    const KNOWN: &str = "auto_round, auto_round:auto_gptq, :auto_awq or :gptqmodel";
+    if config.is_null() {
+        return Ok(Found::default());
+    }
+    let said = first(config, ["packing_format", "backend"]).unwrap_or("auto");
+    let is_own = |part: &&str| matches!(*part, "auto_round" | "autoround");
+    let library = match said.split(':').skip_while(is_own).next() {
+        Some("auto" | "gptq" | "auto_gptq") => gptq(config, Some(1)),
+        None | Some("gptqmodel") => gptq(config, Some(0)),
+        // A kernel: zero points tell the layout if they are all alike.
+        Some("exllamav2" | "exllama" | "triton" | "tritonv2") => gptq(config, None),
+        Some("awq" | "auto_awq") => Library::Awq,
+        Some(_) => return Err(unsupported("packing_format of AutoRound", KNOWN, "", said)),
+    };
+    let mut known = Known::new(config, library, "bits of AutoRound")?;
+    known.group_size = known.group_size.or(Some(128));
+    find(files, false, known)
+}
+
+/// The first of these keys that is a text.
+fn first<'a, const N: usize>(config: &'a Value, keys: [&str; N]) -> Option<&'a str> {
+    keys.iter().find_map(|key| config[key].as_str())
+}
+
+/// Whether modules may have other settings: GPTQModel's `dynamic`, AutoRound's `extra_config`.
+fn is_mixed(config: &Value) -> bool {
+    !(config["dynamic"].is_null() && config["extra_config"].is_null())
+}
+
+fn gptq(config: &Value, less: Option<u8>) -> Library {
+    let symmetric = config["sym"].as_bool();
+    let symmetric = symmetric.filter(|symmetric| !(*symmetric && is_mixed(config)));
+    Library::Gptq { less, symmetric }
+}
+
+impl Known {
+    fn new(config: &Value, library: Library, bits: &'static str) -> Result<Self> {
+        let value = |keys: [&str; 2]| {
+            let values = keys.map(|key| &config[key]);
+            values.into_iter().find(|value| !value.is_null())
+        };
+        let said = value(["bits", "w_bit"]);
+        let said = match said.map(|said| (said, said.as_u64())) {
+            None => None,
+            Some((_, Some(4))) => Some(4),
+            Some((_, Some(8))) if library != Library::Awq => Some(8),
+            Some((got, _)) => {
+                let expected = ["4 or 8", "4"][usize::from(library == Library::Awq)];
+                return Err(unsupported(bits, expected, "", &got.to_string()));
+            }
+        };
+        let is_mixed = is_mixed(config);
+        Ok(Self {
+            library,
+            bits: said.filter(|_| !is_mixed),
+            group_size: value(["group_size", "q_group_size"]).and_then(Value::as_i64),
+            is_mixed,
+        })
     }
 }
 
 /// The weights of a library, which the tensors tell if no configuration does.
-fn find(files: &Files, by_tensors: bool, library: Library) -> Result<Found> {
+fn find(files: &Files, by_tensors: bool, known: Known) -> Result<Found> {
     let mut found = Found::default();
     for (name, _, entry) in files.tensors() {
+        // AWQ's scales of an activation, whose channels those of the layer before it compensate.
+        if let Some(module) = module(name, "scales")
+            && known.library == Library::Awq
+            && !by_tensors
+            && files.find(&of_module(module, QWEIGHT)).is_none()
+        {
+            let expected = "scales beside `qweight`";
+            return Err(invalid(name, expected, "scales of another module"));
+        }
         let Some(module) = module(name, QWEIGHT) else {
             continue;
         };
@@ -101,15 +155,15 @@ fn find(files: &Files, by_tensors: bool, library: Library) -> Result<Found> {
         }
         let has_order = files.find(&of(ORDER)).is_some();
         let along_inputs = scales.is_some_and(|scales| scales.shape.last() == entry.shape.last());
-        if by_tensors && (has_order || along_inputs) != (library != Library::Awq) {
+        if by_tensors && (has_order || along_inputs) != (known.library != Library::Awq) {
             continue;
         }
-        weight(files, module, library, &mut found)?;
+        weight(files, module, known, &mut found)?;
     }
     Ok(found)
 }
 
-fn weight(files: &Files, module: &str, library: Library, found: &mut Found) -> Result<()> {
+fn weight(files: &Files, module: &str, known: Known, found: &mut Found) -> Result<()> {
     let [codes, zeros, scales, order] =
         [QWEIGHT, "qzeros", "scales", ORDER].map(|last| of_module(module, last));
     let of_scales = tensor(files, &scales)?;
@@ -121,44 +175,49 @@ fn weight(files: &Files, module: &str, library: Library, found: &mut Found) -> R
             return Err(invalid(&scales, expected, format!("{got:?}")));
         }
     };
-    let is_gptq = library != Library::Awq;
+    let is_gptq = known.library != Library::Awq;
+    let of_zeros = tensor(files, &zeros)?;
+    let is_8 = |words: &[usize]| words == [groups, n.div_ceil(4)] && n > 4;
+    let bits = match known.bits {
+        None if is_gptq && is_8(&of_zeros.shape) => 8,
+        own => own.unwrap_or(4),
+    };
+    let packing = |axis, offset| Packing {
+        transposed: true,
+        interleaved: !is_gptq,
+        offset,
+        ..Packing::plain(axis, bits)
+    };
+    let each = 32 / bits;
     let of_codes = tensor(files, &codes)?;
     let rows = of_codes.shape.first().copied().unwrap_or_default();
     let (k, words) = if is_gptq {
-        (rows.saturating_mul(CODES), [rows, n])
+        (rows.saturating_mul(each), [rows, n])
     } else {
-        (rows, [rows, n.div_ceil(CODES)])
+        (rows, [rows, n.div_ceil(each)])
     };
-    let what = ", codes of 4 bits";
-    of_codes.check(&codes, Dtype::I32, &words, what)?;
-    let words = [groups, n.div_ceil(CODES)];
-    tensor(files, &zeros)?.check(&zeros, Dtype::I32, &words, what)?;
-    let weight = of_module(module, "weight");
-    if is_gptq && is_in_order(files, &order, groups, k)? {
-        found.settings.push(order);
-    } else if is_gptq {
-        let entry = tensor(files, &order)?.clone();
-        found
-            .packed
-            .push((order, format!("{weight}{G_IDX}"), entry));
-    }
+    let what = format!(", codes of {bits} bits");
+    of_codes.check(&codes, Dtype::I32, &words, &what)?;
+    of_zeros.check(&zeros, Dtype::I32, &[groups, n.div_ceil(each)], &what)?;
+    let order = group_of_inputs(files, order, [k, groups], known, found)?;
     if k == 0 || !k.is_multiple_of(groups) {
         let expected = format!("groups of equally many of {k} inputs");
         return Err(invalid(&scales, expected, groups));
     }
-    let packing = |axis, offset| Packing {
-        axis,
-        transposed: true,
-        interleaved: !is_gptq,
-        offset,
-    };
-    match zero_points(files, &zeros, [n, groups], library, packing(Axis::Rows, 0))? {
+    check_groups(&scales, [k, groups], known)?;
+    let mut parts = vec![order];
+    let of_zeros = [n, groups];
+    match zero_points(
+        files,
+        &zeros,
+        of_zeros,
+        known.library,
+        packing(Axis::Rows, 0),
+    )? {
         None => found.settings.push(zeros),
         Some(offset) => {
-            let entry = packed(files, &zeros, [n, groups], packing(Axis::Rows, offset))?;
-            found
-                .packed
-                .push((zeros, format!("{weight}{ZERO_POINT}"), entry));
+            let entry = packed(files, &zeros, of_zeros, packing(Axis::Rows, offset))?;
+            parts.push(Some((zeros, ZERO_POINT, entry)));
         }
     }
     let entry = Entry {
@@ -166,13 +225,51 @@ fn weight(files: &Files, module: &str, library: Library, found: &mut Found) -> R
         encoding: Encoding::Transposed,
         ..of_scales.clone()
     };
+    parts.push(Some((scales, SCALE, entry)));
+    let axis = if is_gptq { Axis::Columns } else { Axis::Rows };
+    let entry = packed(files, &codes, [n, k], packing(axis, 1 << (bits - 1)))?;
+    parts.push(Some((codes, "", entry)));
+    let weight = of_module(module, "weight");
+    let parts = parts.into_iter().flatten();
     found
         .packed
-        .push((scales, format!("{weight}{SCALE}"), entry));
-    let axis = if is_gptq { Axis::Columns } else { Axis::Rows };
-    let entry = packed(files, &codes, [n, k], packing(axis, 8))?;
-    found.packed.push((codes, weight, entry));
+        .extend(parts.map(|(from, to, entry)| (from, format!("{weight}{to}"), entry)));
     Ok(())
+}
+
+/// The group of each input, if they are not in order; AutoRound's are, and may not be told.
+fn group_of_inputs(
+    files: &Files,
+    name: String,
+    [k, groups]: [usize; 2],
+    known: Known,
+    found: &mut Found,
+) -> Result<Option<(String, &'static str, Entry)>> {
+    let is_absent = known.group_size.is_some() && files.find(&name).is_none();
+    if known.library == Library::Awq || is_absent {
+        return Ok(None);
+    }
+    if is_in_order(files, &name, groups, k)? {
+        found.settings.push(name);
+        return Ok(None);
+    }
+    let entry = tensor(files, &name)?.clone();
+    Ok(Some((name, G_IDX, entry)))
+}
+
+/// Checks the number of groups where no `g_idx` tells the inputs of each: the last one may have fewer.
+fn check_groups(scales: &str, [k, groups]: [usize; 2], known: Known) -> Result<()> {
+    let (Some(said), size) = (known.group_size, k / groups) else {
+        return Ok(());
+    };
+    // Groups of a power of two are never fewer, larger ones of which the last one is not whole.
+    let may_differ = known.is_mixed || known.library == Library::Awq;
+    let is_said = usize::try_from(said) == Ok(size) || may_differ && size.is_power_of_two();
+    if groups == 1 || is_said {
+        return Ok(());
+    }
+    let expected = format!("groups of {said} of {k} inputs");
+    Err(invalid(scales, expected, format!("{groups} groups")))
 }
 
 fn packed(files: &Files, name: &str, shape: [usize; 2], packing: Packing) -> Result<Entry> {
@@ -193,28 +290,39 @@ fn zero_points(
     shape: [usize; 2],
     library: Library,
     packing: Packing,
-) -> Result<Option<i8>> {
+) -> Result<Option<u8>> {
     let entry = packed(files, name, shape, packing)?;
     let (shard, _) = files.get(name, "the zero points")?;
     let stored = shard.codes(&entry, 0..entry.elements())?;
+    let stored: Vec<u8> = stored.into_iter().map(i8::cast_unsigned).collect();
+    let (middle, greatest) = (1u8 << (packing.bits - 1), u8::MAX >> (8 - packing.bits));
     let uniform = stored.first().copied();
     let uniform = uniform.filter(|first| stored.iter().all(|own| own == first));
+    // Symmetric codes have the one in the middle, or one less.
+    let is_middle = uniform == Some(middle);
+    let is_symmetric = is_middle || uniform == Some(middle - 1);
     let less = match library {
         Library::Awq => 0,
-        Library::Gptq { less, symmetric } => match (uniform, less, symmetric) {
-            (Some(7 | SYMMETRIC), _, Some(true))
-            | (Some(SYMMETRIC), Some(1), None)
-            | (Some(7 | SYMMETRIC), None, _) => return Ok(None),
-            (_, Some(less), _) => less,
-            (_, None, _) => {
+        Library::Gptq { less, symmetric } => match (less, symmetric) {
+            (_, Some(true)) | (None, _) if is_symmetric => return Ok(None),
+            (Some(1), None) if is_middle => return Ok(None),
+            (Some(less), _) => less,
+            (None, _) => {
                 let expected = "checkpoint_format in config.json, as zero points differ";
                 return Err(unsupported("format of GPTQ", expected, name, "none"));
             }
         },
     };
-    if let Some(index) = stored.iter().position(|own| own + less > 15) {
-        let got = format!("{} at index {index}", stored[index] + less);
-        return Err(invalid(name, "zero points of 0 to 15", got));
+    if let Some(index) = stored.iter().position(|own| *own > greatest - less) {
+        let got = format!(
+            "{} at index {index}",
+            u32::from(stored[index]) + u32::from(less)
+        );
+        return Err(invalid(
+            name,
+            format!("zero points of 0 to {greatest}"),
+            got,
+        ));
     }
-    Ok((uniform != Some(SYMMETRIC - less)).then_some(SYMMETRIC - less))
+    Ok((uniform != Some(middle - less)).then_some(middle - less))
 }
