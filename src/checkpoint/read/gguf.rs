@@ -42,6 +42,7 @@ const PLAIN: [(u32, Dtype); 8] = [
     (28, Dtype::F64),
     (30, Dtype::BF16),
 ];
+
 struct Source<R> {
     from: R,
     at: u64,
@@ -59,8 +60,8 @@ struct Described {
 /// parts before, which are `base` bytes. The metadata is the first part's.
 ///
 /// # Errors
-/// When it is none of version 2 or 3, a tensor is not within the file, two have one name or the same bytes, or
-/// the file is another part than the next.
+/// When it is none of version 2 or 3, a tensor is not within the file, two have one name or the same
+/// bytes, or the file is another part than the next.
 pub fn read(
     from: impl Read,
     [base, length]: [u64; 2],
@@ -94,7 +95,7 @@ pub fn read(
     }
     let number = known.numbers.get("split.no").copied().unwrap_or(0);
     if number != part {
-        let expected = format!("part {part} of a model, of which part 0 is opened");
+        let expected = format!("part {part} of a model, which is opened by its first, part 0");
         return Err(malformed(
             expected,
             format!("part {number}, by key \"split.no\""),
