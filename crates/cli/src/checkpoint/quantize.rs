@@ -17,7 +17,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
     source.notes().iter().for_each(print::note);
     let mut spec = spec(args, &tensors)?;
-    let new_plan = |spec| Plan::new(&source, spec, &args.linear, &args.embedding);
+    let new_plan = |spec: &QConfigSpec| Plan::new(&source, spec, &args.linear, &args.embedding);
     let mut plan = new_plan(&spec)?;
     let mut notes: Vec<_> = readers::note(&args.source, &plan).into_iter().collect();
     let partial = partial_groups(&plan, &tensors);
