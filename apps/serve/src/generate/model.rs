@@ -57,17 +57,16 @@ impl Opened {
             }
         };
         let attention = attend_in(&mut decoder, attention)?;
-        let most = if attention.contains(&Precision::Int8) {
-            MOST_CODES
-        } else {
-            usize::MAX
-        };
+        let most = attention.contains(&Precision::Int8).then_some(MOST_CODES);
         let names: Vec<_> = attention.iter().map(Precision::to_string).collect();
         Ok(Self {
             name: name_of(path),
             dtype: dtype.to_owned(),
             attention: names.join(" and "),
-            most_tokens: folder.config.max_position_embeddings.min(most),
+            most_tokens: folder
+                .config
+                .max_position_embeddings
+                .min(most.unwrap_or(usize::MAX)),
             model: Model::new(decoder, &folder.config)?,
             texts: folder.texts,
             config: folder.config,

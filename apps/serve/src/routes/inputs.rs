@@ -76,7 +76,7 @@ impl Texts {
         Asked {
             param,
             count: texts.len(),
-            bytes: texts.iter().map(Text::bytes).sum(),
+            bytes: texts.iter().map(|text| prompt.len() + text.bytes()).sum(),
             kept: 0,
             work: Box::new(move |tokenizer, client| {
                 let behind = Behind::new(tokenizer, &prompt, cut)?;

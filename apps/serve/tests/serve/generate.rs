@@ -381,7 +381,6 @@ fn a_long_prompt_holds_up_no_short_one() {
     assert_eq!(content(&server.ok(COMPLETIONS, &body)), alone);
     let read = server.metric("dynquant_prompt_tokens_total");
     assert!(read < 5000., "{read}");
-    // Nor are they forgotten.
     let answers = clients.map(rest);
     assert!(
         answers.iter().all(|answer| answer.contains("[DONE]")),

@@ -18,7 +18,7 @@ use crate::workers::Client;
 /// Log probabilities of a token, at most.
 const MOST_TOP: usize = 20;
 
-/// Bytes that a message counts beside those of its content: the template writes some around it.
+/// Bytes that a message counts beside its content: the template writes some, a token at least.
 const MESSAGE: usize = 64;
 
 #[derive(Deserialize)]
@@ -120,7 +120,6 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     let (said, most) = (request.messages, app.generator()?.context);
     match said.len() {
         0 => return Err(Refusal::empty("messages").into()),
-        // Each is a token at least.
         got if got > most => {
             let message =
                 format!("messages: expected at most {most}, the model's tokens, got {got}");

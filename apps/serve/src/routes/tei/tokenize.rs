@@ -38,7 +38,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<R
     let asked = Asked {
         param: "inputs",
         count: texts.len(),
-        bytes: texts.iter().map(String::len).sum(),
+        bytes: texts.iter().map(|text| prompt.len() + text.len()).sum(),
         kept: 0,
         work: Box::new(move |tokenizer, client| {
             each(client, "inputs", &texts, |text| match &**text {
