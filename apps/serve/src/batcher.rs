@@ -14,7 +14,7 @@ use dynquant_embed::{Model, Task};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::metrics::Metrics;
-use crate::queue::Job;
+use crate::queue::{Answer, Job};
 
 /// Starts the thread. It ends when the last sender of jobs is dropped and all jobs are answered.
 pub fn start(
@@ -79,32 +79,33 @@ impl Batcher {
                 head: job.head,
             })
             .collect();
-        // A panic concerns the texts of this batch; the next one may well be computed.
-        let answers = catch_unwind(AssertUnwindSafe(|| self.model.answer(&tasks)));
-        let answers = match answers {
-            Ok(Ok(answers)) => Ok(answers),
-            Ok(Err(error)) => Err(format!("the model failed: {error:#}")),
-            Err(_) => Err("the model panicked".to_owned()),
-        };
+        let answers = answers(&self.model, &tasks);
         let tokens = batch.iter().map(|job| job.tokens.len()).sum();
         let waited = batch
             .iter()
             .map(|job| start.saturating_duration_since(job.since));
         self.metrics.batch(start, tokens, waited);
-        match answers {
-            Ok(answers) => {
-                for (job, answer) in batch.into_iter().zip(answers) {
-                    job.answer(finite(answer));
-                }
-            }
-            Err(message) => {
-                tracing::error!(texts = batch.len(), message);
-                for job in batch {
-                    job.answer(Err(message.clone()));
-                }
-            }
+        for (job, answer) in batch.into_iter().zip(answers) {
+            job.answer(answer.and_then(finite));
         }
     }
+}
+
+/// The answers to all. Where they fail together each is computed alone, so that a fault stays with
+/// the texts that have it.
+fn answers(model: &Model, tasks: &[Task<'_>]) -> Vec<Answer> {
+    // A panic concerns the texts of this batch; the next one may well be computed.
+    let message = match catch_unwind(AssertUnwindSafe(|| model.answer(tasks))) {
+        Ok(Ok(answers)) => return answers.into_iter().map(Ok).collect(),
+        Ok(Err(error)) => format!("the model failed: {error:#}"),
+        Err(_) => "the model panicked".to_owned(),
+    };
+    tracing::error!(texts = tasks.len(), message);
+    if tasks.len() == 1 {
+        return vec![Err(message)];
+    }
+    let alone = tasks.chunks(1).flat_map(|task| answers(model, task));
+    alone.collect()
 }
 
 /// JSON has no other numbers.
@@ -112,5 +113,28 @@ fn finite(answer: Vec<f32>) -> Result<Vec<f32>, String> {
     match answer.iter().find(|x| !x.is_finite()) {
         None => Ok(answer),
         Some(x) => Err(format!("the model: expected finite numbers, got {x}")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use dynquant_embed::{Encoder, Head, Input};
+
+    use super::*;
+
+    /// Classes of a model that has none are such a fault.
+    #[test]
+    fn a_text_that_fails_ends_no_other() {
+        const FOLDER: &str = "../../assets/reference/encoders/bert";
+        let encoder = Encoder::open(FOLDER.as_ref(), None).unwrap();
+        let tokens = &encoder
+            .tokenizer
+            .encode(Input::Text("river"), None)
+            .unwrap();
+        let tasks = [Head::Embedding, Head::Classes].map(|head| Task { tokens, head });
+        let alone = encoder.model.answer(&tasks[..1]).unwrap().remove(0);
+        let found = answers(&encoder.model, &tasks);
+        assert_eq!((&found[0], found[1].is_err()), (&Ok(alone), true));
     }
 }

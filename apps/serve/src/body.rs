@@ -45,7 +45,7 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
             let (parsed, memory) = if length <= LARGE {
                 parse()
             } else {
-                limits.workers.run(length, parse).await?
+                limits.workers.run(length, |_| parse()).await?
             };
             let parsed = parsed.map_err(|error| {
                 Refusal::malformed(format!("the body: expected JSON for this route: {error}"))

@@ -1,6 +1,7 @@
 //! Requests that are not answered with a result, in the words of both APIs.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
@@ -11,6 +12,14 @@ use serde_json::{Value, json};
 /// Bytes of a message. It may quote the input, which can be as long as a body, and nobody may read
 /// it.
 const LONGEST: usize = 1000;
+
+/// The beginning of a text, `most` bytes of it.
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    match text.get(..text.floor_char_boundary(most)) {
+        Some(beginning) if beginning.len() < text.len() => format!("{beginning}..").into(),
+        _ => text.into(),
+    }
+}
 
 /// Why a request is refused, or could not be answered.
 #[derive(Debug)]
@@ -38,80 +47,58 @@ enum Kind {
 }
 
 impl Refusal {
-    fn new(kind: Kind, message: impl Into<String>) -> Self {
-        let mut message = message.into();
-        if message.len() > LONGEST {
-            message.truncate(message.floor_char_boundary(LONGEST));
-            message.push_str("..");
-        }
+    fn new(kind: Kind, message: impl AsRef<str>) -> Self {
         Self {
             kind,
-            message,
+            message: cut(message.as_ref(), LONGEST).into_owned(),
             param: None,
         }
     }
 
+    fn at(self, param: impl Into<Cow<'static, str>>) -> Self {
+        let param = Some(param.into());
+        Self { param, ..self }
+    }
+
     /// The request says something at `param` that is not understood or not allowed.
-    pub fn invalid(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self {
-            param: Some(param.into()),
-            ..Self::new(Kind::Invalid, message)
-        }
+    pub fn invalid(param: impl Into<Cow<'static, str>>, message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Invalid, message).at(param)
     }
 
     /// The body is not what the route takes.
-    pub fn malformed(message: impl Into<String>) -> Self {
+    pub fn malformed(message: impl AsRef<str>) -> Self {
         Self::new(Kind::Invalid, message)
     }
 
     /// There are no texts at `param`.
     pub fn empty(param: &'static str) -> Self {
-        Self {
-            param: Some(param.into()),
-            ..Self::new(
-                Kind::Empty,
-                format!("{param}: expected at least one text, got none"),
-            )
-        }
+        let message = format!("{param}: expected at least one text, got none");
+        Self::new(Kind::Empty, message).at(param)
     }
 
     /// There is an empty text at a place of `param`.
     pub fn empty_text(param: &'static str, place: &str) -> Self {
-        Self {
-            param: Some(param.into()),
-            ..Self::new(
-                Kind::Empty,
-                format!("{place}: expected a text, got an empty one"),
-            )
-        }
+        let message = format!("{place}: expected a text, got an empty one");
+        Self::new(Kind::Empty, message).at(param)
     }
 
     /// The body has more bytes than `limit`; how many, where the request says it.
     pub fn body_too_large(limit: usize, got: Option<u64>) -> Self {
         let got = got.map_or("more".to_owned(), |got| got.to_string());
-        Self::new(
-            Kind::BodyTooLarge,
-            format!("the body: expected at most {limit} bytes, got {got}"),
-        )
+        let message = format!("the body: expected at most {limit} bytes, got {got}");
+        Self::new(Kind::BodyTooLarge, message)
     }
 
     /// The body did not arrive in time.
     pub fn body_too_slow(seconds: u64) -> Self {
-        Self::new(
-            Kind::BodyTooSlow,
-            format!("the body: expected all of it within {seconds} s, got a part"),
-        )
+        let message = format!("the body: expected all of it within {seconds} s, got a part");
+        Self::new(Kind::BodyTooSlow, message)
     }
 
     /// Another model is asked for.
     pub fn unknown_model(known: &[String], got: &str) -> Self {
-        Self {
-            param: Some("model".into()),
-            ..Self::new(
-                Kind::UnknownModel,
-                format!("model: expected {}, got {got:?}", known.join(" or ")),
-            )
-        }
+        let message = format!("model: expected {}, got {got:?}", known.join(" or "));
+        Self::new(Kind::UnknownModel, message).at("model")
     }
 
     /// There is no such path.
@@ -121,10 +108,8 @@ impl Refusal {
 
     /// The path takes another method.
     pub fn wrong_method(method: &str, path: &str) -> Self {
-        Self::new(
-            Kind::WrongMethod,
-            format!("{path:?} does not take the method {method}"),
-        )
+        let message = format!("{path:?} does not take the method {method}");
+        Self::new(Kind::WrongMethod, message)
     }
 
     /// Classes are asked of a model that has none.
@@ -139,46 +124,39 @@ impl Refusal {
 
     /// The prompt leaves no room in the context.
     pub fn too_long(limit: usize, got: usize) -> Self {
+        let message = format!("the prompt: expected at most {limit} tokens, got {got}");
+        Self::new(Kind::TooLong, message)
+    }
+
+    fn overloaded(most: fmt::Arguments<'_>) -> Self {
         Self::new(
-            Kind::TooLong,
-            format!("the prompt: expected at most {limit} tokens, got {got}"),
+            Kind::Overloaded,
+            format!("overloaded: expected at most {most}"),
         )
     }
 
     /// The maximum number of requests is being answered.
     pub fn too_many_requests(limit: usize) -> Self {
-        Self::new(
-            Kind::Overloaded,
-            format!("overloaded: expected at most {limit} requests at a time, got one more"),
-        )
+        Self::overloaded(format_args!("{limit} requests at a time, got one more"))
     }
 
     /// The maximum number of connections is open.
     pub fn too_many_connections(limit: usize) -> Self {
-        Self::new(
-            Kind::Overloaded,
-            format!("overloaded: expected at most {limit} connections at a time, got one more"),
-        )
+        Self::overloaded(format_args!("{limit} connections at a time, got one more"))
     }
 
     /// Bodies and answers take as much memory as they may.
     pub fn too_many_bytes(limit: usize) -> Self {
-        Self::new(
-            Kind::Overloaded,
-            format!(
-                "overloaded: expected at most {limit} bytes of large requests at a time, got more"
-            ),
-        )
+        Self::overloaded(format_args!(
+            "{limit} bytes of large requests at a time, got more"
+        ))
     }
 
     /// The texts do not fit into the queue as it is now.
     pub fn queue_full(capacity: usize, free: usize, got: usize) -> Self {
-        Self::new(
-            Kind::Overloaded,
-            format!(
-                "overloaded: expected at most {free} texts, the room left in the queue of {capacity}, got {got}"
-            ),
-        )
+        Self::overloaded(format_args!(
+            "{free} texts, the room left in the queue of {capacity}, got {got}"
+        ))
     }
 
     /// The server takes nothing new.
@@ -187,7 +165,7 @@ impl Refusal {
     }
 
     /// The model did not answer.
-    pub fn failed(message: impl Into<String>) -> Self {
+    pub fn failed(message: impl AsRef<str>) -> Self {
         Self::new(Kind::Failed, message)
     }
 

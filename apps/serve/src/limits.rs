@@ -109,6 +109,11 @@ impl Memory {
         self.becomes(self.size + bytes)
     }
 
+    /// Counts work on so many bytes, if they are more than those in memory.
+    pub fn at_least(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.becomes(self.size.max(bytes))
+    }
+
     /// There are now so many bytes in memory. One request may exceed the limit, when no other is
     /// large.
     pub fn becomes(&mut self, bytes: usize) -> Result<(), Refusal> {
@@ -128,11 +133,5 @@ impl Memory {
             }
         }
         Ok(())
-    }
-
-    /// The bytes that were counted are in memory no more.
-    pub fn release(&mut self) {
-        self.size = 0;
-        self.held = None;
     }
 }

@@ -190,7 +190,11 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     let opened = generate::Opened::open(path, options.preset.as_deref(), options.attention);
     let opened = opened.context("--model")?;
     let (config, page) = (opened.config, opened.model.page_bytes());
-    let most = config.max_position_embeddings;
+    let most = opened.most_tokens;
+    if most < config.max_position_embeddings {
+        let of_model = config.max_position_embeddings;
+        tracing::warn!("attention in int8 takes {most} tokens, fewer than the model's {of_model}");
+    }
     if let Some(limit) = options.max_tokens {
         check_max_tokens(limit, most)?;
     }

@@ -1,5 +1,6 @@
 //! The threads for work that would keep the clients of others waiting: parsing and tokenizing.
 
+use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 
 use crate::error::Refusal;
@@ -14,6 +15,19 @@ pub struct Workers {
     small: Places,
     /// Work of seconds and of some hundred megabytes: few do it.
     large: Places,
+}
+
+/// Whoever asked for work.
+pub struct Client(Weak<()>);
+
+impl Client {
+    /// Whether somebody waits for the result; else a refusal, which nobody sees.
+    pub fn check(&self) -> Result<(), Refusal> {
+        match self.0.strong_count() {
+            0 => Err(Refusal::failed("the client has hung up")),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Workers {
@@ -33,15 +47,17 @@ impl Workers {
 
     /// Does work on a number of bytes of a request.
     ///
-    /// If its client hangs up before it begins, it is dropped. Once it has begun it goes on to its
-    /// end, with all the permits that were moved into `work`.
+    /// If its client hangs up before it begins, it is dropped. Once it has begun it goes on, with all
+    /// the permits that were moved into `work`, until it ends or sees that its client has gone.
     pub async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(&Client) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
+        let waits = Arc::new(());
+        let client = Client(Arc::downgrade(&waits));
         if bytes <= SHORT {
-            return Ok(work());
+            return Ok(work(&client));
         }
         let group = if bytes <= LARGE {
             &self.small
@@ -53,11 +69,36 @@ impl Workers {
         // take it.
         let worker = group.wait().await;
         let work = move || {
-            let result = work();
+            let result = work(&client);
             drop(worker);
             result
         };
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| Refusal::failed(format!("a thread of the server failed: {error}")))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::*;
+
+    /// Work that would never end by itself holds its thread no longer than somebody waits for it.
+    #[tokio::test]
+    async fn work_sees_that_its_client_has_gone() {
+        let (workers, begun) = (Workers::new(), Arc::new(tokio::sync::Notify::new()));
+        let begins = Arc::clone(&begun);
+        let work = workers.run(LARGE + 1, move |client: &Client| {
+            begins.notify_one();
+            while client.check().is_ok() {
+                std::thread::yield_now();
+            }
+        });
+        // The work is dropped with `select`.
+        tokio::select! {
+            _ = work => panic!("it ended by itself"),
+            () = begun.notified() => (),
+        }
+        workers.large.all_free().await;
     }
 }

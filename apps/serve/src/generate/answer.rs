@@ -10,7 +10,7 @@ use tokenizers::tokenizer::step_decode_stream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::sequence::{Event, Finish};
-use super::stops::Stops;
+use super::stops::{StopStrings, Stops};
 
 /// A part of one of the texts.
 pub struct Piece {
@@ -49,13 +49,13 @@ pub struct Answer {
 
 impl Answer {
     /// Texts that end at any of the stop strings.
-    pub fn new(texts: Arc<Texts>, prompts: Vec<Prompted>, stops: &[String]) -> Self {
+    pub fn new(texts: Arc<Texts>, prompts: Vec<Prompted>, stops: &Arc<StopStrings>) -> Self {
         Self {
             texts,
             prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum(),
             written_tokens: 0,
             choices: (prompts.into_iter())
-                .map(|prompt| Choice::new(prompt.events, stops.to_vec()))
+                .map(|prompt| Choice::new(prompt.events, Stops::new(Arc::clone(stops))))
                 .collect(),
         }
     }
@@ -137,11 +137,11 @@ struct Decoding {
 }
 
 impl Choice {
-    fn new(events: UnboundedReceiver<Event>, stops: Vec<String>) -> Self {
+    fn new(events: UnboundedReceiver<Event>, stops: Stops) -> Self {
         Self {
             events: Some(events),
             decoding: Decoding::default(),
-            stops: Stops::new(stops),
+            stops,
             held: VecDeque::new(),
             certain: 0,
             bytes: 0,

@@ -1,7 +1,7 @@
 //! The thread of the model: continuous batching.
 //!
-//! Each step reads one token of every text that is being written, and a piece of the prompts that
-//! wait to be read. Between two steps texts join and leave. A text has the pages of its whole cache
+//! Each step reads one token of every text that is being written, and pieces of the prompts that
+//! wait to be read, the shortest first. Between two steps texts join and leave. A text has the pages of its whole cache
 //! before it joins, so none is ever put off, and its bits do not depend on the others.
 
 use std::collections::VecDeque;
@@ -46,6 +46,7 @@ pub fn start(
         room,
         waiting: VecDeque::new(),
         running: Vec::new(),
+        steps: 0,
         metrics,
     };
     let run = move || {
@@ -65,6 +66,8 @@ struct Engine {
     /// In the order they came.
     waiting: VecDeque<Job>,
     running: Vec<Sequence>,
+    /// The number of steps so far.
+    steps: u64,
     metrics: Arc<Metrics>,
 }
 
@@ -85,7 +88,8 @@ impl Engine {
             {
                 self.metrics.generation.waited(job.since);
                 let cache = self.model.cache_for(job.positions());
-                self.running.push(Sequence::new(job, cache, pages));
+                let sequence = Sequence::new(job, cache, self.steps, pages);
+                self.running.push(sequence);
             }
             let bytes = self.running.iter().map(|sequence| sequence.cache.bytes());
             let counts = [self.running.len(), self.waiting.len(), bytes.sum()];
@@ -102,56 +106,113 @@ impl Engine {
 
     fn step(&mut self) {
         let start = Instant::now();
-        let mut chosen = chosen(&mut self.running, self.room.prefill);
+        self.steps += 1;
+        let mut chosen = chosen(&mut self.running, self.room.prefill, self.steps);
         let prompts = chosen.iter().filter(|(sequence, _)| sequence.is_reading());
         let prompt_tokens = prompts.map(|(_, tokens)| tokens.len()).sum();
-        // A panic concerns the texts of this step; others may well be written.
-        let scores = catch_unwind(AssertUnwindSafe(|| read(&self.model, &mut chosen)));
-        let scores = match scores {
-            Ok(Ok(scores)) => Ok(scores),
-            Ok(Err(error)) => Err(format!("the model failed: {error:#}")),
-            Err(_) => Err("the model panicked".to_owned()),
-        };
-        let mut written = 0;
-        match scores {
-            Ok(mut scores) => {
-                let finished = chosen.iter_mut().filter(|(text, _)| !text.is_reading());
-                let scores = scores.chunks_exact_mut(self.model.vocabulary());
-                let mut finished: Vec<_> = finished.zip(scores).collect();
-                written = finished.len();
-                // Drawing from a large vocabulary takes about as long as a layer.
-                finished.par_iter_mut().for_each(|((sequence, _), scores)| {
-                    sequence.write(scores, &self.ends);
-                });
-            }
-            Err(message) => {
-                tracing::error!(texts = chosen.len(), message);
-                for (sequence, _) in &mut chosen {
-                    sequence.fail(&message);
-                }
-            }
-        }
+        let mut scores = read(&self.model, &mut chosen);
+        let is_finished = |text: &Sequence| !text.is_reading() && !text.is_done();
+        let finished = chosen.iter_mut().filter(|(text, _)| is_finished(text));
+        let scores = scores.chunks_exact_mut(self.model.vocabulary());
+        let mut finished: Vec<_> = finished.zip(scores).collect();
+        let written = finished.len();
+        // Drawing from a large vocabulary takes about as long as a layer.
+        finished.par_iter_mut().for_each(|((sequence, _), scores)| {
+            sequence.write(scores, &self.ends);
+        });
         let generation = &self.metrics.generation;
         generation.step(start, chosen.len(), prompt_tokens, written);
     }
 }
 
+/// A sequence, and the tokens that a step reads of it.
+type Chosen<'a> = (&'a mut Sequence, Vec<u32>);
+
 /// The sequences of a step, with the tokens that each reads: all that are being written, and pieces
 /// of prompts, `prefill` tokens at most.
-fn chosen(running: &mut [Sequence], prefill: usize) -> Vec<(&mut Sequence, Vec<u32>)> {
-    let mut left = prefill;
-    let chosen = running.iter_mut().filter_map(|sequence| {
-        let tokens = sequence.unread(prefill).to_vec();
-        if sequence.is_reading() {
-            left = left.checked_sub(tokens.len())?;
-        }
-        Some((sequence, tokens))
-    });
+fn chosen(running: &mut [Sequence], prefill: usize, step: u64) -> Vec<Chosen<'_>> {
+    let prompt = |(index, sequence): (usize, &Sequence)| Prompt {
+        index,
+        left: sequence.left(),
+        turn: sequence.turn,
+    };
+    let prompts = running.iter().enumerate().map(prompt);
+    let prompts = prompts.filter(|prompt| prompt.left > 0).collect();
+    for prompt in turns(prompts, prefill, step) {
+        running[prompt.index].turn = step;
+    }
+    let chosen = running
+        .iter_mut()
+        .filter(|sequence| !sequence.is_reading() || sequence.turn == step)
+        .map(|sequence| {
+            let tokens = sequence.unread(prefill).to_vec();
+            (sequence, tokens)
+        });
     chosen.collect()
 }
 
-/// Reads the tokens; the scores of those sequences that have no other left, one after the other.
-fn read(model: &Model, chosen: &mut [(&mut Sequence, Vec<u32>)]) -> anyhow::Result<Vec<f32>> {
+/// A prompt that waits to be read.
+#[derive(Clone, Copy)]
+struct Prompt {
+    /// Its place among all sequences.
+    index: usize,
+    /// Tokens that are to be read.
+    left: usize,
+    /// The step of its last piece.
+    turn: u64,
+}
+
+/// Steps from one whose first piece is that of the prompt which has waited longest, to the next.
+const FAIR: u64 = 4;
+
+/// The prompts of which a step reads a piece, `prefill` tokens together at most.
+///
+/// Those with the fewest tokens left come first, so that a long one holds up no short one; but every
+/// [`FAIR`] steps the one that has waited longest does, so that none waits for ever.
+fn turns(mut prompts: Vec<Prompt>, prefill: usize, step: u64) -> Vec<Prompt> {
+    prompts.sort_by_key(|prompt| (prompt.left, prompt.turn));
+    let longest = (0..prompts.len()).min_by_key(|&index| prompts[index].turn);
+    if let Some(longest) = longest.filter(|_| step.is_multiple_of(FAIR)) {
+        prompts[..=longest].rotate_right(1);
+    }
+    let mut room = prefill;
+    prompts.retain(|prompt| match room.checked_sub(prompt.left.min(prefill)) {
+        Some(rest) => {
+            room = rest;
+            true
+        }
+        None => false,
+    });
+    prompts
+}
+
+/// Reads the tokens of all; the scores of those sequences that have no other left, one after the
+/// other. Where that fails, each is read alone, so that a fault ends only the texts that have it.
+fn read(model: &Model, chosen: &mut [Chosen<'_>]) -> Vec<f32> {
+    // So does a panic.
+    let caught = |chosen: &mut [Chosen<'_>]| {
+        let read = catch_unwind(AssertUnwindSafe(|| try_read(model, chosen)));
+        let read = read.map_err(|_| "the model panicked".to_owned())?;
+        read.map_err(|error| format!("the model failed: {error:#}"))
+    };
+    let lengths: Vec<usize> = chosen.iter().map(|(text, _)| text.cache.len()).collect();
+    let message = match caught(chosen) {
+        Ok(scores) => return scores,
+        Err(message) => message,
+    };
+    tracing::error!(texts = chosen.len(), message);
+    let mut scores = Vec::new();
+    for (one, length) in chosen.iter_mut().zip(lengths) {
+        one.0.cache.truncate(length);
+        match caught(std::slice::from_mut(one)) {
+            Ok(found) => scores.extend(found),
+            Err(message) => one.0.fail(&message),
+        }
+    }
+    scores
+}
+
+fn try_read(model: &Model, chosen: &mut [Chosen<'_>]) -> anyhow::Result<Vec<f32>> {
     let tensor = |tokens: &[u32]| Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0);
     let tensors = chosen.iter().map(|(_, tokens)| tensor(tokens));
     let tensors: Vec<Tensor> = tensors.collect::<candle_core::Result<_>>()?;
@@ -164,4 +225,72 @@ fn read(model: &Model, chosen: &mut [(&mut Sequence, Vec<u32>)]) -> anyhow::Resu
             cache: &mut sequence.cache,
         });
     model.step(&mut parts.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use candle_dynquant_support::decoder::Scores;
+    use candle_dynquant_support::sampling::{Random, Sampling};
+    use tokio::sync::mpsc;
+
+    use super::super::model::Opened;
+    use super::*;
+
+    #[test]
+    fn a_long_prompt_holds_up_no_short_one_and_none_waits_for_ever() {
+        let prompt = |index, left, turn| Prompt { index, left, turn };
+        let mut waiting: Vec<Prompt> = (0..6).map(|index| prompt(index, 2048, 0)).collect();
+        for step in 1..=400 {
+            for Prompt { index, .. } in turns(waiting.clone(), 128, step) {
+                let read = waiting.iter_mut().find(|prompt| prompt.index == index);
+                let read = read.unwrap();
+                (read.left, read.turn) = (read.left - read.left.min(128), step);
+            }
+            waiting.retain(|prompt| prompt.left > 0);
+            // Short ones take the room of all steps that they are given, and wait for none.
+            assert!(waiting.iter().all(|prompt| prompt.left > 100), "{step}");
+            if step < 390 && step % FAIR != FAIR - 1 {
+                waiting.push(prompt(6, 100, step));
+            }
+        }
+        assert!(waiting.is_empty(), "a long one is not read");
+    }
+
+    #[test]
+    fn a_text_that_fails_ends_no_other() {
+        const ASSETS: &str = "../../assets/decoder";
+        let model = Opened::open(ASSETS.as_ref(), None, None).unwrap().model;
+        let sequence = |prompt: [u32; 3]| {
+            let job = Job {
+                prompt: prompt.to_vec(),
+                max_tokens: 1,
+                sampling: Sampling::default(),
+                random: Random::new(0),
+                top: None,
+                since: Instant::now(),
+                events: mpsc::unbounded_channel().0,
+                _place: None,
+            };
+            Sequence::new(job, model.cache_for(8), 0, Places::new(1).take(1).unwrap())
+        };
+        let read_all = |sequences: &mut [Sequence]| {
+            let all = sequences
+                .iter_mut()
+                .map(|text| (text.unread(8).to_vec(), text));
+            let mut all: Vec<Chosen<'_>> = all.map(|(tokens, text)| (text, tokens)).collect();
+            read(&model, &mut all)
+        };
+        let mut sequences = [[8, 9, 10], [5, 6, 7]].map(sequence);
+        // A cache of two sequences fits no text.
+        let part = Part {
+            tokens: &Tensor::new(&[[1u32], [2]], &Device::Cpu).unwrap(),
+            scores: Scores::Last,
+            cache: &mut sequences[0].cache,
+        };
+        model.step(&mut [part]).unwrap();
+        let scores = read_all(&mut sequences);
+        assert_eq!(sequences.map(|text| text.is_done()), [true, false]);
+        assert_eq!(scores, read_all(&mut [sequence([5, 6, 7])]));
+    }
 }

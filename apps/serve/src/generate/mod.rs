@@ -10,3 +10,4 @@ pub use answer::{Answer, Logged, Piece, Prompted};
 pub use engine::{Room, start};
 pub use model::{Opened, PAGE, is_decoder};
 pub use sequence::{Finish, Job};
+pub use stops::StopStrings;

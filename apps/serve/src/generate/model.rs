@@ -13,6 +13,9 @@ use candle_dynquant_support::sampling::Sampling;
 /// Positions of a page, in which caches are counted: the step of their capacities.
 pub const PAGE: usize = 64;
 
+/// Positions over which attention in 8 bits can sum.
+const MOST_CODES: usize = 1 << 16;
+
 /// A decoder with all that is needed to generate texts.
 pub struct Opened {
     /// The name of the folder or file.
@@ -21,6 +24,8 @@ pub struct Opened {
     pub dtype: String,
     /// The precision of attention, and of keys and values.
     pub attention: String,
+    /// Tokens of a text, at most: by its positions, and by what attention takes.
+    pub most_tokens: usize,
     pub config: Config,
     /// The tokens that end a text.
     pub ends: Vec<u32>,
@@ -59,10 +64,17 @@ impl Opened {
                 preset
             }
         };
+        let attention = attend_in(&mut decoder, attention)?;
+        let most = attention.contains(&Precision::Int8).then_some(MOST_CODES);
+        let names: Vec<_> = attention.iter().map(Precision::to_string).collect();
         Ok(Self {
             name: name_of(path),
             dtype: dtype.to_owned(),
-            attention: attend_in(&mut decoder, attention)?,
+            attention: names.join(" and "),
+            most_tokens: folder
+                .config
+                .max_position_embeddings
+                .min(most.unwrap_or(usize::MAX)),
             model: Model::new(decoder, &folder.config)?,
             texts: folder.texts,
             ends: folder.ends,
@@ -73,22 +85,22 @@ impl Opened {
 }
 
 /// Has the attention of all layers multiply in that precision, if one is named; what they have.
-fn attend_in(decoder: &mut Decoder, wanted: Option<Precision>) -> Result<String> {
+fn attend_in(decoder: &mut Decoder, wanted: Option<Precision>) -> Result<BTreeSet<Precision>> {
     if let Some(precision) = wanted.filter(|precision| *precision != Precision::Float32) {
         let spec = QConfigSpec::new().kind(LayerKind::Attention, precision);
         quantize_dynamic(decoder, &spec).context("--attention")?;
     }
     let mut found = Precisions(BTreeSet::new());
     Walk::over(decoder, &mut found)?;
-    let names: Vec<_> = found.0.iter().map(Precision::to_string).collect();
     if let Some(wanted) = wanted {
+        let names: Vec<_> = found.0.iter().map(Precision::to_string).collect();
         ensure!(
             names == [wanted.to_string()],
             "--attention {wanted}: expected attention in float32 or {wanted} in the files, got {}",
             names.join(" and "),
         );
     }
-    Ok(names.join(" and "))
+    Ok(found.0)
 }
 
 /// The precisions of attention layers.

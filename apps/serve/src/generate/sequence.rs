@@ -64,17 +64,20 @@ pub struct Sequence {
     job: Job,
     written: Vec<u32>,
     pub cache: Cache,
+    /// The step in which a piece of its prompt was read last, or in which it joined.
+    pub turn: u64,
     /// The pages of its cache, free when it is dropped.
     _pages: Permit,
     is_done: bool,
 }
 
 impl Sequence {
-    pub fn new(job: Job, cache: Cache, pages: Permit) -> Self {
+    pub fn new(job: Job, cache: Cache, turn: u64, pages: Permit) -> Self {
         Self {
             job,
             written: Vec::new(),
             cache,
+            turn,
             _pages: pages,
             is_done: false,
         }
@@ -85,9 +88,19 @@ impl Sequence {
         self.is_done || self.job.is_abandoned()
     }
 
+    /// Whether it has failed or ended, so that no more is written.
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Tokens of the prompt that are still to be read.
+    pub fn left(&self) -> usize {
+        self.job.prompt.len().saturating_sub(self.cache.len())
+    }
+
     /// Whether tokens of the prompt are still to be read.
     pub fn is_reading(&self) -> bool {
-        self.cache.len() < self.job.prompt.len()
+        self.left() > 0
     }
 
     /// The next tokens to read, `most` at most.

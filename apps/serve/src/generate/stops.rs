@@ -1,27 +1,92 @@
 //! Strings that end a text, wherever tokens cut them.
 
-/// Holds text back for as long as it can become a stop string.
+use std::sync::Arc;
+
+/// Strings to search for, which the texts of a request share.
+pub struct StopStrings(Vec<StopString>);
+
+struct StopString {
+    bytes: Vec<u8>,
+    /// For each beginning, the length of the longest shorter beginning that it ends with: where the
+    /// search goes on after a mismatch (Knuth, Morris, Pratt).
+    borders: Vec<u16>,
+}
+
+impl StopStrings {
+    /// None of the strings is empty, or longer than 65,535 bytes.
+    pub fn new(strings: Vec<String>) -> Self {
+        Self(strings.into_iter().map(StopString::new).collect())
+    }
+
+    /// Bytes that they take, about.
+    pub fn bytes(&self) -> usize {
+        let sizes = self.0.iter().map(|stop| stop.bytes.len());
+        sizes.sum::<usize>() * (1 + size_of::<u16>())
+    }
+}
+
+impl StopString {
+    fn new(string: String) -> Self {
+        let mut stop = Self {
+            bytes: string.into_bytes(),
+            borders: vec![0],
+        };
+        for end in 1..stop.bytes.len() {
+            let border = stop.next(stop.borders[end - 1].into(), stop.bytes[end]);
+            stop.borders.push(border as u16);
+        }
+        stop
+    }
+
+    /// The length of the longest beginning that a text ends with after one more byte, where it
+    /// ended with one of `length` before.
+    fn next(&self, mut length: usize, byte: u8) -> usize {
+        while length > 0 && self.bytes.get(length) != Some(&byte) {
+            length = self.borders[length - 1].into();
+        }
+        length + usize::from(self.bytes.get(length) == Some(&byte))
+    }
+}
+
+/// The search in one text. It holds text back for as long as that can become a stop string.
 pub struct Stops {
-    strings: Vec<String>,
+    strings: Arc<StopStrings>,
+    /// The length of the beginning of each string that the text ends with.
+    begun: Vec<usize>,
     held: String,
 }
 
 impl Stops {
-    /// None of the strings is empty.
-    pub fn new(strings: Vec<String>) -> Self {
-        let held = String::new();
-        Self { strings, held }
+    /// The search from the start of a text.
+    pub fn new(strings: Arc<StopStrings>) -> Self {
+        Self {
+            begun: vec![0; strings.0.len()],
+            strings,
+            held: String::new(),
+        }
     }
 
     /// Adds text; returns what is certain now, and whether it ends there.
     pub fn push(&mut self, text: &str) -> (String, bool) {
+        let before = self.held.len();
         self.held.push_str(text);
-        let first = self.strings.iter().filter_map(|stop| self.held.find(stop));
-        if let Some(end) = first.min() {
+        let mut end: Option<usize> = None;
+        for (stop, begun) in self.strings.0.iter().zip(&mut self.begun) {
+            for (index, byte) in text.bytes().enumerate() {
+                *begun = stop.next(*begun, byte);
+                if *begun == stop.bytes.len() {
+                    let start = before + index + 1 - *begun;
+                    end = Some(end.map_or(start, |end| end.min(start)));
+                    break;
+                }
+            }
+        }
+        if let Some(end) = end {
             self.held.truncate(end);
             return (std::mem::take(&mut self.held), true);
         }
-        let rest = self.held.split_off(self.certain());
+        let longest = self.begun.iter().max().copied().unwrap_or_default();
+        let rest = self.held.split_off(self.held.len() - longest);
         (std::mem::replace(&mut self.held, rest), false)
     }
 
@@ -34,25 +99,20 @@ impl Stops {
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
-
-    /// The bytes before the first place at which a stop string may have begun.
-    fn certain(&self) -> usize {
-        let begins = |(place, _): &(usize, char)| {
-            let rest = &self.held[*place..];
-            self.strings.iter().any(|stop| stop.starts_with(rest))
-        };
-        let first = self.held.char_indices().find(begins);
-        first.map_or(self.held.len(), |(place, _)| place)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn stops(strings: &[&str]) -> Stops {
+        let strings = strings.iter().map(|&stop| stop.to_owned()).collect();
+        Stops::new(Arc::new(StopStrings::new(strings)))
+    }
+
     #[test]
     fn text_is_held_back_only_while_it_may_be_a_stop_string() {
-        let mut stops = Stops::new(vec!["\n\n".into(), "END".into(), "ENé".into()]);
+        let mut search = stops(&["\n\n", "END", "ENé"]);
         let steps = [
             ("a E", "a "),
             ("N", ""),
@@ -62,16 +122,41 @@ mod tests {
             ("EN", "EN"),
         ];
         for (text, certain) in steps {
-            assert_eq!(stops.push(text), (certain.to_owned(), false), "{text:?}");
+            assert_eq!(search.push(text), (certain.to_owned(), false), "{text:?}");
         }
-        assert!(stops.holds());
-        assert_eq!(stops.push("é END"), (String::new(), true));
-        assert_eq!(stops.rest(), "");
-        assert_eq!(
-            Stops::new(vec!["b".into(), "ab".into()]).push("xab"),
-            ("x".into(), true)
-        );
-        let mut none = Stops::new(Vec::new());
-        assert_eq!(none.push("abc"), ("abc".into(), false));
+        assert!(search.holds());
+        assert_eq!(search.push("é END"), (String::new(), true));
+        assert_eq!(search.rest(), "");
+        assert_eq!(stops(&["b", "ab"]).push("xab"), ("x".into(), true));
+        assert_eq!(stops(&[]).push("abc"), ("abc".into(), false));
+    }
+
+    /// Texts of few letters repeat themselves, so that a mismatch often leaves a beginning.
+    #[test]
+    fn finds_what_a_search_of_the_whole_text_finds() {
+        let text_of = |number: usize, length: u32| -> String {
+            let letter = |place| ['a', 'b', 'é'][number / 3_usize.pow(place) % 3];
+            (0..length).map(letter).collect()
+        };
+        for random in (0..4000).map(|case| case * 7919) {
+            let (text, strings) = (
+                text_of(random, 9),
+                [text_of(random / 7, 4), text_of(random / 11, 3)],
+            );
+            let mut search = stops(&strings.each_ref().map(String::as_str));
+            let (mut read, mut found) = (String::new(), String::new());
+            for letter in text.chars() {
+                read.push(letter);
+                let first = strings.iter().filter_map(|stop| read.find(stop)).min();
+                let (certain, is_end) = search.push(letter.encode_utf8(&mut [0; 4]));
+                found.push_str(&certain);
+                let case = format!("{text} {strings:?}");
+                assert_eq!(is_end, first.is_some(), "{case}");
+                if is_end {
+                    assert_eq!(found, text[..first.unwrap_or_default()], "{case}");
+                    break;
+                }
+            }
+        }
     }
 }

@@ -65,7 +65,7 @@ impl App {
         let (made, _places, mut admission) = self.tokenized(admission, asked).await?;
         let bytes = made.iter().map(size).sum();
         self.limits.reserve(&mut admission.memory, param, bytes)?;
-        let answer = move || body::answer(admission, &made);
+        let answer = move |_: &_| body::answer(admission, &made);
         self.limits.workers.run(bytes, answer).await?
     }
 
@@ -80,8 +80,12 @@ impl App {
         let embedder = self.embedder()?;
         let places = embedder.queue.reserve(asked.count)?;
         let tokenizer = Arc::clone(&embedder.tokenizer);
-        let Admission { request, memory } = admission;
-        let work = move || ((asked.work)(&tokenizer), places, memory);
+        let Admission {
+            request,
+            mut memory,
+        } = admission;
+        memory.at_least(asked.bytes)?;
+        let work = move |client: &_| ((asked.work)(&tokenizer, client), places, memory);
         let (done, places, memory) = self.limits.workers.run(asked.bytes, work).await?;
         Ok((done?, places, Admission { request, memory }))
     }

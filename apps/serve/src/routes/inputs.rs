@@ -4,6 +4,7 @@ use dynquant_embed::{Direction, Input, Prompt, Tokenizer, Tokens, TokensError};
 use serde::Deserialize;
 
 use crate::error::Refusal;
+use crate::workers::Client;
 
 /// A text, as characters or as tokens.
 #[derive(Debug, Deserialize)]
@@ -75,11 +76,11 @@ impl Texts {
         Asked {
             param,
             count: texts.len(),
-            bytes: texts.iter().map(Text::bytes).sum(),
+            bytes: texts.iter().map(|text| prompt.len() + text.bytes()).sum(),
             kept: 0,
-            work: Box::new(move |tokenizer| {
+            work: Box::new(move |tokenizer, client| {
                 let behind = Behind::new(tokenizer, &prompt, cut)?;
-                each(param, &texts, |text| match text {
+                each(client, param, &texts, |text| match text {
                     Text::Characters(text) => behind.characters(text),
                     Text::Ids(ids) => behind.ids(ids),
                 })
@@ -94,7 +95,7 @@ pub struct Asked<T> {
     pub param: &'static str,
     /// Their number.
     pub count: usize,
-    /// Their length, about.
+    /// Bytes that the tokenizer reads for them, about.
     pub bytes: usize,
     /// Bytes of them that are kept for the answer.
     pub kept: usize,
@@ -102,7 +103,7 @@ pub struct Asked<T> {
 }
 
 /// The work of the tokenizer.
-pub type Work<T> = Box<dyn FnOnce(&Tokenizer) -> Result<T, Refusal> + Send>;
+pub type Work<T> = Box<dyn FnOnce(&Tokenizer, &Client) -> Result<T, Refusal> + Send>;
 
 /// A text that cannot be tokenized.
 pub enum Fault {
@@ -129,13 +130,15 @@ impl Fault {
     }
 }
 
-/// Applies `work` to each text; a refusal names the text at fault.
+/// Applies `work` to each text, until its client hangs up; a refusal names the text at fault.
 pub fn each<T, U>(
+    client: &Client,
     param: &'static str,
     texts: &[T],
     work: impl Fn(&T) -> Result<U, Fault>,
 ) -> Result<Vec<U>, Refusal> {
     let done = texts.iter().enumerate().map(|(index, text)| {
+        client.check()?;
         work(text).map_err(|fault| match texts.len() {
             1 => fault.at(param, param),
             _ => fault.at(param, &format!("{param}[{index}]")),

@@ -135,6 +135,12 @@ fn content(answer: &Value) -> String {
     json!([answer["choices"], answer["usage"]]).to_string()
 }
 
+/// The answers to all, each asked after the one before it.
+fn one_by_one(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
+    let ask = |(path, body): &(&str, Value)| content(&server.ok(path, body));
+    requests.iter().map(ask).collect()
+}
+
 /// The answers to all at a time: each arrives while those before it are written.
 fn together(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
     scope(|scope| {
@@ -162,13 +168,7 @@ fn isas() -> Vec<&'static str> {
 #[test]
 fn an_answer_has_the_bits_that_it_has_alone() {
     let requests = requests();
-    let alone: Vec<String> = {
-        let server = serve(&[]);
-        let alone = requests
-            .iter()
-            .map(|(path, body)| content(&server.ok(path, body)));
-        alone.collect()
-    };
+    let alone = one_by_one(&serve(&[]), &requests);
     for (isa, threads) in isas().into_iter().flat_map(|isa| [(isa, "1"), (isa, "2")]) {
         let server = Server::start_in(
             &["--model", model()],
@@ -194,10 +194,7 @@ fn an_answer_has_the_bits_that_it_has_alone() {
 fn attention_in_8_bits_has_the_same_bits_too() {
     let server = serve(&["--attention", "int8"]);
     let requests = requests();
-    let alone = requests
-        .iter()
-        .map(|(path, body)| content(&server.ok(path, body)));
-    let alone: Vec<String> = alone.collect();
+    let alone = one_by_one(&server, &requests);
     assert_eq!(together(&server, &requests), alone);
     // It is another arithmetic.
     let float = serve(&["--attention", "float32"]);
@@ -210,10 +207,7 @@ fn attention_in_8_bits_has_the_same_bits_too() {
 fn a_float_model_has_the_same_bits_too() {
     let server = serve(&["--preset", "none"]);
     let requests = &requests()[..9];
-    let alone = requests
-        .iter()
-        .map(|(path, body)| content(&server.ok(path, body)));
-    let alone: Vec<String> = alone.collect();
+    let alone = one_by_one(&server, requests);
     assert_eq!(together(&server, requests), alone);
 }
 
@@ -415,6 +409,55 @@ fn long(stream: bool) -> Value {
         "repetition_penalty": 1.3})
 }
 
+/// Six long ones take 6,000 steps here; a short one that comes after them has its answer while most
+/// of their tokens are unread.
+#[test]
+fn a_long_prompt_holds_up_no_short_one() {
+    let server = serve(&["--prefill-tokens", "1"]);
+    let body = json!({"prompt": [5, 6], "max_tokens": 2, "temperature": 0});
+    let alone = content(&server.ok(COMPLETIONS, &body));
+    let long = json!({"prompt": vec![7; 1000], "max_tokens": 4, "stream": true});
+    let clients = [(); 6].map(|()| begin(&server, COMPLETIONS, &long));
+    server.wait_until("six are read", |server| {
+        server.metric("dynquant_sequences_running") == 6.
+    });
+    assert_eq!(content(&server.ok(COMPLETIONS, &body)), alone);
+    let read = server.metric("dynquant_prompt_tokens_total");
+    assert!(read < 5000., "{read}");
+    let answers = clients.map(rest);
+    assert!(
+        answers.iter().all(|answer| answer.contains("[DONE]")),
+        "{answers:?}"
+    );
+}
+
+#[test]
+fn attention_in_8_bits_limits_positions() {
+    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/positions");
+    fs::create_dir_all(DIR).unwrap();
+    let read = |file| fs::read(Path::new(ASSETS).join(file)).unwrap();
+    let write = |file: &str, bytes| fs::write(Path::new(DIR).join(file), bytes).unwrap();
+    write("tokenizer.json", read("tokenizer.json"));
+    write("model.safetensors", read("model.safetensors"));
+    let mut config: Value = serde_json::from_slice(&read("config.json")).unwrap();
+    config["max_position_embeddings"] = json!(100_000);
+    write("config.json", config.to_string().into());
+    for (attention, most) in [("int8", 65_536), ("bfloat16", 100_000)] {
+        let options = [
+            "--model",
+            DIR,
+            "--attention",
+            attention,
+            "--max-tokens",
+            "100001",
+        ];
+        let output = crate::process::command().args(options).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("--max-tokens: expected at most {most}, which the model takes");
+        assert!(stderr.contains(&expected), "{stderr}");
+    }
+}
+
 #[test]
 fn who_hangs_up_frees_the_cache() {
     // Few at a time, so that some wait.
@@ -595,8 +638,8 @@ frequency_penalty | 3 | frequency_penalty: expected a number from -2
 repetition_penalty | 0 | repetition_penalty: expected a number from 0.01
 max_tokens | 0 | max_tokens: expected 1 or more, got 0
 max_completion_tokens | 2 | expected the same as max_tokens, 1, got 2
-stop | ["a", ""] | stop: expected at most 4 strings, none of them empty
-stop | ["a", "b", "c", "d", "e"] | stop: expected at most 4
+stop | ["a", ""] | stop: expected at most 16 strings of 1 to 1024 bytes, got one of 0 bytes
+stop | ["0","1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g"] | got 17 strings
 stream_options | {} | stream_options: expected "stream": true
 prompt | [] | prompt: expected at least one text, got none
 prompt | "" | prompt: expected at least one text, got none
@@ -608,6 +651,27 @@ prompt | [1, "a"] | expected a string, a list of strings, a list of token
     }
     let long = prompt("prompt", json!(vec![5; 1024]));
     refused(long, "the prompt: expected at most 1023 tokens, got 1024");
+    let long = "é\u{1}".repeat(100_000);
+    let got = "stop: expected at most 16 strings of 1 to 1024 bytes, got one of 300000 bytes";
+    refused(prompt("stop", json!(["a", long])), got);
+    let stops: Vec<String> = (0..16)
+        .map(|index| format!("{index}").repeat(500))
+        .collect();
+    let (path, body) = prompt("stop", json!(stops));
+    server.ok(path, &body);
+    // A name is cut, so that what is wrong with it is still to be read.
+    let (path, body) = prompt(&long, json!(long));
+    let reply = server.post(path, &body);
+    assert!(reply.body.len() < 3000, "{} bytes", reply.body.len());
+    refused(
+        (path, body),
+        "..: not supported: expected no such field, got \"é",
+    );
+    let said = |count| json!(vec![json!({"role": "user", "content": ""}); count]);
+    let expected = "the prompt: expected at most 1023 tokens, got";
+    refused(chat("messages", said(1024)), expected);
+    let expected = "messages: expected at most 1024, the model's tokens, got 20000";
+    refused(chat("messages", said(20_000)), expected);
     let of_chats = r#"
 messages | [] | messages: expected at least one text
 messages | [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}] | expected a string, or a list of parts of type "text"

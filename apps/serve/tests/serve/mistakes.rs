@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Output;
 
+use candle_dynquant_support::rows;
 use serde_json::json;
 
 use crate::process::{Server, command};
@@ -15,51 +16,26 @@ fn run(options: &[&str]) -> Output {
 
 #[test]
 fn are_named() {
-    let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets");
-    let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
-    let cases: [(&[&str], &str); 12] = [
-        (
-            &["--default-prompt-name", "query"],
-            "--default-prompt-name: the model has no prompts, got \"query\"",
-        ),
-        (
-            &["--model", decoder, "--default-prompt", "query: "],
-            "--default-prompt-name: expected a model of embeddings, got a decoder",
-        ),
-        (
-            &["--preset", "int5"],
-            "expected one of int8, int8_reduce_range, int8_groups, int4, bfloat16, float16, none, got \"int5\"",
-        ),
-        (&["--port", "70000"], "--port"),
-        (&["--queue", "0"], "expected a whole number from 1"),
-        (
-            &["--max-bytes", "2000000"],
-            "--max-bytes: expected at least 2097152, which --max-body-bytes allows a body, got 2000000",
-        ),
-        (&["--log-level", "loud"], "--log-level"),
-        (
-            &["--model", "/no/such/folder"],
-            "--model: /no/such/folder: expected a folder with config.json",
-        ),
-        (
-            &["--model", assets],
-            "config.json: expected a readable file",
-        ),
-        (
-            &["--max-tokens", "65"],
-            "--max-tokens: expected at most 64, which the model takes, got 65",
-        ),
-        (
-            &["--max-tokens", "3"],
-            "--max-tokens: tokens of a text: expected a limit of 4 or more, got 3",
-        ),
-        (
-            &["--host", "no.such.host.invalid"],
-            "--host, --port: expected an address to listen on, got no.such.host.invalid:8080",
-        ),
-    ];
-    for (options, expected) in cases {
-        let output = run(options);
+    let cases = r#"
+--default-prompt-name query | --default-prompt-name: the model has no prompts, got "query"
+--model {assets}/decoder --default-prompt query: | --default-prompt-name: expected a model of embeddings, got a decoder
+--preset int5 | expected one of int8, int8_reduce_range, int8_groups, int4, bfloat16, float16, none, got "int5"
+--port 70000 | --port
+--queue 0 | expected a whole number from 1
+--max-bytes 2000000 | --max-bytes: expected at least 2097152, which --max-body-bytes allows a body, got 2000000
+--log-level loud | --log-level
+--model /no/such/folder | --model: /no/such/folder: expected a folder with config.json
+--model {assets} | config.json: expected a readable file
+--max-tokens 65 | --max-tokens: expected at most 64, which the model takes, got 65
+--max-tokens 3 | --max-tokens: tokens of a text: expected a limit of 4 or more, got 3
+--host no.such.host.invalid | --host, --port: expected an address to listen on, got no.such.host.invalid:8080
+"#;
+    let cases = cases.replace(
+        "{assets}",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets"),
+    );
+    for [options, expected] in rows(&cases) {
+        let output = run(&options.split(' ').collect::<Vec<_>>());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{options:?}: {stderr}");
         assert!(stderr.contains(expected), "{options:?}: {stderr}");

@@ -1,5 +1,7 @@
 //! The routes of text-embeddings-inference beyond `/embed` and `/predict`.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::LazyLock;
 
 use dynquant_embed::{Encoder, Head, Input, Task};
@@ -15,6 +17,12 @@ fn refused(reply: &Reply, status: u16, kind: &str, message: &str) {
     assert_eq!(reply.status, status, "{}", reply.body);
     assert_eq!(reply.json()["error_type"], kind);
     assert_eq!(reply.message(), message);
+}
+
+/// A field of each token.
+fn each<'a>(tokens: &'a Value, field: &str) -> Vec<&'a Value> {
+    let tokens = tokens.as_array().unwrap().iter();
+    tokens.map(|token| &token[field]).collect()
 }
 
 /// The numbers of the crate for the tokens of a text.
@@ -85,6 +93,26 @@ fn bytes_of_an_answer() {
 }
 
 #[test]
+fn a_query_counts_for_each_of_its_texts() {
+    let server = serve("reranker", &["--max-bytes", "2097152"]);
+    let body = json!({"query": "river ".repeat(2000), "texts": vec!["a"; 200], "truncate": true});
+    let expected = server.ok("/rerank", &body);
+    // Another request has half of the room.
+    let mut other = TcpStream::connect(&server.address).unwrap();
+    let head = "POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n";
+    let half = head.to_owned() + &" ".repeat(1_000_000);
+    other.write_all(half.as_bytes()).unwrap();
+    let held = |server: &Server| server.metric("dynquant_bytes_held");
+    server.wait_until("half is held", |server| held(server) > 900_000.);
+    let message =
+        "overloaded: expected at most 2097152 bytes of large requests at a time, got more";
+    refused(&server.post("/rerank", &body), 429, "Overloaded", message);
+    drop(other);
+    server.wait_until("it is free", |server| held(server) == 0.);
+    assert_eq!(server.ok("/rerank", &body), expected);
+}
+
+#[test]
 fn similarity() {
     let server = serve("bert", &[]);
     let sentences = ["snow falls", "the river runs to the harbour", "bread"];
@@ -152,21 +180,17 @@ fn rerank() {
     };
     let expected = "texts: expected at least one text, got none";
     refused(&refusal("a", &[]), 400, "Empty", expected);
-    refused(
-        &refusal("", &["a", ""]),
-        400,
-        "Empty",
-        "texts[1]: expected a text, got an empty one",
-    );
+    let expected = "texts[1]: expected a text, got an empty one";
+    refused(&refusal("", &["a", ""]), 400, "Empty", expected);
     assert_eq!(refusal("a", &[""]).status, 200);
     let expected = "texts: expected at most 256 texts, got 257";
     refused(&refusal("a", &["a"; 257]), 422, "Validation", expected);
     let long = "river ".repeat(600);
     let reply = refusal(&long, &["a", "b"]);
+    let message = reply.message();
     assert!(
-        reply.message().starts_with("texts[0]: expected at most "),
-        "{}",
-        reply.body
+        message.starts_with("texts[0]: expected at most "),
+        "{message}"
     );
     for direction in ["left", "Right"] {
         let mut body = json!({"query": long, "texts": ["a", "b"], "truncate": true});
@@ -176,12 +200,8 @@ fn rerank() {
 
     let classifier = Server::start(&[]);
     let reply = classifier.post("/rerank", &body);
-    refused(
-        &reply,
-        424,
-        "Backend",
-        "the model is no reranker: its head has not 1 class",
-    );
+    let expected = "the model is no reranker: its head has not 1 class";
+    refused(&reply, 424, "Backend", expected);
 }
 
 /// A query with 100 passages is computed in few batches, and holds one place of a request.
@@ -198,19 +218,12 @@ fn passages_are_computed_together() {
     assert!(batches < 20., "{batches}");
     let tokens = server.metric("dynquant_tokens_total");
     let small = server.metric("dynquant_batch_tokens_bucket{le=\"1024.0\"}");
-    assert!(
-        small == batches && tokens > 600.,
-        "{small} {batches} {tokens}"
-    );
+    assert_eq!((small, tokens > 600.), (batches, true), "{tokens}");
     // The queue has one limit for all routes.
     let narrow = serve("reranker", &["--queue", "40"]);
     let reply = narrow.post("/rerank", &body);
-    refused(
-        &reply,
-        422,
-        "Validation",
-        "texts: expected at most 40 texts, got 100",
-    );
+    let expected = "texts: expected at most 40 texts, got 100";
+    refused(&reply, 422, "Validation", expected);
 }
 
 #[test]
@@ -219,19 +232,9 @@ fn tokenize_and_decode() {
     let text = "the river é runs";
     let tokens = server.ok("/tokenize", &json!({"inputs": [text, "bread"]}));
     let first = tokens[0].as_array().unwrap();
-    let ids: Vec<u64> = first
-        .iter()
-        .map(|token| token["id"].as_u64().unwrap())
-        .collect();
+    let ids = each(&tokens[0], "id");
     let encoded = BERT.tokenizer.encode(Input::Text(text), None).unwrap();
-    assert_eq!(
-        ids,
-        encoded
-            .ids()
-            .iter()
-            .map(|id| u64::from(*id))
-            .collect::<Vec<_>>()
-    );
+    assert_eq!(json!(ids), json!(encoded.ids()));
     let expected =
         json!({"id": ids[0], "text": "<s>", "special": true, "start": null, "stop": null});
     assert_eq!(first[0], expected);
@@ -245,68 +248,33 @@ fn tokenize_and_decode() {
 
     let bare = json!({"inputs": "river", "add_special_tokens": false, "prompt_name": "query"});
     let bare = server.ok("/tokenize", &bare);
-    let texts: Vec<&Value> = bare[0]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|token| &token["text"])
-        .collect();
-    assert_eq!(texts, ["query", "the", "river"]);
+    assert_eq!(each(&bare[0], "text"), ["query", "the", "river"]);
     // More than the model takes, to be counted.
     let long = server.ok("/tokenize", &json!({"inputs": "river ".repeat(700)}));
     assert_eq!(long[0].as_array().unwrap().len(), 702);
 
     let decode = |body: Value| server.ok("/decode", &body);
     let ids = server.ok("/tokenize", &json!({"inputs": "the river runs"}));
-    let ids: Vec<&Value> = ids[0]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|token| &token["id"])
-        .collect();
+    let ids = each(&ids[0], "id");
     assert_eq!(decode(json!({"ids": ids})), json!(["the river runs"]));
     let whole = json!({"ids": [ids, [ids[1]]], "skip_special_tokens": false});
     assert_eq!(decode(whole), json!(["<s> the river runs </s>", "the"]));
 
-    let cases = [
-        (
-            "/tokenize",
-            json!({"inputs": []}),
-            400,
-            "inputs: expected at least one text, got none",
-        ),
-        (
-            "/tokenize",
-            json!({"inputs": ["a", ""]}),
-            400,
-            "inputs[1]: expected a text, got an empty one",
-        ),
-        (
-            "/decode",
-            json!({"ids": [[1], []]}),
-            400,
-            "ids[1]: expected a text, got an empty one",
-        ),
-        (
-            "/decode",
-            json!({"ids": []}),
-            400,
-            "ids: expected a text, got an empty one",
-        ),
-    ];
-    for (path, body, status, message) in cases {
-        refused(&server.post(path, &body), status, "Empty", message);
+    let cases = r#"
+/tokenize | {"inputs": []} | inputs: expected at least one text, got none
+/tokenize | {"inputs": ["a", ""]} | inputs[1]: expected a text, got an empty one
+/decode | {"ids": [[1], []]} | ids[1]: expected a text, got an empty one
+/decode | {"ids": []} | ids: expected a text, got an empty one
+"#;
+    for [path, body, message] in candle_dynquant_support::rows(cases) {
+        refused(&server.post_text(path, body), 400, "Empty", message);
     }
     let most = BERT.config.vocab_size;
     let message = format!("ids[1]: expected token ids below {most}, got 4000000000");
     let reply = server.post("/decode", &json!({"ids": [[1], [4_000_000_000u32]]}));
     refused(&reply, 422, "Validation", &message);
-    assert_eq!(
-        server
-            .post("/tokenize", &json!({"inputs": vec!["a"; 257]}))
-            .status,
-        422
-    );
+    let reply = server.post("/tokenize", &json!({"inputs": vec!["a"; 257]}));
+    assert_eq!(reply.status, 422);
 }
 
 #[test]
@@ -329,12 +297,7 @@ fn prompts() {
     );
     // Ids become characters, behind a prompt.
     let ids = plain.ok("/tokenize", &json!({"inputs": "river"}));
-    let ids: Vec<&Value> = ids[0]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|token| &token["id"])
-        .collect();
+    let ids = each(&ids[0], "id");
     assert_eq!(
         embed(&plain, json!({"inputs": ids, "prompt_name": "query"})),
         behind

@@ -13,9 +13,13 @@ use super::format::{Api, Format};
 use super::request::{Common, ask};
 use super::stream::respond;
 use crate::error::{OpenAi, Refusal};
+use crate::workers::Client;
 
 /// Log probabilities of a token, at most.
 const MOST_TOP: usize = 20;
+
+/// Bytes that a message counts beside its content: the template writes some, a token at least.
+const MESSAGE: usize = 64;
 
 #[derive(Deserialize)]
 struct ChatRequest {
@@ -55,6 +59,16 @@ struct TextPart {
 #[serde(rename_all = "lowercase")]
 enum TextType {
     Text,
+}
+
+impl Content {
+    /// The length of the text.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Parts(parts) => parts.iter().map(|part| MESSAGE + part.text.len()).sum(),
+        }
+    }
 }
 
 impl Said {
@@ -103,13 +117,22 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         (true, top) => Some(top.unwrap_or(0)),
     };
     let asked = request.common.check(&app, top)?;
-    let messages = request.messages.into_iter().map(Said::message);
-    let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-    if messages.is_empty() {
-        return Err(Refusal::empty("messages").into());
+    let (said, most) = (request.messages, app.generator()?.context);
+    match said.len() {
+        0 => return Err(Refusal::empty("messages").into()),
+        got if got > most => {
+            let message =
+                format!("messages: expected at most {most}, the model's tokens, got {got}");
+            return Err(Refusal::invalid("messages", message).into());
+        }
+        _ => (),
     }
-    let bytes = messages.iter().map(|message| message.content.len()).sum();
-    let encode = move |texts: &Texts| Ok(vec![encode(texts, &messages)?]);
+    let bytes = said.iter().map(|said| MESSAGE + said.content.bytes()).sum();
+    let encode = move |texts: &Texts, _: &Client| {
+        let messages = said.into_iter().map(Said::message);
+        let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
+        Ok(vec![encode(texts, &messages)?])
+    };
     let (answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
     let format = Format::new(Api::Chat, &app, &asked);
     Ok(respond(answer, admission, format, asked.stream).await?)

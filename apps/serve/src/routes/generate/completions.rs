@@ -12,6 +12,7 @@ use super::format::{Api, Format};
 use super::request::{Common, ask};
 use super::stream::respond;
 use crate::error::{OpenAi, Refusal};
+use crate::workers::Client;
 
 /// Log probabilities of a token, at most.
 const MOST_TOP: usize = 5;
@@ -52,8 +53,9 @@ impl Prompts {
     }
 
     /// The tokens of each, with the special ones that the tokenizer adds to a text.
-    fn encode(self, texts: &Texts) -> Result<Vec<Vec<u32>>, Refusal> {
+    fn encode(self, texts: &Texts, client: &Client) -> Result<Vec<Vec<u32>>, Refusal> {
         let encode = |text: String| {
+            client.check()?;
             let tokens = texts.prompt(&text);
             tokens.map_err(|error| Refusal::invalid("prompt", format!("prompt: {error:#}")))
         };
@@ -82,7 +84,7 @@ pub async fn completions(
     let prompts = request.prompt;
     let size = prompts.size();
     app.limits.check_texts("prompt", size.0)?;
-    let encode = move |texts: &Texts| prompts.encode(texts);
+    let encode = move |texts: &Texts, client: &Client| prompts.encode(texts, client);
     let (answer, admission) = ask(&app, admission, &asked, size, encode).await?;
     let format = Format::new(Api::Completions, &app, &asked);
     Ok(respond(answer, admission, format, asked.stream).await?)

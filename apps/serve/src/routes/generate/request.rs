@@ -13,12 +13,17 @@ use tokio::sync::mpsc;
 
 use super::super::inputs::Strings;
 use super::super::{App, Generator, check_model};
-use crate::error::Refusal;
-use crate::generate::{Answer, Job, Prompted};
+use crate::error::{Refusal, cut};
+use crate::generate::{Answer, Job, Prompted, StopStrings};
 use crate::limits::Admission;
+use crate::workers::Client;
 
-/// Strings that end a text, at most.
-const MOST_STOPS: usize = 4;
+/// Strings that end a text, and bytes of each, at most.
+const MOST_STOPS: usize = 16;
+const LONGEST_STOP: usize = 1024;
+
+/// Bytes of a name in a message.
+const NAME: usize = 100;
 
 /// The fields of both routes.
 #[derive(Deserialize)]
@@ -54,7 +59,7 @@ struct StreamOptions {
 pub struct Asked {
     pub sampling: Sampling,
     pub seed: u64,
-    pub stops: Vec<String>,
+    pub stops: Arc<StopStrings>,
     /// Of each text.
     pub max_tokens: Option<usize>,
     /// The number of most likely tokens whose log probabilities are asked for, if any are.
@@ -170,15 +175,18 @@ fn number(
     Err(Refusal::invalid(name, message))
 }
 
-fn stops(stop: Option<Strings>) -> Result<Vec<String>, Refusal> {
+fn stops(stop: Option<Strings>) -> Result<Arc<StopStrings>, Refusal> {
     let stops = stop.map(Strings::into_list).unwrap_or_default();
-    if stops.len() > MOST_STOPS || stops.iter().any(String::is_empty) {
-        let message = format!(
-            "stop: expected at most {MOST_STOPS} strings, none of them empty, got {stops:?}"
-        );
-        return Err(Refusal::invalid("stop", message));
-    }
-    Ok(stops)
+    let wrong = |stop: &&String| !(1..=LONGEST_STOP).contains(&stop.len());
+    let got = match stops.iter().find(wrong) {
+        _ if stops.len() > MOST_STOPS => format!("{} strings", stops.len()),
+        Some(stop) => format!("one of {} bytes", stop.len()),
+        None => return Ok(Arc::new(StopStrings::new(stops))),
+    };
+    let message = format!(
+        "stop: expected at most {MOST_STOPS} strings of 1 to {LONGEST_STOP} bytes, got {got}"
+    );
+    Err(Refusal::invalid("stop", message))
 }
 
 /// Refuses fields that would change the answer if they were known.
@@ -205,9 +213,9 @@ fn check_rest(rest: &Map<String, Value>, of: &str) -> Result<(), Refusal> {
                 [] => "no such field".to_owned(),
                 known => known.join(" or "),
             };
-            let name = format!("{of}{name}");
+            let name = cut(&format!("{of}{name}"), NAME).into_owned();
             let message = format!("{name}: not supported: expected {known}, got {value}");
-            return Err(Refusal::invalid(name, message));
+            return Err(Refusal::invalid(name.clone(), message));
         }
     }
     Ok(())
@@ -219,17 +227,21 @@ pub async fn ask(
     admission: Admission,
     asked: &Asked,
     (count, bytes): (usize, usize),
-    encode: impl FnOnce(&Texts) -> Result<Vec<Vec<u32>>, Refusal> + Send + 'static,
+    encode: impl FnOnce(&Texts, &Client) -> Result<Vec<Vec<u32>>, Refusal> + Send + 'static,
 ) -> Result<(Answer, Admission), Refusal> {
     app.check_open()?;
     let generator = app.generator()?;
     let mut places = generator.queue.reserve(count)?;
-    let Admission { request, memory } = admission;
+    let Admission {
+        request,
+        mut memory,
+    } = admission;
+    memory.at_least(bytes)?;
     let texts = Arc::clone(&generator.texts);
-    let work = move || (encode(&texts), memory);
+    let work = move |client: &Client| (encode(&texts, client), memory);
     let (prompts, mut memory) = app.limits.workers.run(bytes, work).await?;
     let prompts = prompts?;
-    memory.release();
+    memory.becomes(asked.stops.bytes())?;
     let since = Instant::now();
     let jobs = prompts.into_iter().map(|prompt| {
         let max_tokens = generator.check_prompt(&prompt, asked.max_tokens)?;

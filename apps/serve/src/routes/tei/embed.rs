@@ -59,7 +59,7 @@ pub async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Result<
     let size = embedder.config.hidden_size;
     let rows = |values| Rows { values, size };
     let texts: Vec<Rows> = answered.vectors.into_iter().map(rows).collect();
-    let answer = move || body::answer(answered.admission, &texts);
+    let answer = move |_: &_| body::answer(answered.admission, &texts);
     Ok(app.limits.workers.run(answered.bytes, answer).await??)
 }
 

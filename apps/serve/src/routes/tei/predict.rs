@@ -69,8 +69,8 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
             .map(|(first, second)| first.len() + second.as_ref().map_or(0, String::len))
             .sum(),
         kept: 0,
-        work: Box::new(move |tokenizer| {
-            each("inputs", &texts, |(first, second)| {
+        work: Box::new(move |tokenizer, client| {
+            each(client, "inputs", &texts, |(first, second)| {
                 match (&**first, second.as_deref()) {
                     ("", None | Some("")) => Err(Fault::Empty),
                     (text, None) => Ok(tokenizer.encode(Input::Text(text), cut)?),

@@ -50,12 +50,13 @@ pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Result<Res
     let asked = Asked {
         param: "texts",
         count: texts.len(),
-        bytes: query.len() + bytes,
+        // Each text is read behind the query.
+        bytes: query.len() * texts.len() + bytes,
         kept,
-        work: Box::new(move |tokenizer| {
+        work: Box::new(move |tokenizer, client| {
             let pair = tokenizer.pairs(&query, cut);
             let pair = pair.map_err(|error| Fault::from(error).at("query", "query"))?;
-            each("texts", &texts, |text| match (&*query, &**text) {
+            each(client, "texts", &texts, |text| match (&*query, &**text) {
                 ("", "") => Err(Fault::Empty),
                 _ => Ok(pair(text)?),
             })

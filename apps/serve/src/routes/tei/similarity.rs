@@ -48,11 +48,11 @@ pub async fn similarity(State(app): State<Arc<App>>, request: Request) -> Result
         count: 1 + sentences.len(),
         bytes: source.len() + sentences.iter().map(String::len).sum::<usize>(),
         kept: 0,
-        work: Box::new(move |tokenizer| {
+        work: Box::new(move |tokenizer, client| {
             let behind = Behind::new(tokenizer, &prompt, cut)?;
             let encode = |text: &String| behind.characters(text);
-            let mut tokens = each(names[0], &[source], encode)?;
-            tokens.extend(each(names[1], &sentences, encode)?);
+            let mut tokens = each(client, names[0], &[source], encode)?;
+            tokens.extend(each(client, names[1], &sentences, encode)?);
             Ok(tokens)
         }),
     };

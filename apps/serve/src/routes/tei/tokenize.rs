@@ -38,10 +38,10 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<R
     let asked = Asked {
         param: "inputs",
         count: texts.len(),
-        bytes: texts.iter().map(String::len).sum(),
+        bytes: texts.iter().map(|text| prompt.len() + text.len()).sum(),
         kept: 0,
-        work: Box::new(move |tokenizer| {
-            each("inputs", &texts, |text| match &**text {
+        work: Box::new(move |tokenizer, client| {
+            each(client, "inputs", &texts, |text| match &**text {
                 "" => Err(Fault::Empty),
                 text => Ok(Listed(
                     tokenizer.tokens(&format!("{prompt}{text}"), special)?,
@@ -112,8 +112,8 @@ pub async fn decode(State(app): State<Arc<App>>, request: Request) -> Result<Res
         count: lists.len(),
         bytes: lists.iter().map(Vec::len).sum(),
         kept: 0,
-        work: Box::new(move |tokenizer| {
-            each("ids", &lists, |ids| match &**ids {
+        work: Box::new(move |tokenizer, client| {
+            each(client, "ids", &lists, |ids| match &**ids {
                 [] => Err(Fault::Empty),
                 ids => Ok(tokenizer.decode(ids, special)?),
             })
