@@ -9,6 +9,7 @@ use candle_core::{
 
 use crate::error::{Error, Fault, Result};
 use crate::kernels;
+use crate::sizes;
 
 /// A piece of memory, by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,8 +33,12 @@ pub(crate) fn check_cpu_float(tensor: &Tensor, op: &'static str) -> Result<()> {
     check_float(tensor, op)
 }
 
-/// Checks that a tensor has a float dtype that this crate computes with.
+/// Checks that a tensor has a float dtype that this crate computes with, and no more elements than
+/// there is memory for, as a broadcast may show.
 pub(crate) fn check_float(tensor: &Tensor, op: &'static str) -> Result<()> {
+    if !tensor.is_contiguous() {
+        sizes::allocated(op, tensor.dims())?;
+    }
     check_float_dtype(tensor.dtype(), op)
 }
 

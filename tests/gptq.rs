@@ -195,6 +195,25 @@ fn layers_without_inputs_are_rounded_and_named() {
 }
 
 #[test]
+fn a_layer_whose_sums_no_memory_holds_is_rounded_and_named() {
+    let zeros = |shape| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+    let xs = correlated(9, 64);
+    for (memory, [n, k, rows]) in [(0, [4, 65_536, 2]), (1 << 30, [0, 1 << 40, 0])] {
+        let wide = nn::Linear::new(zeros((n, k)), None);
+        let mut model = (linear(8, 64, 5), wide);
+        let run = |model: &(nn::Linear, nn::Linear)| {
+            model.1.forward(&zeros((rows, k)))?;
+            model.0.forward(&xs)
+        };
+        let config = GptqConfig::new(QConfigSpec::int4().min_params(0)).memory(memory);
+        let report = gptq(&mut model, &config, run).unwrap();
+        let expected = format!("more than GptqConfig::memory and than 4 GiB: {k} inputs");
+        assert!(report.rounded[0].reason.ends_with(&expected), "{report}");
+        assert!(report.fed_back.contains_key("0"), "{report}");
+    }
+}
+
+#[test]
 fn an_error_leaves_the_model_as_it_was() {
     let xs = correlated(5, 64);
     let nan = (&xs / 0.).unwrap();

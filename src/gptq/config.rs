@@ -30,13 +30,21 @@ impl GptqConfig {
 
     /// Bytes for sums of products of inputs, 1 GiB by default; of a layer of `k` inputs they take
     /// `4 k^2`. The model is run as often as it takes to have them of all layers, a layer at least
-    /// each time.
+    /// each time. A layer whose sums take more than this and than 4 GiB (32,768 inputs) is rounded,
+    /// and named in the report.
     #[must_use]
     pub fn memory(self, bytes: usize) -> Self {
         Self {
             memory: bytes,
             ..self
         }
+    }
+
+    /// Whether there may be sums for a layer of `k` inputs.
+    pub(super) fn has_memory(&self, k: usize) -> bool {
+        let most = (self.memory as u128).max(1 << 32);
+        let k = k as u128;
+        4 * k * k <= most
     }
 
     pub(super) fn check(&self) -> Result<()> {

@@ -19,15 +19,15 @@ use crate::quantize::survey::{Found, Survey};
 use crate::quantize::swap::Replacements;
 use crate::quantize::{Skipped, quantize_made};
 use collect::{Inputs, Place, collect};
-use report::{KIND, NOT_CALLED};
+use report::{KIND, LARGE, NOT_CALLED};
 
 /// Quantizes a model in place as [`quantize_dynamic`](crate::quantize_dynamic) does, layers in
 /// groups with smaller errors on inputs like those that `run` gives it.
 ///
 /// `run` runs the model on typical inputs, some dozens of sentences for example, from one thread.
 /// It is called as often as the [memory](GptqConfig::memory) for sums makes it necessary, with the
-/// float model. Layers of kind `Linear` report their inputs; layers in groups that report none or
-/// are not called are rounded, as by `quantize_dynamic`, and named in the report. The model is
+/// float model. Layers of kind `Linear` report their inputs; layers in groups that report none,
+/// are not called or have too many inputs are rounded, as by `quantize_dynamic`, and named in the report. The model is
 /// unchanged by an error.
 ///
 /// ```
@@ -92,7 +92,7 @@ where
     };
     let mut runs = 0;
     let make = |model: &mut M, survey: &Survey, decisions: &[Decision]| {
-        let mut places = places(survey, decisions, &mut made.rounded)?;
+        let mut places = places(survey, decisions, config, &mut made.rounded)?;
         let mut is_reached = places.is_empty();
         while !places.is_empty() {
             let rest = places.split_off(at_once(&places, config.memory));
@@ -121,6 +121,7 @@ where
 fn places(
     survey: &Survey,
     decisions: &[Decision],
+    config: &GptqConfig,
     rounded: &mut Vec<Skipped>,
 ) -> Result<Vec<Place>> {
     let mut places = Vec::new();
@@ -133,6 +134,9 @@ fn places(
         }
         let path = layer.path.clone();
         match inputs_of(layer) {
+            Some(k) if !config.has_memory(k) => {
+                rounded.push(Skipped::new(path, format!("{LARGE}: {k} inputs")));
+            }
             Some(k) => places.push(Place {
                 path,
                 k,

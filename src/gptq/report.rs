@@ -12,6 +12,8 @@ pub(super) const NOT_CALLED: &str = "the run does not reach it";
 /// Why an embedding is rounded, a recurrent layer, or one of a user's own without
 /// [`Layer::quantize_for`](crate::Layer::quantize_for).
 pub(super) const KIND: &str = "its kind has no form for given inputs";
+/// Why a layer of very many inputs is rounded.
+pub(super) const LARGE: &str = "its sums take more than GptqConfig::memory and than 4 GiB";
 
 /// The outcome of [`gptq`](super::gptq()).
 #[derive(Clone, Debug, Serialize)]

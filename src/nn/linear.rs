@@ -66,12 +66,13 @@ impl Linear {
     /// # Ok::<(), candle_dynquant::Error>(())
     /// ```
     pub fn tied(embedding: &Embedding, bias: Option<Tensor>) -> Self {
-        let tied = embedding.tied();
-        // With a bias that does not fit it is an error later, as with any weight.
-        let projection = tied.and_then(|tied| Projection::tied(tied, bias.clone()).ok());
+        // A bias that does not fit is an error later, as with any weight.
+        let table = || embedding.embeddings().clone();
         Self {
-            projection: projection
-                .unwrap_or_else(|| Projection::new(embedding.embeddings().clone(), bias)),
+            projection: match embedding.tied() {
+                Some(weight) => Projection::tied(weight, bias, table),
+                None => Projection::new(table(), bias),
+            },
             name: None,
         }
     }

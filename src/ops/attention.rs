@@ -145,6 +145,7 @@ pub(crate) fn attend(
         scale,
     };
     if !ours && !call.is_empty()? {
+        sizes::allocated(OP, &call.sizes.scores())?;
         return Ok(composite(call, k, v)?);
     }
     call.by_kernels(|isa, queries| {

@@ -7,6 +7,7 @@ use candle_core::{DType, IntDType, Layout, Result, Tensor};
 
 use crate::error;
 use crate::kernels;
+use crate::sizes;
 use crate::tensor::{Elements, readable};
 
 /// The elements of `xs` at `indexes` along a dimension: PyTorch's and candle's `gather`.
@@ -36,6 +37,7 @@ pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
     if is_empty(xs, indexes, dim) {
         return Tensor::zeros(indexes.shape(), xs.dtype(), xs.device());
     }
+    sizes::allocated("gather", indexes.dims())?;
     let ys = if is_ours(xs, indexes, dim) {
         of_rows(xs, indexes)?
     } else {

@@ -188,7 +188,9 @@ impl KvCache {
             }
         };
         for dim in new.dims {
-            sizes::elements(APPEND, &[new.batch, new.heads, capacity, dim])?;
+            // Of sizes of 0, too, some memory is needed.
+            let all = [new.batch, new.heads, capacity, dim];
+            sizes::allocated(APPEND, &all.map(|size| size.max(1)))?;
         }
         let isa = kernels::active()?;
         let (k, v) = (with_rows(k)?, with_rows(v)?);

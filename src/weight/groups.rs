@@ -5,7 +5,7 @@ use half::f16;
 
 use super::qweight::QWeight;
 use crate::error::{Error, Result};
-use crate::kernels::BlockScale;
+use crate::kernels::{self, BlockScale};
 use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
 use crate::sizes;
 
@@ -48,20 +48,27 @@ impl Grouped {
         let (groups, [_, k]) = (self.groups, shape);
         let offset = offset(groups.dtype);
         let (count, blocks) = (groups.count(k), k.div_ceil(BLOCK));
-        let of_channel = |channel: usize| &self.scales[channel * count..][..count];
-        let factors: Vec<_> = (0..shape[0]).map(|i| factor(of_channel(i))).collect();
+        // There are no minimums, or as many as scales.
+        let of_channel = |channel: usize| {
+            let own = channel * count..(channel + 1) * count;
+            [&self.scales, &self.minimums].map(|all| all.get(own.clone()).unwrap_or_default())
+        };
+        let rounded: Vec<_> = (0..shape[0]).map(|i| factors(of_channel(i))).collect();
         let scale = |i: usize| {
             let (channel, block) = (i / blocks, i % blocks);
             let at = channel * count + block * BLOCK / groups.inputs(k);
             let zero = self.zero_points.get(at);
             let zero = zero.map_or(0., |zero| (i32::from(*zero) + offset) as f32);
-            let minimum = self.minimums.get(at).map(|own| own / factors[channel]);
+            let [by, factor] = rounded[channel];
+            let half = |x: f32| f16::from_f32(round(x, by) / factor);
+            let minimum = self.minimums.get(at).map(|own| half(*own));
             BlockScale {
-                scale: f16::from_f32(self.scales[at] / factors[channel]),
-                offset: f16::from_f32(minimum.unwrap_or(zero)),
+                scale: half(self.scales[at]),
+                offset: minimum.unwrap_or(f16::from_f32(zero)),
             }
         };
         let scales: Vec<_> = (0..shape[0] * blocks).map(scale).collect();
+        let factors: Vec<_> = rounded.iter().map(|[_, factor]| *factor).collect();
         let codes: Vec<_> = (self.codes.iter())
             .map(|code| (i32::from(*code) + offset) as u8)
             .collect();
@@ -116,16 +123,26 @@ impl Grouped {
     }
 }
 
-/// By what the scales of a channel are divided to be float16: 1 where all have room there.
-fn factor(scales: &[f32]) -> f32 {
-    let is_exact = |x: &f32| f16::from_f32(*x).to_f32() == *x;
-    let max = scales.iter().fold(0f32, |max, x| max.max(x.abs()));
-    let has_room = (2f32.powi(-10)..2f32.powi(15)).contains(&max);
-    if has_room || max < f32::MIN_POSITIVE || scales.iter().all(is_exact) {
-        return 1.;
+/// To float16 times a power of two.
+fn round(x: f32, by: f32) -> f32 {
+    f16::from_f32(x / by).to_f32() * by
+}
+
+/// The powers of two by which the scales and minimums of a channel are rounded, and its factor.
+fn factors(numbers: [&[f32]; 2]) -> [f32; 2] {
+    let all = || numbers.into_iter().flatten().copied();
+    let exact = kernels::factor_of_scales(all());
+    if all().all(|x| round(x, exact) == x) {
+        return [exact; 2];
     }
-    // Its power of two.
-    f32::from_bits(max.to_bits() & 0xff << 23)
+    let [scale, minimum] = numbers.map(|all| all.iter().fold(0f32, |max, x| max.max(x.abs())));
+    let power = |x: f32| f32::from_bits(x.to_bits() & 0xff << 23);
+    let has_room = scale >= 2f32.powi(-10) || scale < f32::MIN_POSITIVE;
+    let by_scale = if has_room { 1. } else { power(scale) };
+    // Times 2^-24, the least float16, it is an f32.
+    let least = (power(scale.max(minimum)) / 2f32.powi(14)).max(2f32.powi(-125));
+    let by = by_scale.max(least);
+    [by, kernels::factor_of_scales(all().map(|x| round(x, by)))]
 }
 
 impl QWeight {

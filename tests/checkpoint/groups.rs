@@ -256,33 +256,71 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
     Ok(())
 }
 
-/// Scales that float16 has no room for are stored in f32.
+/// The factor of a channel is that of its stored scales, whatever their magnitudes, and lets no sum
+/// overflow that float has.
 #[test]
-fn small_weights_stay_as_they_are() -> Result<()> {
+fn small_and_large_weights_stay_as_they_are() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let (float, int4) = (
-        dir.path().join("a.safetensors"),
-        dir.path().join("b.safetensors"),
-    );
-    let weight = (Tensor::randn(0f32, 1., (40, 70), &Device::Cpu)? * 1e-9)?;
-    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
-    let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let mut linear = vec![nn::linear_no_bias(70, 40, vb.pp("a"))?];
-    let before = linear.clone();
-    quantize_dynamic(&mut linear, &candle_dynquant::QConfigSpec::int4())?;
-    let (a, b) = (&before[0], &linear[0]);
-    let error = b.projection().weight_error(a.projection())?;
-    assert!(error.sqnr_db() > 20., "{error:?}");
-    checkpoint::save(&linear, &source, &int4)?;
-    assert_eq!(raw(&int4)?["a.weight_scale"].0, safetensors::Dtype::F32);
-    let again = Checkpoint::open(&int4)?;
-    let again = nn::linear_no_bias(70, 40, again.var_builder(DType::F32, &Device::Cpu).pp("a"))?;
-    let xs = Tensor::randn(0f32, 1., (3, 70), &Device::Cpu)?;
-    assert_eq!(
-        again.forward(&xs)?.to_vec2::<f32>()?,
-        b.forward(&xs)?.to_vec2::<f32>()?
-    );
+    let [float, out, converted] = ["a", "b", "c"].map(|name| dir.path().join(name));
+    let mut affine = GroupConfig::INT4;
+    affine.scheme = GroupScheme::Affine;
+    let load = |source: &Checkpoint| {
+        let vb = source.var_builder(DType::F32, &Device::Cpu);
+        nn::linear_no_bias(70, 40, vb.pp("a")).map(|layer| vec![layer])
+    };
+    let ys = |layers: &[nn::Linear], xs: &Tensor| -> Result<Vec<f32>> {
+        Ok(layers[0].forward(xs)?.flatten_all()?.to_vec1()?)
+    };
+    let powers = [-40, -38, -37, -20, -9, -5, -3, -2, 0, 3, 4, 5, 9, 36];
+    let all = [GroupConfig::INT4, affine, GroupConfig::INT8];
+    let cases = powers
+        .iter()
+        .flat_map(|power| all.map(|groups| (*power, groups)));
+    for (power, groups, is_plain) in cases.flat_map(|(p, g)| [(p, g, true), (p, g, false)]) {
+        // Groups of one channel differ, too.
+        let small = |i: usize| [1., 1e-2, 1e-5, 0.][(i / 70 + i % 70 / 32) % 4];
+        let weight = Tensor::randn(0f32, 1., (40, 70), &Device::Cpu)?.clamp(-3f32, 3.)?;
+        let weight = weight
+            .flatten_all()?
+            .to_vec1::<f32>()?
+            .into_iter()
+            .enumerate();
+        let weight = weight.map(|(i, x)| {
+            let factor = if is_plain { 1. } else { small(i) };
+            x * 3. * 10f32.powi(power) * factor
+        });
+        let weight = Tensor::from_vec(weight.collect(), (40, 70), &Device::Cpu)?;
+        candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
+        let case = format!("{groups} 1e{power} {is_plain}");
+        let spec = QConfigSpec::all_kinds(QConfig::Groups(groups));
+        let source = Checkpoint::open(&float)?;
+        let before = load(&source)?;
+        let mut linear = before.clone();
+        quantize_dynamic(&mut linear, &spec)?;
+        let error = linear[0]
+            .projection()
+            .weight_error(before[0].projection())?;
+        assert!(
+            !is_plain || power < -36 || error.sqnr_db() > 18.,
+            "{case}: {error:?}"
+        );
+        checkpoint::save(&linear, &source, &out)?;
+        let plan = Plan::new(&source, &spec, &[], &[])?;
+        checkpoint::quantize(&source, &plan, &converted, |_| ())?;
+        assert!(fs::read(&out)? == fs::read(&converted)?, "{case}");
+        let is_f16 = raw(&out)?["a.weight_scale"].0 == safetensors::Dtype::F16;
+        assert!(is_f16 || !is_plain || !(-2..=3).contains(&power), "{case}");
+        let again = load(&Checkpoint::open(&out)?)?;
+        for of_xs in [-36, -32, 0, 32, 36] {
+            let xs = (Tensor::randn(0f32, 1., (3, 70), &Device::Cpu)? * 10f64.powi(of_xs))?;
+            let (own, loaded) = (ys(&linear, &xs)?, ys(&again, &xs)?);
+            let bits = |ys: &[f32]| ys.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&own), bits(&loaded), "{case} 1e{of_xs}");
+            let is_finite = |ys: &[f32]| ys.iter().all(|y| y.abs() < 1e37);
+            let is_lost = is_finite(&ys(&before, &xs)?) && !is_finite(&own);
+            assert!(!is_lost, "{case} 1e{of_xs}: {own:?}");
+        }
+    }
     Ok(())
 }
 

@@ -391,6 +391,68 @@ fn a_tensor_that_was_changed_in_place_is_no_origin() -> Result<()> {
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_float_layer_reads_its_tensor_once() -> Result<()> {
+    let bytes_read = || -> Result<u64> {
+        let io = std::fs::read_to_string("/proc/thread-self/io")?;
+        let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
+        Ok(read.expect("rchar").parse()?)
+    };
+    let dir = tempfile::tempdir()?;
+    let float = dir.path().join("float");
+    write(&float, [("a.weight", random(&[512, 300])?)])?;
+    let vb = Checkpoint::open(&float)?.var_builder(DType::F32, &Device::Cpu);
+    let whole = || vb.get((512, 300), "a.weight");
+    let loads: [&dyn Fn() -> candle_core::Result<nn::Linear>; 4] = [
+        &|| nn::linear_no_bias(300, 512, vb.pp("a")),
+        &|| nn::embedding(512, 300, vb.pp("a")).map(|table| nn::Linear::tied(&table, None)),
+        &|| Ok(nn::Linear::new(whole()?.t()?, None)),
+        &|| Ok(nn::Linear::new(whole()?.narrow(0, 100, 200)?, None)),
+    ];
+    for load in loads {
+        let before = bytes_read()?;
+        load()?;
+        let read = bytes_read()? - before;
+        assert!((614_400..630_000).contains(&read), "{read}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bias_that_does_not_fit_a_quantized_weight_is_an_error() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
+    write(&float, [("embed.weight", random(&[64, 8])?)])?;
+    let (source, linear) = (Checkpoint::open(&float)?, ["embed".to_owned()]);
+    let plan = checkpoint::Plan::new(&source, &specs()[1], &linear, &[])?;
+    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
+    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let embed = nn::embedding(64, 8, vb.pp("embed"))?;
+    let nan = "non-finite bias: expected finite numbers, got NaN at index 3";
+    for (len, value, expected) in [
+        (64, 1f32, ""),
+        (64, f32::NAN, nan),
+        (64, f32::INFINITY, "non-finite bias"),
+        (63, 1., "shape mismatch in bias: expected [64], got [63]"),
+    ] {
+        let bias: Vec<_> = (0..len).map(|i| if i == 3 { value } else { 0. }).collect();
+        let bias = Some(Tensor::new(bias, &Device::Cpu)?);
+        let weight = vb.get((64, 8), "embed.weight")?;
+        for layer in [
+            nn::Linear::tied(&embed, bias.clone()),
+            nn::Linear::new(weight, bias),
+        ] {
+            let error = layer.forward(&random(&[2, 8])?).err();
+            let error = error.map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(expected), "{error}");
+            let is_quantized = layer.projection().qweight().is_some();
+            assert_eq!(error.is_empty(), is_quantized, "{error}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn rows_of_two_numbers_from_the_first_on_are_saved() -> Result<()> {
     let dir = tempfile::tempdir()?;

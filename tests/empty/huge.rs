@@ -4,7 +4,7 @@
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_dynquant::FusedActivation;
 use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::ops::{self, Mask};
+use candle_dynquant::ops::{self, Mask, Precision};
 use candle_dynquant::{Layer, QConfig, QDType, QScheme, QTable, QWeight, nn};
 use candle_nn::{RNN, VarBuilder, VarMap};
 
@@ -311,5 +311,70 @@ fn attention() -> Result<()> {
             too_many_from_none(attend(shapes([HUGE, 1, 1, 0], 0, 2), mask));
         }
     }
+    Ok(())
+}
+
+/// A view that repeats one element has any number of rows.
+#[test]
+fn views_and_caches_that_no_memory_holds() -> Result<()> {
+    let precisions = [Precision::Float32, Precision::BFloat16, Precision::Int8];
+    let index = Tensor::ones((1, 1), DType::U32, &Device::Cpu)?;
+    for dtype in FLOATS {
+        let one = Tensor::ones((1, 1, 1, 4), dtype, &Device::Cpu)?;
+        let xs = one.reshape(4)?.broadcast_as((HUGE, 4))?;
+        for qconfig in qconfigs() {
+            for n in [3, 0] {
+                let layer = nn::Linear::new(zeros(&[n, 4], dtype)?, None);
+                assert!(prepared(&layer, &qconfig).forward(&xs).is_err());
+            }
+        }
+        let table = nn::Embedding::new(zeros(&[5, 4], dtype)?, 4);
+        for ys in [
+            ops::swiglu(&xs),
+            ops::softmax(&xs, 0),
+            ops::activate(&xs, FusedActivation::Tanh),
+            ops::gather(&xs, &index.broadcast_as((HUGE, 1))?, D::Minus1),
+            table.forward(&index.broadcast_as((HUGE, 1))?),
+        ] {
+            assert!(ys.is_err());
+        }
+        for precision in precisions {
+            for [batch, queries, keys] in [[1, HUGE, 1], [HUGE, 1, 1], [1, 1, HUGE]] {
+                let [q, k] = [queries, keys].map(|n| one.broadcast_as((batch, 1, n, 4)));
+                let (q, k) = (q?, k?);
+                let ys = ops::scaled_dot_product_attention_with(&q, &k, &k, None, 1., precision);
+                assert!(
+                    ys.is_err(),
+                    "{dtype:?} {precision:?} {batch} {queries} {keys}"
+                );
+            }
+        }
+    }
+    for precision in precisions {
+        for shape in [
+            [HUGE, 0, 3, 4],
+            [0, HUGE, 3, 4],
+            [1, HUGE, 3, 0],
+            [1, 1, HUGE, 0],
+        ] {
+            let xs = zeros(&shape, DType::F32)?;
+            let mut cache = nn::KvCache::new(precision);
+            assert!(
+                cache.append(&xs, &xs).is_err() && cache.is_empty(),
+                "{shape:?}"
+            );
+        }
+        let xs = zeros(&[1, 2, 3, 4], DType::F32)?;
+        for rows in [HUGE, 1 << 45, usize::MAX] {
+            let ys = nn::KvCache::with_capacity(precision, rows).append(&xs, &xs);
+            // One of codes has at most 65,536 rows.
+            assert_eq!(ys.is_ok(), precision == Precision::Int8, "{precision:?}");
+        }
+    }
+    let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
+    let lstm = nn::lstm(3, 4, Default::default(), vb.clone())?;
+    assert!(lstm.zero_state(HUGE).is_err());
+    assert!(nn::linear(1 << 20, 1 << 20, vb.clone()).is_err());
+    assert!(nn::embedding(HUGE, 4, vb).is_err());
     Ok(())
 }

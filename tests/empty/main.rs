@@ -11,7 +11,7 @@ use candle_nn::{RNN, VarBuilder, VarMap};
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
 /// Every way to quantize a weight that is multiplied, and `None` for float.
-fn qconfigs() -> [Option<QConfig>; 7] {
+fn qconfigs() -> [Option<QConfig>; 9] {
     [
         None,
         Some(QConfig::pytorch()),
@@ -20,6 +20,8 @@ fn qconfigs() -> [Option<QConfig>; 7] {
         Some(QConfig::float16()),
         Some(QConfig::bfloat16()),
         Some(QConfig::onnxruntime(Default::default())),
+        Some(QConfig::int4()),
+        Some(QConfig::int8_groups()),
     ]
 }
 

@@ -49,7 +49,7 @@ pub use loops::norm::Norm;
 pub use loops::product::Product;
 pub use loops::rows::Extent;
 pub use packed::{Element, Packed};
-pub use qparams::blocks::{BlockScale, Blocks};
+pub use qparams::blocks::{BlockScale, Blocks, factor as factor_of_scales};
 pub use threads::{set_default as set_default_threads, threads};
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use candle_core::DType;
+
 use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
 use super::plan::Plan;
 use crate::checkpoint::read::{Checkpoint, Entry, Opened};
@@ -13,7 +15,8 @@ use crate::module::LayerKind;
 use crate::observer::ObserverConfig;
 use crate::qconfig::{IntType, QConfig};
 use crate::qparams::QScheme;
-use crate::weight::{Codes, Format, Zeros};
+use crate::tensor::from_f32_vec;
+use crate::weight::{Codes, Format, QWeight, Zeros};
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).
@@ -96,9 +99,17 @@ fn weight<'a>(
     if format.groups().is_some() {
         let (_, _, [_, k]) = matrix(source, name)?;
         blocks(source, name, rows_of_block(k), |_, values| {
-            let max = |row: &[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
-            let mut rows = values.chunks(k.max(1));
-            has_factors |= rows.any(|row| kernels::block_factor(max(row)) != 1.);
+            let max = |row: &&[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
+            let rows = values.chunks(k.max(1));
+            let rows = rows.filter(|row| kernels::block_factor(max(row)) != 1.);
+            let rows: Vec<_> = rows.filter(|_| !has_factors).flatten().copied().collect();
+            if !rows.is_empty() {
+                let shape = [rows.len() / k, k];
+                let rows = from_f32_vec(rows, &shape, DType::F32)?;
+                // What is refused in it is refused when it is written, with its place.
+                let quantized = QWeight::from_float(&rows, None, config);
+                has_factors = quantized.is_ok_and(|rows| rows.has_factors());
+            }
             Ok(())
         })?;
     }

@@ -149,7 +149,7 @@ impl Embedding {
     fn select(&self, indexes: &Tensor) -> Result<Tensor> {
         let rows = self.rows()?;
         let shape = [indexes.dims(), &[self.hidden_size]].concat();
-        let count = sizes::elements("embedding", &shape)?;
+        let count = sizes::computed("embedding", &shape, indexes.elem_count())?;
         // A view of one index may show any number of rows without elements.
         let indexes = match count {
             0 => &unrepeated(indexes)?,

@@ -56,6 +56,8 @@ pub struct Projection {
     folded: bool,
     /// Where the weight is in the checkpoint that it was loaded from.
     origin: Option<Origin>,
+    /// Why the weight that a checkpoint has quantized is not used; then no other stands for it.
+    refused: Option<Arc<Error>>,
     tap: Option<Tap>,
 }
 
@@ -283,7 +285,8 @@ impl Projection {
     /// `out_features` and `in_features`.
     ///
     /// # Errors
-    /// When the weight has another rank than 2, or the bias another shape than `[out_features]`.
+    /// When the weight has another rank than 2, or the bias another shape than `[out_features]` or,
+    /// for a weight of a checkpoint that is quantized, elements that are not finite.
     pub(crate) fn shape(&self) -> Result<(usize, usize)> {
         let shape = match &self.weight {
             Weight::Quantized(weight) => weight.shape(),
@@ -298,7 +301,10 @@ impl Projection {
             Some(bias) if bias.dims() != [shape[0]] => {
                 Err(Error::shape("bias", format!("[{}]", shape[0]), bias.dims()))
             }
-            _ => Ok(shape.into()),
+            _ => match &self.refused {
+                Some(error) => Err(Error::new(error.kind(), error.to_string())),
+                None => Ok(shape.into()),
+            },
         }
     }
 }

@@ -6,8 +6,8 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 use super::{Projection, Weight};
-use crate::error::Result;
-use crate::weight::{Origin, QWeight, Quantized, StoredWeight, Value, find, origin};
+use crate::error::{Error, Result};
+use crate::weight::{Format, Origin, QWeight, Quantized, StoredWeight, Value, find, origin};
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where
@@ -29,26 +29,28 @@ impl Projection {
         let bias = bias()?;
         let weight = found.read(shape, |parts| parts.qweight(gates, bias.as_ref()))?;
         let (weight, origin) = (Weight::Quantized(Arc::new(weight)), found.origin(shape));
-        Ok(Self::of(weight, bias, gates, Some(origin)))
+        Ok(Self::of((weight, None), bias, gates, Some(origin)))
     }
 
     /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels
     /// are `gates` gates.
     pub(super) fn of_gates(weight: Tensor, bias: Option<Tensor>, gates: usize) -> Self {
         let origin = origin::find(&weight);
-        let quantized = origin.as_ref().and_then(|origin| {
-            let found = origin.weight().ok()??;
-            // With a bias that does not fit it is an error later, as with any weight.
-            found.qweight(gates, bias.as_ref()).ok()
-        });
-        let weight = match quantized {
-            None => Weight::Float(weight),
-            Some(weight) => Weight::Quantized(Arc::new(weight)),
+        let found = origin.as_ref().and_then(|origin| origin.weight().ok()?);
+        let is_table = |format: Format| !format.is_multiplied() && format.groups().is_none();
+        let weight = match found.filter(|found| !is_table(found.format)) {
+            None => (Weight::Float(weight), None),
+            Some(found) => or_float(found.qweight(gates, bias.as_ref()), || weight),
         };
         Self::of(weight, bias, gates, origin)
     }
 
-    fn of(weight: Weight, bias: Option<Tensor>, gates: usize, origin: Option<Origin>) -> Self {
+    fn of(
+        (weight, refused): (Weight, Option<Error>),
+        bias: Option<Tensor>,
+        gates: usize,
+        origin: Option<Origin>,
+    ) -> Self {
         Self {
             weight,
             bias,
@@ -56,22 +58,25 @@ impl Projection {
             gates,
             folded: false,
             origin,
+            refused: refused.map(Arc::new),
             tap: None,
         }
     }
 
-    /// The output projection of a table that was read from a checkpoint as its weight.
-    ///
-    /// # Errors
-    /// When the bias has a wrong shape or dtype, or holds a NaN or an infinity.
-    pub(in crate::nn) fn tied(weight: &Arc<QWeight>, bias: Option<Tensor>) -> Result<Self> {
+    /// The output projection of a table that was read from a checkpoint as its weight; `float` are
+    /// its values.
+    pub(in crate::nn) fn tied(
+        weight: &Arc<QWeight>,
+        bias: Option<Tensor>,
+        float: impl FnOnce() -> Tensor,
+    ) -> Self {
         let weight = match &bias {
-            None => Arc::clone(weight),
+            None => (Weight::Quantized(Arc::clone(weight)), None),
             // A bias is part of the packed weight.
-            Some(bias) => Arc::new(weight.with_bias(bias)?),
+            Some(bias) => or_float(weight.with_bias(bias), float),
         };
         // It is saved with the table.
-        Ok(Self::of(Weight::Quantized(weight), bias, 1, None))
+        Self::of(weight, bias, 1, None)
     }
 
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored).
@@ -87,5 +92,13 @@ impl Projection {
             }),
         };
         StoredWeight::new(name, value).with_bias(self.bias.clone())
+    }
+}
+
+/// A quantized weight, or the float one and why that of the checkpoint is not used.
+fn or_float(weight: Result<QWeight>, float: impl FnOnce() -> Tensor) -> (Weight, Option<Error>) {
+    match weight {
+        Ok(weight) => (Weight::Quantized(Arc::new(weight)), None),
+        Err(error) => (Weight::Float(float()), Some(error)),
     }
 }

@@ -161,7 +161,7 @@ fn on_single<K: Kind, T>(
 /// A state of zeros, `[batch, hidden_size]`.
 fn zeros<K: Kind>(stack: &Stack<K>, kind: &str, batch: usize) -> CandleResult<Tensor> {
     on_single(stack, kind, |_| Ok(()))?;
-    sizes::elements("zero_state", &[batch, stack.shape.hidden])?;
+    sizes::allocated("zero_state", &[batch, stack.shape.hidden])?;
     let shape = (batch, stack.shape.hidden);
     Tensor::zeros(shape, stack.dtype(), &stack.device())
 }

@@ -150,7 +150,7 @@ impl<K: Kind> Cell<K> {
         let dtype = self.weights.ih.dtype();
         let rows = [batch, self.weights.shape.hidden];
         let state = |op, given: Option<&Tensor>| {
-            sizes::elements(op, shape)?;
+            sizes::allocated(op, shape)?;
             as_rows(op, given, [shape, &rows], dtype, xs.device())
         };
         let h = state("state h", h)?;

@@ -85,7 +85,7 @@ impl<K: Kind> Stack<K> {
     ) -> Result<Tensor> {
         let all = [self.directions.len(), input.schedule.batch, size];
         let device = input.given.xs.device();
-        sizes::elements(op, &all)?;
+        sizes::allocated(op, &all)?;
         let shape = self.state_shape(input, size);
         as_rows(op, given, [&shape, &all], self.dtype(), device)
     }

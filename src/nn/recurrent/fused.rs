@@ -26,7 +26,7 @@ impl<K: Kind> Stack<K> {
         let (schedule, axes) = (&input.schedule, input.axes);
         let (state, hidden) = (self.shape.state(), self.shape.hidden);
         let of_each = [if each { input.steps } else { 0 }, schedule.batch, hidden];
-        let count = sizes::elements("forward", &of_each)?;
+        let count = sizes::allocated("forward", &of_each)?;
         let (mut c, mut cs) = if K::Cell::EXISTS {
             (
                 self.read(input, "initial state c", c, hidden)?,

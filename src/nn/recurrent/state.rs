@@ -40,7 +40,7 @@ pub fn read_state(
     shape: &[usize],
     copy: impl FnOnce(&[f32]) -> Vec<f32>,
 ) -> Result<Vec<f32>> {
-    let len = sizes::elements(op, shape)?;
+    let len = sizes::allocated(op, shape)?;
     let Some(state) = state else {
         return Ok(vec![0.; len]);
     };

@@ -97,7 +97,9 @@ impl QConfigSpec {
     ///
     /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take
     /// more time, and some more memory (`cargo bench --bench narrow`).
-    /// [`min_params(0)`](Self::min_params) quantizes them too.
+    /// [`min_params(0)`](Self::min_params) quantizes them too. A larger Linear of up to 4 outputs may
+    /// take more memory, too, since outputs are padded to 16 with AVX-512: one of 1,024 inputs and 1
+    /// output 16 KiB in place of 4. [`exclude`](Self::exclude) keeps it float.
     pub fn int8() -> Self {
         Self::all_kinds(QConfig::int8()).min_params(WORTHWHILE)
     }

@@ -15,7 +15,7 @@
 use half::f16;
 
 use super::{Channel, Packed, Panel, PanelMut};
-use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
+use crate::qparams::blocks::{BlockScale, Blocks, INPUTS, factor};
 
 /// The codes of a block of a channel, in the order of inputs.
 pub type BlockCodes = [u8; INPUTS];
@@ -99,6 +99,32 @@ impl PanelMut<'_> {
         parameters[channel] = scale.scale.to_le_bytes();
         if format.has_offsets() {
             parameters[width + channel] = scale.offset.to_le_bytes();
+        }
+    }
+
+    /// Replaces the factors of channels that have one by those which [`factor`] gives, and divides
+    /// the scales to match: the values stay as they are.
+    pub fn settle_factors(&mut self, format: Blocks) {
+        let width = self.sums.len();
+        let (bytes, codes) = (width * format.bytes(), width * format.code_bytes());
+        let scaled = if format == Blocks::Int4Minimum { 2 } else { 1 };
+        for (channel, own) in self.scales.iter_mut().enumerate().take(self.channels) {
+            if *own == 1. {
+                continue;
+            }
+            let places = (0..self.weights.len()).step_by(bytes).flat_map(|block| {
+                let place = move |i| block + codes + 2 * (i * width + channel);
+                (0..scaled).map(place)
+            });
+            let number = |weights: &[u8], at: usize| {
+                f16::from_le_bytes([weights[at], weights[at + 1]]).to_f32() * *own
+            };
+            let new = factor(places.clone().map(|at| number(self.weights, at)));
+            for at in places {
+                let half = f16::from_f32(number(self.weights, at) / new);
+                self.weights[at..at + 2].copy_from_slice(&half.to_le_bytes());
+            }
+            *own = new;
         }
     }
 }

@@ -60,3 +60,21 @@ pub struct BlockScale {
     /// The zero point or the minimum; 0 where the format has none.
     pub offset: f16,
 }
+
+/// The factor of a channel by its scales and minimums, which have at most 11 significant bits: of
+/// the powers of two by which all, divided, are float16, the nearest to 1. A product is multiplied
+/// by it last, so that a smaller one lets sums overflow, and a greater one lose bits, where the
+/// product does not.
+pub fn factor(numbers: impl IntoIterator<Item = f32>) -> f32 {
+    let (mut least, mut greatest) = (0, 0);
+    for number in numbers.into_iter().filter(|number| *number != 0.) {
+        let exponent = (number.to_bits() >> 23 & 0xff) as i32;
+        let significand = number.to_bits() & ((1 << 23) - 1) | u32::from(exponent > 0) << 23;
+        // The last bit of a float16 is at least 2^-24, of this number 2^(last - 150).
+        let last = exponent.max(1) + significand.trailing_zeros() as i32;
+        least = least.min(last - 126);
+        greatest = greatest.max(exponent - 127 - 15);
+    }
+    // Only one differs from 0, or there is no such power.
+    2f32.powi(if greatest > 0 { greatest } else { least })
+}

@@ -20,8 +20,8 @@ use crate::sizes;
 /// With the factor of the inputs that it is for, the error of each input is fed back into those
 /// before it: GPTQ, from the last to the first. Then the squares are of the errors of products.
 ///
-/// Channels of very small or very large values have a factor, a power of two, which scales in
-/// f16 have no room for.
+/// Channels of very small or very large values are fitted as if they were near 1, and have a
+/// factor where f16 has no room for their scales: see [`factor`](crate::qparams::blocks::factor).
 ///
 /// # Errors
 /// When a value is NaN or infinite.
@@ -64,13 +64,15 @@ fn per_block(format: Blocks) -> Element {
     }
 }
 
-/// The factor of a channel whose greatest value that is: 1 where f16 has room for its scales.
+/// The factor by which a channel, whose greatest value that is, is divided while its scales are
+/// searched: 1 where f16 has room for any of them.
 pub fn block_factor(max: f32) -> f32 {
     const EXPONENT: u32 = 0xff << 23;
     if (2f32.powi(-7)..2f32.powi(14)).contains(&max) || max < f32::MIN_POSITIVE {
         return 1.;
     }
-    f32::from_bits(max.to_bits() & EXPONENT)
+    // Times 2^-24, the least float16, it is an f32.
+    f32::from_bits(max.to_bits() & EXPONENT).max(2f32.powi(-125))
 }
 
 ops! {
@@ -107,6 +109,7 @@ fn each_alone((format, group): (Blocks, usize), k: usize, values: &[f32], mut pa
             }
         }
     }
+    panel.settle_factors(format);
 }
 
 /// Block by block, so that all channels take the same factors from a cache.
@@ -134,6 +137,7 @@ fn with_feedback(
             panel.put_block(format, [block, channel], &codes, scales[channel]);
         }
     }
+    panel.settle_factors(format);
 }
 
 /// Packs codes in blocks, in row order, with a bias per channel. Channels are `gates` stretches of
