@@ -23,6 +23,7 @@ use super::tiles::{self, Configuration, Configured, HEIGHT, LINE, Line, ROW};
 use crate::arch::op::Activate;
 use crate::arch::x86_64::avx512_vnni;
 use crate::loops::blocks::{self, GROUPS, RowBlock};
+use crate::loops::fetch::claim;
 use crate::loops::float_vector::Register;
 use crate::loops::product::{Part, Product, Sink};
 use crate::packed::Panel;
@@ -147,6 +148,10 @@ unsafe fn tile<const OFFSETS: bool>(
     out: &Sink<'_>,
 ) {
     let (float, blocks) = (avx512_vnni::register(), product.groups);
+    if register == 0 && out.exceeds_l2() {
+        // SAFETY: no other thread writes these rows of this panel.
+        unsafe { claim(out, panel, *first..first + HEIGHT) };
+    }
     let rows = &product.lhs[first * blocks..(first + HEIGHT) * blocks];
     let mut acc = [[float.splat(0.)]; HEIGHT];
     let mut sums = Sums([[0; LINE]; HEIGHT]);
