@@ -3,7 +3,7 @@
 
     python encoder_keys.py
 
-Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes encoders/keys.json: for
+Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes encoder_keys.json: for
 config.json the attributes of each model type's configuration, for the other files the arguments that they
 become and what is saved of small models. Keys of objects are written by path, such as `a.b`.
 """
@@ -22,7 +22,7 @@ from sentence_transformers.sentence_transformer.modules import LayerNorm, Poolin
 
 import encoders
 
-HERE = Path(__file__).resolve().parent / "encoders"
+HERE = Path(__file__).resolve().parent
 CONFIGS = [
     t.BertConfig,
     t.RobertaConfig,
@@ -102,7 +102,7 @@ def main():
     files["tokenizer_config.json"] = sorted(names)
     for kind in (Pooling, Dense, LayerNorm, Normalize, LogitScore):
         files[kind.__name__] = module(kind)
-    (HERE / "keys.json").write_text(json.dumps({"config.json": config} | files, indent=1) + "\n")
+    (HERE / "encoder_keys.json").write_text(json.dumps({"config.json": config} | files, indent=1) + "\n")
 
 
 if __name__ == "__main__":

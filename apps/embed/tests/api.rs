@@ -270,6 +270,21 @@ fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
     Ok(())
 }
 
+/// Its query is tokenized once and cut, before it is written with each text.
+#[test]
+fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
+    let reranker = Reranker::open(fixture("reranker-qwen3"))?;
+    let texts: Vec<String> = (0..256)
+        .map(|i| format!("{} bread", TEXTS[i % 5]))
+        .collect();
+    let [long, beginning] = [200_000, 170].map(|words| "river snow".repeat(words));
+    assert_eq!(
+        reranker.scores(&long, &texts)?,
+        reranker.scores(&beginning, &texts)?
+    );
+    Ok(())
+}
+
 #[test]
 fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
     let table = r#"

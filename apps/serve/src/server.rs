@@ -190,6 +190,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     let opened = opened.context("--model")?;
     let (config, page) = (opened.config, opened.model.page_bytes());
     let most = config.max_position_embeddings;
+    let most = most.min(opened.model.most_tokens());
     if let Some(limit) = options.max_tokens {
         check_max_tokens(limit, most)?;
     }

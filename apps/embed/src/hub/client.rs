@@ -201,7 +201,7 @@ impl Download {
             }
             got += count as u64;
             let most = self.bytes.unwrap_or(self.limit);
-            ensure!(got <= most, "expected {most} bytes at most, got more");
+            ensure!(got <= most, "expected {most} bytes, got more");
             hash.update(&chunk[..count]);
             to.write_all(&chunk[..count]).context("the cache")?;
             told(got);

@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn every_key_that_other_programs_know_has_a_row() -> Result<()> {
-        let text = include_str!("../../../../assets/reference/encoders/keys.json");
+        let text = include_str!("../../../../assets/reference/encoder_keys.json");
         let Known { configs, mut files } = serde_json::from_str(text)?;
         ensure!(configs.len() == 11, "{} model types", configs.len());
         for (name, known) in configs {

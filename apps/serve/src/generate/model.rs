@@ -112,6 +112,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// The most tokens of a text that attention can see.
+    pub fn most_tokens(&self) -> usize {
+        self.decoder.most_tokens()
+    }
+
     /// Finds out whether sequences may be computed together, and what a page of a cache takes.
     fn new(decoder: Decoder, config: &Config) -> Result<Self> {
         let mut floats = FloatProducts(0);
