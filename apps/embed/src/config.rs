@@ -92,7 +92,7 @@ pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = Stri
         .map(move |key| format!("{path}: key {key:?} is not read"))
 }
 
-/// What `tokenizer_config.json` says beside `tokenizer.json`.
+/// The settings of `tokenizer_config.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenizerConfig {
     max_tokens: Option<usize>,

@@ -41,7 +41,7 @@ impl Keys {
         }
     }
 
-    /// As [`flat`](Self::flat), and the keys without a row.
+    /// The keys likewise, and those without a row.
     pub fn flat_with(
         path: &str,
         map: Map<String, Value>,

@@ -37,7 +37,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// Those of a folder, and notes of keys that nothing reads.
+    /// Reads those of a folder, with notes of keys that nothing reads.
     pub(crate) fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Self> {
         let path = dir.join("config_sentence_transformers.json");
         let Some(text) = optional_text(&path)? else {

@@ -503,17 +503,17 @@ fn set_normalizer(
     whole: &mut tokenizers::Tokenizer,
     config: &crate::Config,
 ) -> tokenizers::Result<()> {
-    let mut own = whole.get_normalizer().cloned();
-    if let Some(NormalizerWrapper::BertNormalizer(bert)) = &mut own
+    let mut normalizer = whole.get_normalizer().cloned();
+    if let Some(NormalizerWrapper::BertNormalizer(bert)) = &mut normalizer
         && let Some((chinese, accents, lower_case)) = config.tokenizer.bert
     {
         bert.handle_chinese_chars = chinese;
         bert.strip_accents = accents;
         bert.lowercase = lower_case;
     }
-    let mut parts: Vec<NormalizerWrapper> = match own {
+    let mut parts: Vec<NormalizerWrapper> = match normalizer {
         Some(NormalizerWrapper::Sequence(parts)) => parts.into_iter().collect(),
-        own => own.into_iter().collect(),
+        single => single.into_iter().collect(),
     };
     let is_lower = |part: &NormalizerWrapper| matches!(part, NormalizerWrapper::Lowercase(_));
     if config.lower_case && !parts.iter().any(is_lower) {

@@ -184,10 +184,11 @@ fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
     let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into()?) as usize);
     let mut header: serde_json::Value = serde_json::from_slice(header)?;
     let record = &mut header["__metadata__"]["candle_dynquant"];
-    let mut own: serde_json::Value = serde_json::from_str(record.as_str().context("a record")?)?;
-    own["version"] = 3.into();
-    own["attention"]["layers.0.self_attn.attention"] = "int8".into();
-    *record = own.to_string().into();
+    let mut precisions: serde_json::Value =
+        serde_json::from_str(record.as_str().context("a record")?)?;
+    precisions["version"] = 3.into();
+    precisions["attention"]["layers.0.self_attn.attention"] = "int8".into();
+    *record = precisions.to_string().into();
     let header = header.to_string();
     let length = (header.len() as u64).to_le_bytes();
     fs::write(
