@@ -83,11 +83,12 @@ MODERN = SIZES | dict(num_hidden_layers=4, local_attention=10, cls_token_id=0, s
 PROMPTS = {"query": "query the ", "document": "passage of a "}
 
 
-def tokenizer(pair_type, ends=(True, True)):
-    """Words to ids, `<s> .. </s>`, or only what `ends` says."""
+def tokenizer(pair_type, ends=(True, True), cased=False, types=None):
+    """Words to ids, `<s> .. </s>`, or only what `ends` says; the model is given token types if there are two."""
     vocab = {word: i for i, word in enumerate(SPECIAL + WORDS)}
     made = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    made.normalizer = normalizers.Lowercase()
+    if not cased:
+        made.normalizer = normalizers.Lowercase()
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     first, last = ("<s>:0 " if ends[0] else ""), (" </s>:0" if ends[1] else "")
     p = pair_type
@@ -106,7 +107,8 @@ def tokenizer(pair_type, ends=(True, True)):
         bos_token="<s>",
         eos_token="</s>",
         model_max_length=152,
-        model_input_names=["input_ids", "attention_mask"] + ["token_type_ids"] * pair_type,
+        model_input_names=["input_ids", "attention_mask"]
+        + ["token_type_ids"] * (pair_type if types is None else types),
     )
 
 
@@ -135,8 +137,8 @@ def write(folder, expected):
         (folder / name).unlink(missing_ok=True)
 
 
-def edit(folder, change, drop=()):
-    path = folder / "config.json"
+def edit(folder, change, drop=(), file="config.json"):
+    path = folder / file
     config = {k: v for k, v in json.loads(path.read_text()).items() if k not in drop} | change
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
@@ -197,15 +199,54 @@ def classifier(name, model, seed, pair_type=0, ends=(True, True)):
     write(folder, dict(texts=TEXTS, logits=logits))
 
 
-def reranker(name, model, seed, pair_type, **options):
+def reranker(name, model, seed, pair_type, types=None, **options):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     with tempfile.TemporaryDirectory() as dir:
         randomize(model, seed).save_pretrained(dir)
-        tokenizer(pair_type).save_pretrained(dir)
+        tokenizer(pair_type, types=types).save_pretrained(dir)
         cross = CrossEncoder(dir, device="cpu", **options)
     texts = TEXTS[:5]
     scores = cross.predict([(QUERIES[0], text) for text in texts]).tolist()
+    cross.save_pretrained(str(folder))
+    to_half(folder)
+    write(folder, dict(query=QUERIES[0], texts=texts, scores=scores))
+
+
+def lower_case(seed):
+    """Texts in capitals for a tokenizer of small letters, vectors that are cut, and settings as releases before 6
+    write them; the folder is read again."""
+    model = t.BertModel(t.BertConfig(**SIZES), add_pooling_layer=False)
+    folder = embedder("lower-case", model, seed, [pooling("mean"), normalize], 1)
+    tokenizer(1, cased=True).save_pretrained(folder)
+    settings = dict(max_seq_length=20, do_lower_case=True)
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings) + "\n")
+    edit(folder, dict(truncate_dim=16), file="config_sentence_transformers.json")
+    sentence = SentenceTransformer(str(folder), device="cpu", model_kwargs=dict(dtype="float32"))
+    texts = [text.title() for text in TEXTS]
+    questions = [text.upper() for text in QUERIES]
+    expected = dict(
+        texts=texts,
+        vectors=sentence.encode(texts).tolist(),
+        questions=questions,
+        queries=sentence.encode_query(questions).tolist(),
+        documents=sentence.encode_document(texts).tolist(),
+    )
+    write(folder, expected)
+
+
+def modular(name, model, seed, modules, **options):
+    """A reranker of modules, with a prompt before each query."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as dir:
+        randomize(model, seed).save_pretrained(dir)
+        tokenizer(0).save_pretrained(dir)
+        transformer = Transformer(dir)
+    behind = [randomize(make(model.config.hidden_size), seed + 1) for make in modules]
+    cross = CrossEncoder(modules=[transformer] + behind, device="cpu", **options)
+    texts = TEXTS[:6]
+    scores = cross.predict([(QUERIES[0], text) for text in texts], batch_size=1).tolist()
     cross.save_pretrained(str(folder))
     to_half(folder)
     write(folder, dict(query=QUERIES[0], texts=texts, scores=scores))
@@ -384,8 +425,8 @@ def pooling(*modes, **options):
     return lambda size: Pooling(size, pooling_mode=modes, **options)
 
 
-def dense(inputs, outputs, activation, bias=True):
-    return lambda _: Dense(inputs, outputs, bias=bias, activation_function=activation)
+def dense(inputs, outputs, activation, bias=True, **options):
+    return lambda _: Dense(inputs, outputs, bias=bias, activation_function=activation, **options)
 
 
 def normalize(_):
@@ -584,6 +625,26 @@ MADE = {
         s,
         "open",
         "closed",
+    ),
+    "lower-case": lower_case,
+    # The tokenizer makes token types, which the model is not given.
+    "reranker-types": lambda s: reranker(
+        "reranker-types", t.BertForSequenceClassification(t.BertConfig(**SIZES, num_labels=1)), s, 1, types=0
+    ),
+    # As the Ettin rerankers.
+    "reranker-modules": lambda s: modular(
+        "reranker-modules",
+        t.ModernBertModel(t.ModernBertConfig(**MODERN)),
+        s,
+        [
+            pooling("mean", include_prompt=False),
+            dense(32, 24, torch.nn.GELU(), False),
+            lambda size: LayerNorm(24),
+            dense(24, 1, torch.nn.Identity(), module_output_name="scores"),
+        ],
+        prompts=dict(find="find the answer "),
+        default_prompt_name="find",
+        activation_fn=torch.nn.Identity(),
     ),
 }
 

@@ -1,12 +1,14 @@
 //! What the files of a folder say of its model.
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::json;
 use crate::keys::Keys;
 use crate::models::{Architecture, Sizes};
 use crate::pooling::Pooling;
+use crate::sentence::Sentence;
+use crate::tables;
 
 /// The parameters of a model.
 #[derive(Clone, Debug)]
@@ -15,7 +17,8 @@ pub struct Config {
     pub vocab_size: usize,
     /// Length of a token's vector.
     pub hidden_size: usize,
-    /// Length of an embedding: of the pooled vector, or behind the dense layers of the folder.
+    /// Length of an embedding: of the pooled vector, or behind the dense layers of the folder, and
+    /// no longer than its `truncate_dim`.
     pub embedding_size: usize,
     /// How an embedding is made of the tokens' vectors.
     pub pooling: Pooling,
@@ -26,8 +29,13 @@ pub struct Config {
     pub labels: Vec<String>,
     /// The most tokens that a text may have, special ones included.
     pub max_tokens: usize,
+    /// Keys of the files that nothing reads, in a sentence each: programs print them once.
+    pub notes: Vec<String>,
     pub(crate) sizes: Sizes,
     pub(crate) keys: Keys,
+    /// Whether texts are lower-cased before the tokenizer.
+    pub(crate) lower_case: bool,
+    pub(crate) tokenizer: TokenizerConfig,
 }
 
 /// The files that a configuration is read from, as text; `name` is the folder's.
@@ -37,22 +45,30 @@ pub(crate) struct Texts<'a> {
     pub config: &'a str,
     /// `config.json` of the pooling, with its path.
     pub pooling: Option<(String, String)>,
-    /// `sentence_bert_config.json`, which says how many tokens sentence-transformers gave the model
-    /// at most.
-    pub sentence: Option<&'a str>,
+    /// The settings of sentence-transformers, which say how many tokens a text has at most.
+    pub sentence: Sentence,
     /// `tokenizer_config.json`, which says it, too.
     pub tokenizer: Option<&'a str>,
+    /// The bytes of the weights, if they are known.
+    pub weights: Option<u64>,
 }
 
 impl Config {
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
-        let keys = Keys::parse(&format!("{}/config.json", texts.name), texts.config)?;
-        let sizes = Architecture::of(&keys)?.sizes(&keys)?;
+        let path = format!("{}/config.json", texts.name);
+        let mut keys = Keys::parse(&path, texts.config)?;
+        if let Some(bytes) = texts.weights {
+            keys.limit(bytes);
+        }
+        let architecture = Architecture::of(&keys)?;
+        let mut notes: Vec<String> = unread(&path, keys.check(architecture.tables)?).collect();
+        let sizes = architecture.sizes(&keys)?;
         let pooling = texts.pooling.as_ref();
         let pooling = pooling
             .map(|(path, text)| Pooling::parse(path, text))
             .transpose()?;
         let pooling = pooling.unwrap_or_default();
+        let tokenizer = TokenizerConfig::parse(texts, &keys, &mut notes)?;
         Ok(Self {
             vocab_size: sizes.vocab,
             hidden_size: sizes.hidden,
@@ -60,44 +76,96 @@ impl Config {
             pooling,
             normalize: false,
             labels: keys.labels()?,
-            max_tokens: max_tokens(texts, &sizes)?,
+            max_tokens: max_tokens(texts, &tokenizer, &sizes)?,
+            notes,
             sizes,
             keys,
+            lower_case: texts.sentence.lower_case,
+            tokenizer,
         })
     }
 }
 
-fn max_tokens(texts: &Texts<'_>, sizes: &Sizes) -> Result<usize> {
-    #[derive(Deserialize)]
-    struct Sentence {
-        max_seq_length: Option<usize>,
+/// A note of each key that nothing reads.
+pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = String> {
+    keys.into_iter()
+        .map(move |key| format!("{path}: key {key:?} is not read"))
+}
+
+/// The settings of `tokenizer_config.json`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TokenizerConfig {
+    max_tokens: Option<usize>,
+    /// Whether the model is given the tokenizer's token types: by `model_input_names`, else by what
+    /// the class of the tokenizer has.
+    pub gives_types: bool,
+    /// In place of those of `tokenizer.json`, the settings of BERT's normalizer, if the tokenizer's
+    /// class makes one of them: characters of Chinese apart, accents left out, lower case.
+    pub bert: Option<(bool, Option<bool>, bool)>,
+}
+
+/// The classes whose normalizer is BERT's.
+const BERTS: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"];
+
+impl TokenizerConfig {
+    fn parse(texts: &Texts<'_>, config: &Keys, notes: &mut Vec<String>) -> Result<Self> {
+        let family = config.word("model_type")?;
+        let is_bert = family.is_some_and(|it| ["bert", "nomic_bert"].contains(&&*it));
+        let Some(text) = texts.tokenizer else {
+            let gives_types = is_bert;
+            return Ok(Self {
+                gives_types,
+                ..Self::default()
+            });
+        };
+        let path = format!("{}/tokenizer_config.json", texts.name);
+        let map: Map<String, Value> = json::parse(text)
+            .with_context(|| format!("{path}: expected the configuration of a tokenizer"))?;
+        let (keys, unknown) = Keys::flat_with(&path, map, &tables::TOKENIZER_CONFIG)?;
+        notes.extend(unread(&path, unknown));
+        let class = match keys.word("tokenizer_class")? {
+            None => config.word("tokenizer_class")?,
+            class => class,
+        };
+        let class = class.map(|name| name.trim_end_matches("Fast").to_owned());
+        let names: Option<Vec<String>> = keys.optional("model_input_names", "names of inputs")?;
+        let gives_types = match (&names, class.as_deref()) {
+            (Some(names), _) => names.iter().any(|name| name == "token_type_ids"),
+            (None, Some(class)) => class == BERTS[0],
+            (None, None) => is_bert,
+        };
+        let bert = BERTS
+            .contains(&class.as_deref().unwrap_or_default())
+            .then(|| {
+                anyhow::Ok((
+                    keys.flag("tokenize_chinese_chars", true)?,
+                    keys.optional("strip_accents", "true or false")?,
+                    keys.flag("do_lower_case", true)?,
+                ))
+            });
+        // A number that no usize holds stands for no limit.
+        let max_tokens: Option<f64> = keys.optional("model_max_length", "a number")?;
+        Ok(Self {
+            max_tokens: max_tokens
+                .filter(|length| *length >= 1.)
+                .map(|length| length as usize),
+            gives_types,
+            bert: bert.transpose()?,
+        })
     }
-    /// A number that no usize holds stands for no limit.
-    #[derive(Deserialize)]
-    struct Tokenizer {
-        model_max_length: Option<f64>,
-    }
+}
+
+fn max_tokens(texts: &Texts<'_>, tokenizer: &TokenizerConfig, sizes: &Sizes) -> Result<usize> {
     let positions = sizes.tokens;
-    if let Some(text) = texts.sentence {
-        let path = format!("{}/sentence_bert_config.json", texts.name);
-        let file: Sentence = json::parse(text).with_context(|| {
-            format!("{path}: expected the sentence configuration of sentence-transformers")
-        })?;
-        if let Some(length) = file.max_seq_length {
-            ensure!(
-                length > 0 && (length <= positions || !sizes.has_table),
-                "{path}: key \"max_seq_length\": expected 1 to {positions} \
-                 (max_position_embeddings), got {length}"
-            );
-            return Ok(length);
-        }
+    if let Some(length) = texts.sentence.max_tokens {
+        ensure!(
+            length <= positions || !sizes.has_table,
+            "{}: key \"max_seq_length\": expected 1 to {positions} (max_position_embeddings), got \
+             {length}",
+            texts.sentence.path,
+        );
+        return Ok(length);
     }
-    let Some(text) = texts.tokenizer else {
-        return Ok(positions);
-    };
-    let path = format!("{}/tokenizer_config.json", texts.name);
-    let file: Tokenizer = json::parse(text)
-        .with_context(|| format!("{path}: expected the configuration of a tokenizer"))?;
-    let length = file.model_max_length.filter(|length| *length >= 1.);
-    Ok(length.map_or(positions, |length| positions.min(length as usize)))
+    let length = tokenizer.max_tokens.unwrap_or(positions);
+    Ok(positions.min(length))
 }

@@ -12,23 +12,31 @@ use candle_nn::VarBuilder;
 use crate::batches::tokens;
 use crate::config::Texts;
 use crate::keys::Keys;
+use crate::loaded::Loaded;
 use crate::models::{Architecture, Network, Rows};
 use crate::modules::{LogitScore, MODULES, Module, Modules};
 use crate::pairs::PairTemplate;
 use crate::prompts::Prompts;
+use crate::sentence::{self, Sentence};
 use crate::{Config, Direction, Input, Model, Preset, Tokenizer};
 
 /// The files of a folder that decide on answers, beside `*.safetensors` and those of modules.
-const TEXTS: [&str; 4] = [CONFIG, TOKENIZER, SENTENCE, MODULES];
+const TEXTS: [&str; 5] = [
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    MODULES,
+    "config_sentence_transformers.json",
+];
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
-pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
+pub(crate) const ADAPTER: &str = "adapter_config.json";
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The longest text file that is read. Parsed, JSON takes up to a hundred times its length.
-const MAX_TEXT: u64 = 4 << 20;
+pub(crate) const MAX_TEXT: u64 = 4 << 20;
 /// The longest `tokenizer.json` that is read; Gemma's has 33 MB.
-const MAX_TOKENIZER: u64 = 64 << 20;
+pub(crate) const MAX_TOKENIZER: u64 = 64 << 20;
 
 /// The files of the embedded model: configuration, tokenizer and weights.
 const EMBEDDED: [&[u8]; 3] = [
@@ -71,7 +79,7 @@ impl Encoder {
         let network = quantized(load(&config, None, vb)?, preset)?;
         Ok(Self {
             name: "debian-sections".to_owned(),
-            model: Model::new(network, &config, Vec::new())?,
+            model: Model::new(network, &config, Vec::new(), false)?,
             config,
             tokenizer,
             dtype: preset.to_string(),
@@ -104,6 +112,13 @@ impl Encoder {
         }
     }
 
+    /// Tells of keys in the files that nothing reads.
+    #[cfg(feature = "program")]
+    pub(crate) fn tell_notes(&self) {
+        let notes = &self.config.notes;
+        notes.iter().for_each(candle_dynquant_io::print::note);
+    }
+
     /// The model that the files of a Hugging Face folder are, by their contents: what a browser has
     /// instead of a folder. Weights are as in `model.safetensors`, float or quantized, and taken as
     /// they are; `name` is for error messages.
@@ -116,19 +131,21 @@ impl Encoder {
         tokenizer: &[u8],
         weights: Vec<u8>,
     ) -> Result<Self> {
+        let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let loaded = Loaded::new(checkpoint);
         let config = Config::parse(&Texts {
             name,
             config,
+            weights: Some(loaded.bytes()),
             ..Texts::default()
         })?;
         let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
-        let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
-        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-        let network = load(&config, None, vb).with_context(|| name.to_owned())?;
+        let network = load(&config, None, loaded.var_builder()).with_context(|| name.to_owned())?;
+        loaded.check(&name)?;
         Ok(Self {
             name: name.to_owned(),
-            model: Model::new(network, &config, Vec::new())?,
+            model: Model::new(network, &config, Vec::new(), false)?,
             config,
             tokenizer,
             dtype: if is_quantized {
@@ -165,40 +182,45 @@ impl Encoder {
                 "no such folder"
             },
         );
+        ensure!(
+            !dir.join(ADAPTER).exists(),
+            "{}: expected weights that an adapter is merged into, got the adapter",
+            dir.join(ADAPTER).display(),
+        );
         let name = dir.display().to_string();
         let modules = Modules::read(dir)?;
+        let config = text(&dir.join(CONFIG))?;
+        let checkpoint = Checkpoint::open(dir)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let loaded = Loaded::new(checkpoint);
         let pooling = optional_text(&modules.pooling)?;
+        let sentence = Sentence::read(dir)?;
+        let add_generation_prompt = sentence.add_generation_prompt;
         let mut config = Config::parse(&Texts {
             name: &name,
-            config: &text(&dir.join(CONFIG))?,
+            config: &config,
             pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
-            sentence: optional_text(&dir.join(SENTENCE))?.as_deref(),
+            sentence,
             tokenizer: optional_text(&dir.join(TOKENIZER_CONFIG))?.as_deref(),
+            weights: Some(loaded.bytes()),
         })?;
-        let mut behind = Vec::new();
-        for (kind, folder) in &modules.others {
-            let module = Module::open(*kind, folder, config.embedding_size)?;
-            config.embedding_size = module.outputs(config.embedding_size);
-            behind.push(module);
-        }
-        config.normalize = behind
-            .pop_if(|last| matches!(last, Module::Normalize))
-            .is_some();
+        let prompts = Prompts::read(dir, &mut config.notes)?;
+        let (behind, is_scored) = finished(&mut config, &modules, &prompts)?;
         let path = dir.join(TOKENIZER);
         let tokenizer = read(&path, MAX_TOKENIZER)?;
         let mut tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
-        let prompts = Prompts::read(dir)?;
         let score = modules.logit_score.as_deref().map(LogitScore::open);
         let score = score.transpose()?;
+        let prompt = prompts.default_prompt();
         if score.is_some() {
             config.labels = vec!["LABEL_0".to_owned()];
-            tokenizer.write_pairs(PairTemplate::read(dir, prompts.default_prompt())?)?;
+            let template = PairTemplate::read(dir, prompt, add_generation_prompt)?;
+            tokenizer.write_pairs(template)?;
         }
 
-        let checkpoint = Checkpoint::open(dir)?;
-        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-        let mut network = load(&config, score, vb).with_context(|| name.clone())?;
+        let mut network =
+            load(&config, score, loaded.var_builder()).with_context(|| name.clone())?;
+        loaded.check(&name)?;
         if let Some(texts) = texts {
             ensure!(
                 !is_quantized,
@@ -216,15 +238,52 @@ impl Encoder {
                 (quantized(network, preset)?, preset.to_string())
             }
         };
+        let model = Model::new(network, &config, behind, is_scored)?;
+        if model.is_classifier() {
+            tokenizer.begin_pairs(prompts.default_prompt())?;
+        }
+        let most = model.most_tokens()?;
+        if most < config.max_tokens {
+            config.max_tokens = most;
+            tokenizer.limit(most)?;
+        }
         Ok(Self {
             name: folder_name(dir),
-            model: Model::new(network, &config, behind)?,
+            model,
             config,
             tokenizer,
             dtype,
             prompts,
         })
     }
+}
+
+/// The modules behind the pooling, but for a normalization at the end, which is the caller's; and
+/// whether they make a reranker's score of it.
+fn finished(
+    config: &mut Config,
+    modules: &Modules,
+    prompts: &Prompts,
+) -> Result<(Vec<Module>, bool)> {
+    let pooled = config.embedding_size;
+    let (mut behind, is_scored) = modules.behind(pooled)?;
+    if is_scored {
+        config.labels = vec!["LABEL_0".to_owned()];
+        return Ok((behind, true));
+    }
+    config.embedding_size = behind.iter().fold(pooled, |size, it| it.outputs(size));
+    match prompts.truncate_dim {
+        // sentence-transformers cuts what is normalized, and leaves its length.
+        Some(size) if size < config.embedding_size => {
+            config.embedding_size = size;
+            behind.push(Module::Cut(size));
+        }
+        _ => {
+            let last = behind.pop_if(|last| matches!(last, Module::Normalize));
+            config.normalize = last.is_some();
+        }
+    }
+    Ok((behind, false))
 }
 
 /// The BLAKE3 hash, in hexadecimal, of the files of a folder that decide on answers; of the
@@ -241,7 +300,11 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
         return Ok(all.finalize().to_string());
     };
     let reading = || format!("{}: expected a readable folder", dir.display());
-    let mut names = TEXTS.map(PathBuf::from).to_vec();
+    let mut names: Vec<PathBuf> = TEXTS
+        .iter()
+        .chain(&sentence::FILES)
+        .map(PathBuf::from)
+        .collect();
     let own = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_owned();
     let modules = Modules::read(dir)?;
     names.push(own(&modules.pooling));

@@ -1,10 +1,11 @@
-//! `config.json`, read strictly: every fault names the file, the key, what was expected and what
-//! came.
+//! JSON files of a model, read strictly: every fault names the file, the key, what was expected and
+//! what came.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::FusedActivation;
+use candle_dynquant_io::keys::Table;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -15,13 +16,66 @@ use crate::json;
 pub(crate) struct Keys {
     path: String,
     map: Map<String, Value>,
+    /// The largest size of a part of the model: 2^31 - 1, or the bytes of its weights.
+    most: u64,
 }
 
 impl Keys {
     pub fn parse(path: &str, text: &str) -> Result<Self> {
         let map = json::parse(text).with_context(|| format!("{path}: expected a JSON object"))?;
+        Ok(Self::new(path, map))
+    }
+
+    pub fn new(path: &str, map: Map<String, Value>) -> Self {
         let path = path.to_owned();
-        Ok(Self { path, map })
+        let most = MOST;
+        Self { path, map, most }
+    }
+
+    /// The keys with those of objects by path, such as `a.b`, of a file whose keys all have a row.
+    pub fn flat(path: &str, map: Map<String, Value>, table: &Table) -> Result<Self> {
+        let (keys, unknown) = Self::flat_with(path, map, table)?;
+        match unknown.first() {
+            Some(key) => Err(keys.fault(key, "no such key, which may change answers")),
+            None => Ok(keys),
+        }
+    }
+
+    /// The keys likewise, and those without a row.
+    pub fn flat_with(
+        path: &str,
+        map: Map<String, Value>,
+        table: &Table,
+    ) -> Result<(Self, Vec<String>)> {
+        let mut flat = Map::new();
+        flatten("", map, &mut flat);
+        let keys = Self::new(path, flat);
+        let unknown = keys.check(&[table])?;
+        Ok((keys, unknown))
+    }
+
+    /// The keys of an object of the file, as [`flat`](Self::flat) reads them.
+    pub fn part(&self, key: &str, of: &Map<String, Value>, table: &Table) -> Result<Self> {
+        Self::flat(&format!("{}: {key}", self.path), of.clone(), table)
+    }
+
+    /// Checks the keys by the first table that has a row for each; returns those without a row.
+    pub fn check(&self, tables: &[&Table]) -> Result<Vec<String>> {
+        let mut unknown = Vec::new();
+        for (key, value) in self.map.iter().filter(|(_, value)| !value.is_null()) {
+            let Some(table) = tables.iter().find(|it| it.treatment(key).is_some()) else {
+                unknown.push(key.clone());
+                continue;
+            };
+            let checked = table.check([(&**key, value.to_string())]);
+            checked.map_err(|refused| anyhow::anyhow!("{}: {refused}", self.path))?;
+        }
+        Ok(unknown)
+    }
+
+    /// Has no part of the model be larger than the file of its weights.
+    pub fn limit(&mut self, bytes: u64) {
+        self.most = self.most.min(bytes);
     }
 
     /// The value of a key; none is as good as `null`.
@@ -31,9 +85,10 @@ impl Keys {
 
     pub fn fault(&self, key: &str, expected: &str) -> anyhow::Error {
         let got = match self.map.get(key) {
-            Some(value) => value.to_string(),
+            Some(value) => brief(&value.to_string()),
             None => "no such key".to_owned(),
         };
+        let key = brief(key);
         anyhow::anyhow!("{}: key {key:?}: expected {expected}, got {got}", self.path)
     }
 
@@ -43,10 +98,26 @@ impl Keys {
         value.transpose().map_err(|_| self.fault(key, expected))
     }
 
-    /// A positive integer.
+    /// A positive integer: the size of a part of the model.
     pub fn size(&self, key: &str) -> Result<usize> {
         let size = self.optional_size(key)?;
         size.ok_or_else(|| self.fault(key, SIZE))
+    }
+
+    /// A positive integer that is no size of weights.
+    pub fn number(&self, key: &str) -> Result<Option<usize>> {
+        match self.get(key).map(Value::as_u64) {
+            None => Ok(None),
+            // No real model comes near the limit, and products of two sizes stay in a usize.
+            Some(Some(number @ 1..=MOST)) => Ok(Some(number as usize)),
+            _ => Err(self.fault(key, SIZE)),
+        }
+    }
+
+    /// The most positions of a text.
+    pub fn positions(&self, key: &str) -> Result<usize> {
+        let number = self.number(key)?;
+        number.ok_or_else(|| self.fault(key, SIZE))
     }
 
     pub fn size_or(&self, key: &str, default: usize) -> Result<usize> {
@@ -62,12 +133,12 @@ impl Keys {
     }
 
     fn optional_size(&self, key: &str) -> Result<Option<usize>> {
-        match self.get(key).map(Value::as_u64) {
-            None => Ok(None),
-            // No real model comes near the limit, and products of two sizes stay in a usize.
-            Some(Some(size @ 1..=0x7fff_ffff)) => Ok(Some(size as usize)),
-            _ => Err(self.fault(key, SIZE)),
+        let size = self.number(key)?;
+        if size.is_some_and(|size| size as u64 > self.most) {
+            let expected = format!("at most {}, the bytes of the weights", self.most);
+            return Err(self.fault(key, &expected));
         }
+        Ok(size)
     }
 
     /// A positive number.
@@ -97,24 +168,6 @@ impl Keys {
         self.optional(key, "a word")
     }
 
-    /// Refuses what no model here computes; a key that is missing has the first of the values.
-    pub fn must_be(&self, key: &str, values: &[&str]) -> Result<()> {
-        match self.word(key)? {
-            Some(got) if !values.contains(&&*got) => {
-                Err(self.fault(key, &format!("{:?}", values.join(" or "))))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// As [`must_be`](Self::must_be), of a flag.
-    pub fn must_be_flag(&self, key: &str, value: bool, default: bool) -> Result<()> {
-        let got = self.flag(key, default)?;
-        (got == value)
-            .then_some(())
-            .ok_or_else(|| self.fault(key, &value.to_string()))
-    }
-
     pub fn activation(&self, key: &str, default: FusedActivation) -> Result<FusedActivation> {
         match self.word(key)?.as_deref() {
             None => Ok(default),
@@ -132,12 +185,16 @@ impl Keys {
         Ok(id.unwrap_or(default))
     }
 
-    /// `id2label`, which must count from 0 without gaps; without it there are two nameless classes.
+    /// `id2label`, which must count from 0 without gaps; without it there are nameless classes, two
+    /// unless `num_labels` tells another number.
     pub fn labels(&self) -> Result<Vec<String>> {
         let key = "id2label";
         let expected = "an object that names the classes \"0\", \"1\", .. without gaps";
         let map: BTreeMap<String, String> = match self.optional(key, expected)? {
-            None => return Ok(vec!["LABEL_0".into(), "LABEL_1".into()]),
+            None => {
+                let count = self.size_or("num_labels", 2)?;
+                return Ok((0..count).map(|i| format!("LABEL_{i}")).collect());
+            }
             Some(map) => map,
         };
         let mut labels = BTreeMap::new();
@@ -194,3 +251,24 @@ impl Keys {
 }
 
 const SIZE: &str = "a positive integer below 2^31";
+const MOST: u64 = 0x7fff_ffff;
+
+/// The beginning of a text that a file may make long.
+fn brief(text: &str) -> String {
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn flatten(path: &str, map: Map<String, Value>, to: &mut Map<String, Value>) {
+    for (key, value) in map {
+        let key = format!("{path}{key}");
+        match value {
+            Value::Object(inner) if !inner.is_empty() => flatten(&format!("{key}."), inner, to),
+            value => {
+                to.insert(key, value);
+            }
+        }
+    }
+}

@@ -54,6 +54,7 @@ mod functions;
 pub mod hub;
 mod json;
 mod keys;
+mod loaded;
 mod model;
 mod models;
 mod modules;
@@ -64,6 +65,8 @@ mod pooling;
 pub mod program;
 mod prompts;
 mod reranker;
+mod sentence;
+mod tables;
 mod tokenizer;
 
 pub use batches::Options;

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use candle_dynquant::LayerKind;
+use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
 
 use crate::models::{Network, Rows, matrix};
@@ -36,6 +37,8 @@ pub struct Model {
     pooling: Pooling,
     /// Behind the pooling.
     modules: Vec<Module>,
+    /// Whether they make a reranker's score of it, in place of a head.
+    is_scored: bool,
     one_by_one: bool,
     /// Whether the head takes one text at a time.
     heads_one_by_one: bool,
@@ -43,7 +46,12 @@ pub struct Model {
 
 impl Model {
     /// Finds out whether the texts of a call may be computed together.
-    pub(crate) fn new(network: Network, config: &Config, modules: Vec<Module>) -> Result<Self> {
+    pub(crate) fn new(
+        network: Network,
+        config: &Config,
+        modules: Vec<Module>,
+        is_scored: bool,
+    ) -> Result<Self> {
         let mut model = Self {
             one_by_one: false,
             heads_one_by_one: network
@@ -52,6 +60,7 @@ impl Model {
                 .map_or(Ok(false), has_float_products)?,
             pooling: config.pooling.clone(),
             modules,
+            is_scored,
             network,
         };
         model.one_by_one =
@@ -61,7 +70,18 @@ impl Model {
 
     /// Whether [`Head::Classes`] can be asked.
     pub fn is_classifier(&self) -> bool {
-        self.network.head.is_some()
+        self.is_scored || self.network.head.is_some()
+    }
+
+    /// The most tokens of a text that its attention can take.
+    pub(crate) fn most_tokens(&self) -> Result<usize> {
+        let mut precisions = Precisions(Vec::new());
+        self.walk(&mut precisions)?;
+        Ok(if precisions.0.contains(&Precision::Int8) {
+            MOST_INT8
+        } else {
+            usize::MAX
+        })
     }
 
     /// Shows each layer to `visitor`.
@@ -121,24 +141,28 @@ impl Model {
             texts.push((task, own));
             rest = others;
         }
-        let is_classified = |(task, _): &&(&Task<'_>, &[f32])| task.head == Head::Classes;
+        let by_head = |head| head == Head::Classes && !self.is_scored;
+        let is_classified = |(task, _): &&(&Task<'_>, &[f32])| by_head(task.head);
         let classified = texts.iter().filter(is_classified);
-        let classified: Vec<&[f32]> = classified.map(|(_, own)| *own).collect();
+        let classified: Vec<(&[f32], &[u32])> = classified
+            .map(|(task, own)| (*own, task.tokens.ids()))
+            .collect();
         let mut logits = self.logits(&classified, size)?.into_iter();
+        let pool = |task: &Task<'_>, own: &[f32]| self.pooling.pool(own, size, task.tokens.prompt);
         let answer = |(task, own): (&Task<'_>, &[f32])| match task.head {
-            Head::Embedding => {
-                let pooled = self.pooling.pool(own, size, task.tokens.prompt);
+            Head::Embedding if self.is_scored => Ok(pool(task, own)),
+            head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
                 let mut modules = self.modules.iter();
-                modules.try_fold(pooled, |embedding, module| module.apply(embedding))
+                modules.try_fold(pool(task, own), |embedding, module| module.apply(embedding))
             }
             Head::TokenEmbeddings => Ok(own.to_vec()),
-            Head::Classes => logits.next().context("expected logits, got none"),
+            Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
     }
 
     /// Of the vectors of each text's tokens.
-    fn logits(&self, texts: &[&[f32]], size: usize) -> Result<Vec<Vec<f32>>> {
+    fn logits(&self, texts: &[(&[f32], &[u32])], size: usize) -> Result<Vec<Vec<f32>>> {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
@@ -151,7 +175,8 @@ impl Model {
         };
         let mut logits = Vec::with_capacity(texts.len());
         for texts in texts.chunks(at_once) {
-            let pooled = texts.iter().map(|text| head.pooling.pool(text, size, 0));
+            let seen = texts.iter().map(|(vectors, ids)| head.seen(vectors, ids));
+            let pooled = seen.map(|text| head.pooling.pool(text, size, 0));
             logits.extend(head.forward(&matrix(pooled.collect())?)?.to_vec2()?);
         }
         Ok(logits)
@@ -191,6 +216,19 @@ impl Model {
             }
         }
         Ok(true)
+    }
+}
+
+/// The most keys of attention in 8 bits, whose sums are i32.
+const MOST_INT8: usize = 1 << 16;
+
+/// The precisions of attention layers.
+struct Precisions(Vec<Precision>);
+
+impl Visitor for Precisions {
+    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
+        self.0.extend(layer.precision());
+        Ok(())
     }
 }
 

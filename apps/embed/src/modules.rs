@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use candle_dynquant::{Checkpoint, FusedActivation, nn};
+use candle_dynquant_io::keys::Table;
 use candle_nn::Module as _;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::folder::{optional_text, text};
 use crate::functions::normalized;
 use crate::json;
+use crate::keys::Keys;
+use crate::loaded::Loaded;
+use crate::tables;
 
 /// A module behind the pooling.
 #[derive(Clone, Debug)]
@@ -22,6 +25,8 @@ pub(crate) enum Module {
     },
     LayerNorm(nn::LayerNorm),
     Normalize,
+    /// Keeps so many numbers, the first ones.
+    Cut(usize),
 }
 
 /// The modules of a folder, with the folders of their own.
@@ -35,28 +40,24 @@ pub(crate) struct Modules {
 }
 
 /// A score from the logits of the next token, as sentence-transformers' `LogitScore` has it.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct LogitScore {
     /// The token whose logit it is.
-    #[serde(rename = "true_token_id")]
     pub yes: u32,
     /// The token whose logit is subtracted.
-    #[serde(rename = "false_token_id")]
     pub no: Option<u32>,
 }
 
 impl LogitScore {
     pub fn open(dir: &Path) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct File {
-            #[serde(flatten)]
-            score: LogitScore,
-            module_input_name: Option<String>,
-        }
-        let path = dir.join(CONFIG);
-        let file: File = config(&path, "the tokens of a score")?;
-        takes(&path, LOGITS, file.module_input_name.as_deref())?;
-        Ok(file.score)
+        let keys = config(dir, &tables::LOGIT_SCORE)?;
+        takes(&keys, LOGITS, LOGITS)?;
+        let token = |key| keys.optional(key, "a token id");
+        let yes = token("true_token_id")?;
+        Ok(Self {
+            yes: yes.ok_or_else(|| keys.fault("true_token_id", "a token id"))?,
+            no: token("false_token_id")?,
+        })
     }
 }
 
@@ -75,17 +76,12 @@ impl Kind {
     }
 }
 
-#[derive(Deserialize)]
-struct Entry {
-    #[serde(rename = "type")]
-    type_: String,
-    path: String,
-}
-
 /// The name of the embedding between modules.
 const EMBEDDING: &str = "sentence_embedding";
-/// Of the logits of the next token.
+/// The name of the logits of the next token.
 const LOGITS: &str = "causal_logits";
+/// The name of a reranker's score.
+const SCORES: &str = "scores";
 /// Which modules follow the model.
 pub(crate) const MODULES: &str = "modules.json";
 const CONFIG: &str = "config.json";
@@ -103,23 +99,37 @@ impl Modules {
             return Ok(modules);
         };
         let path = path.display().to_string();
-        let entries: Vec<Entry> = json::parse(&text)
+        let entries: Vec<Map<String, Value>> = json::parse(&text)
             .with_context(|| format!("{path}: expected the modules of sentence-transformers"))?;
-        for (index, Entry { type_, path: own }) in entries.into_iter().enumerate() {
-            let name = type_.rsplit('.').next().unwrap_or(&type_);
-            let kind = match (index, name) {
-                (0, "Transformer") => None,
-                (1, "Pooling") => None,
+        let mut seen = Vec::new();
+        for (index, entry) in entries.into_iter().enumerate() {
+            let keys = Keys::flat(&path, entry, &tables::MODULES)?;
+            let type_ = keys.word("type")?.unwrap_or_default();
+            let own = keys.word("path")?.unwrap_or_default();
+            let folder = dir.join(plain(&path, &own)?);
+            if seen.contains(&own) {
+                return Err(keys.fault("path", "a folder of its own for each module"));
+            }
+            seen.push(own.clone());
+            let name = type_.strip_prefix("sentence_transformers.");
+            let name = name.and_then(|name| name.rsplit('.').next());
+            let kind = match (index, name.unwrap_or(&type_)) {
+                (0, "Transformer") if own.is_empty() => continue,
+                (0, "Transformer") => return Err(keys.fault("path", "\"\" for the Transformer")),
+                (1, "Pooling") => {
+                    modules.pooling = folder.join(CONFIG);
+                    continue;
+                }
                 (1, "LogitScore") => {
-                    modules.logit_score = Some(dir.join(plain(&path, &own)?));
+                    modules.logit_score = Some(folder);
                     continue;
                 }
                 (2.., got) if modules.logit_score.is_some() => {
                     bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
                 }
-                (2.., "Dense") => Some(Kind::Dense),
-                (2.., "LayerNorm") => Some(Kind::LayerNorm),
-                (2.., "Normalize") => Some(Kind::Normalize),
+                (2.., "Dense") => Kind::Dense,
+                (2.., "LayerNorm") => Kind::LayerNorm,
+                (2.., "Normalize") => Kind::Normalize,
                 // It does nothing but in training.
                 (2.., "Dropout") => continue,
                 (0 | 1, got) => {
@@ -132,15 +142,7 @@ impl Modules {
                      Transformer and Pooling, got {got:?}"
                 ),
             };
-            let folder = dir.join(plain(&path, &own)?);
-            match kind {
-                Some(kind) => modules.others.push((kind, folder)),
-                None if index == 1 => modules.pooling = folder.join(CONFIG),
-                None => ensure!(
-                    own.is_empty(),
-                    "{path}: key \"path\": expected \"\" for the Transformer, got {own:?}"
-                ),
-            }
+            modules.others.push((kind, folder));
         }
         Ok(modules)
     }
@@ -150,6 +152,24 @@ impl Modules {
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         let others = self.others.iter().map(|(_, folder)| &**folder);
         others.chain(self.logit_score.as_deref())
+    }
+
+    /// The modules behind a pooling with so many numbers, and whether they end with a score.
+    pub fn behind(&self, pooled: usize) -> Result<(Vec<Module>, bool)> {
+        let (mut size, mut at) = (pooled, EMBEDDING.to_owned());
+        let mut behind = Vec::new();
+        for (kind, folder) in &self.others {
+            let module = Module::open(*kind, folder, size, &mut at)?;
+            size = module.outputs(size);
+            ensure!(
+                at == EMBEDDING || (at == SCORES && size == 1),
+                "{}: key \"module_output_name\": expected {EMBEDDING}, or {SCORES} of 1 number, \
+                 got {at:?} of {size}",
+                folder.join(CONFIG).display(),
+            );
+            behind.push(module);
+        }
+        Ok((behind, at == SCORES))
     }
 }
 
@@ -164,80 +184,63 @@ fn plain<'a>(path: &str, own: &'a str) -> Result<&'a str> {
 }
 
 impl Module {
-    /// The module of a folder that takes embeddings of so many numbers.
-    pub fn open(kind: Kind, dir: &Path, inputs: usize) -> Result<Self> {
+    /// The module of a folder that takes embeddings of so many numbers, by the name that they have.
+    fn open(kind: Kind, dir: &Path, inputs: usize, at: &mut String) -> Result<Self> {
         match kind {
-            Kind::Normalize => Self::normalize(dir),
-            Kind::LayerNorm => Self::layer_norm(dir, inputs),
-            Kind::Dense => Self::dense(dir, inputs),
+            Kind::Normalize => {
+                // Releases before 6 write none.
+                if dir.join(CONFIG).exists() {
+                    *at = takes(&config(dir, &tables::NORMALIZE)?, at, EMBEDDING)?;
+                }
+                Ok(Self::Normalize)
+            }
+            Kind::LayerNorm => Self::layer_norm(dir, inputs, at),
+            Kind::Dense => Self::dense(dir, inputs, at),
         }
     }
 
-    fn normalize(dir: &Path) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct File {
-            module_input_name: Option<String>,
-        }
-        let path = dir.join(CONFIG);
-        if path.exists() {
-            let file: File = config(&path, "a normalization")?;
-            takes(&path, EMBEDDING, file.module_input_name.as_deref())?;
-        }
-        Ok(Self::Normalize)
-    }
-
-    fn layer_norm(dir: &Path, inputs: usize) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct File {
-            dimension: usize,
-        }
+    fn layer_norm(dir: &Path, inputs: usize, at: &str) -> Result<Self> {
         const EPS: f64 = 1e-5;
-        let path = dir.join(CONFIG);
-        let file: File = config(&path, "a layer norm")?;
-        check(&path, "dimension", inputs, file.dimension)?;
-        let vb = Checkpoint::open(dir)?.var_builder(DType::F32, &Device::Cpu);
-        let norm = nn::layer_norm(inputs, EPS, vb.pp("norm"))
+        let keys = config(dir, &tables::LAYER_NORM)?;
+        takes(&keys, at, EMBEDDING)?;
+        check(&keys, "dimension", inputs)?;
+        let loaded = Loaded::new(Checkpoint::open(dir)?);
+        let norm = nn::layer_norm(inputs, EPS, loaded.var_builder().pp("norm"))
             .with_context(|| format!("{}: expected the weights of a layer norm", dir.display()))?;
+        loaded.check(&dir.display())?;
         Ok(Self::LayerNorm(norm))
     }
 
-    fn dense(dir: &Path, inputs: usize) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct File {
-            in_features: usize,
-            out_features: usize,
-            bias: Option<bool>,
-            activation_function: Option<String>,
-            /// The name of its input, since release 6.
-            module_input_name: Option<String>,
-        }
-        let path = dir.join(CONFIG);
-        let file: File = config(&path, "a dense layer")?;
-        check(&path, "in_features", inputs, file.in_features)?;
-        ensure!(
-            file.out_features > 0,
-            "{}: key \"out_features\": expected a positive number, got 0",
-            path.display(),
-        );
-        takes(&path, EMBEDDING, file.module_input_name.as_deref())?;
-        let name = file.activation_function.as_deref().unwrap_or("Tanh");
-        let activation = match name.rsplit('.').next().unwrap_or(name) {
-            "Identity" => None,
-            "Tanh" => Some(FusedActivation::Tanh),
-            "ReLU" => Some(FusedActivation::Relu),
-            "GELU" => Some(FusedActivation::Gelu),
-            "SiLU" => Some(FusedActivation::Silu),
-            "Sigmoid" => Some(FusedActivation::Sigmoid),
-            got => bail!(
-                "{}: key \"activation_function\": expected Identity, Tanh, ReLU, GELU, SiLU or \
-                 Sigmoid, got {got:?}",
-                path.display(),
-            ),
+    fn dense(dir: &Path, inputs: usize, at: &mut String) -> Result<Self> {
+        let keys = config(dir, &tables::DENSE)?;
+        check(&keys, "in_features", inputs)?;
+        let outputs = keys.size("out_features")?;
+        *at = takes(&keys, at, EMBEDDING)?;
+        let key = "activation_function";
+        let name = keys.word(key)?;
+        let name = name
+            .as_deref()
+            .unwrap_or("torch.nn.modules.activation.Tanh");
+        let name = name
+            .strip_prefix("torch.nn.")
+            .and_then(|it| it.rsplit('.').next());
+        let activation = match name {
+            Some("Identity") => None,
+            Some("Tanh") => Some(FusedActivation::Tanh),
+            Some("ReLU") => Some(FusedActivation::Relu),
+            Some("GELU") => Some(FusedActivation::Gelu),
+            Some("SiLU") => Some(FusedActivation::Silu),
+            Some("Sigmoid") => Some(FusedActivation::Sigmoid),
+            _ => {
+                let expected = "torch's Identity, Tanh, ReLU, GELU, SiLU or Sigmoid";
+                return Err(keys.fault(key, expected));
+            }
         };
-        let vb = Checkpoint::open(dir)?.var_builder(DType::F32, &Device::Cpu);
-        let bias = file.bias.unwrap_or(true);
-        let linear = nn::linear_b(inputs, file.out_features, bias, vb.pp("linear"))
+        let loaded = Loaded::new(Checkpoint::open(dir)?);
+        let bias = keys.flag("bias", true)?;
+        let linear = nn::linear_b(inputs, outputs, bias, loaded.var_builder().pp("linear"))
             .with_context(|| format!("{}: expected the weights of a dense layer", dir.display()))?;
+        loaded.check(&dir.display())?;
         Ok(Self::Dense { linear, activation })
     }
 
@@ -246,15 +249,20 @@ impl Module {
         match self {
             Self::Dense { linear, .. } => linear.weight().dims()[0],
             Self::LayerNorm(_) | Self::Normalize => inputs,
+            Self::Cut(size) => inputs.min(*size),
         }
     }
 
     /// Of one embedding, so that no other can influence it.
-    pub fn apply(&self, embedding: Vec<f32>) -> Result<Vec<f32>> {
+    pub fn apply(&self, mut embedding: Vec<f32>) -> Result<Vec<f32>> {
         let size = embedding.len();
         let xs = |embedding| Tensor::from_vec(embedding, (1, size), &Device::Cpu);
         let ys = match self {
             Self::Normalize => return Ok(normalized(embedding)),
+            Self::Cut(size) => {
+                embedding.truncate(*size);
+                return Ok(embedding);
+            }
             Self::LayerNorm(norm) => norm.forward(&xs(embedding)?)?,
             Self::Dense { linear, activation } => {
                 let ys = linear.forward(&xs(embedding)?)?;
@@ -272,31 +280,28 @@ impl Module {
     }
 }
 
-fn config<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
-    let expected = || {
-        format!(
-            "{}: expected {what} of sentence-transformers",
-            path.display()
-        )
-    };
-    json::parse(&text(path)?).with_context(expected)
+/// The `config.json` of a module, whose keys are all known.
+fn config(dir: &Path, table: &Table) -> Result<Keys> {
+    let path = dir.join(CONFIG);
+    let map = json::parse(&text(&path)?);
+    let path = path.display().to_string();
+    let map = map.with_context(|| format!("{path}: expected a module of sentence-transformers"))?;
+    Keys::flat(&path, map, table)
 }
 
-fn check(path: &Path, key: &str, inputs: usize, got: usize) -> Result<()> {
-    ensure!(
-        got == inputs,
-        "{}: key {key:?}: expected {inputs}, as many as come in, got {got}",
-        path.display(),
-    );
-    Ok(())
+fn check(keys: &Keys, key: &str, inputs: usize) -> Result<()> {
+    if keys.size(key)? == inputs {
+        return Ok(());
+    }
+    Err(keys.fault(key, &format!("{inputs}, as many as come in")))
 }
 
-fn takes(path: &Path, expected: &str, input: Option<&str>) -> Result<()> {
-    let input = input.unwrap_or(expected);
-    ensure!(
-        input == expected,
-        "{}: key \"module_input_name\": expected {expected}, got {input:?}",
-        path.display(),
-    );
-    Ok(())
+/// Checks the name that a module's input has; returns that of its output.
+fn takes(keys: &Keys, at: &str, default: &str) -> Result<String> {
+    let key = "module_input_name";
+    let input = keys.word(key)?.unwrap_or_else(|| default.to_owned());
+    if input != at {
+        return Err(keys.fault(key, at));
+    }
+    Ok(keys.word("module_output_name")?.unwrap_or(input))
 }

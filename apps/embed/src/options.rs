@@ -44,7 +44,11 @@ impl ModelOptions {
         match self.path()? {
             Some(dir) => {
                 let texts = self.texts()?;
-                Encoder::open_with(&dir, self.preset, texts.as_deref()).context(OPTION)
+                let encoder = Encoder::open_with(&dir, self.preset, texts.as_deref());
+                let encoder = encoder.context(OPTION)?;
+                #[cfg(feature = "program")]
+                encoder.tell_notes();
+                Ok(encoder)
             }
             None => {
                 ensure!(
@@ -63,7 +67,10 @@ impl ModelOptions {
     pub fn embedder(&self) -> Result<Embedder> {
         let dir = self.path()?;
         let dir = dir.context("--model: expected a model, got none")?;
-        Embedder::open_with(dir, self.options()?).context(OPTION)
+        let embedder = Embedder::open_with(dir, self.options()?).context(OPTION)?;
+        #[cfg(feature = "program")]
+        embedder.encoder().tell_notes();
+        Ok(embedder)
     }
 
     /// What it asks for beside the model.

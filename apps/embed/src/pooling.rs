@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::{Map, Value};
+use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::json;
+use crate::keys::Keys;
+use crate::tables;
 
 /// How an embedding is made of the tokens' vectors: by one mode, or by several, whose vectors
 /// follow each other.
@@ -65,39 +67,22 @@ impl Default for Pooling {
 impl Pooling {
     /// Of the configuration that sentence-transformers writes.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self> {
-        let map: Map<String, Value> = json::parse(text)
+        let map = json::parse(text)
             .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
-        let words: Vec<&Value> = match map.get("pooling_mode") {
-            Some(Value::Array(words)) => words.iter().collect(),
-            Some(word) => vec![word],
-            None => Vec::new(),
-        };
+        let keys = Keys::flat(path, map, &tables::POOLING)?;
         let named = |word: &Value| NAMES.iter().find(|(_, name, _)| word == name);
-        let modes = if map.contains_key("pooling_mode") {
-            let modes: Option<Vec<Mode>> = words
-                .iter()
-                .map(|word| named(word).map(|(mode, ..)| *mode))
-                .collect();
-            modes.unwrap_or_default()
-        } else {
-            flagged(path, &map)?
+        let modes: Option<Vec<Mode>> = match keys.get("pooling_mode") {
+            Some(Value::Array(words)) => words.iter().map(|it| Some(named(it)?.0)).collect(),
+            Some(word) => named(word).map(|(mode, ..)| vec![*mode]),
+            None => Some(flagged(&keys)?),
         };
-        ensure!(
-            !modes.is_empty(),
-            "{path}: key \"pooling_mode\": expected one or several of {}, got {}",
-            NAMES.map(|(_, name, _)| name).join(", "),
-            map.get("pooling_mode").unwrap_or(&Value::Null),
-        );
-        let include_prompt = match map.get("include_prompt") {
-            None | Some(Value::Null) => true,
-            Some(Value::Bool(flag)) => *flag,
-            Some(got) => {
-                anyhow::bail!("{path}: key \"include_prompt\": expected true or false, got {got}")
-            }
-        };
+        let modes = modes.filter(|modes| !modes.is_empty()).ok_or_else(|| {
+            let names = NAMES.map(|(_, name, _)| name).join(", ");
+            keys.fault("pooling_mode", &format!("one or several of {names}"))
+        })?;
         Ok(Self {
             modes,
-            include_prompt,
+            include_prompt: keys.flag("include_prompt", true)?,
         })
     }
 
@@ -114,19 +99,12 @@ impl Pooling {
 }
 
 /// The modes whose flags are set.
-fn flagged(path: &str, map: &Map<String, Value>) -> Result<Vec<Mode>> {
-    let set = |key: &str| map.get(key).is_some_and(|value| *value == true);
-    let mut flags = map
-        .keys()
-        .filter(|key| key.starts_with("pooling_mode_") && set(key));
-    let unknown = flags.find(|key| NAMES.iter().all(|(.., flag)| flag != key));
-    ensure!(
-        unknown.is_none(),
-        "{path}: expected one of the known pooling modes, got {:?}",
-        unknown.map_or("none", String::as_str),
-    );
-    let known = NAMES.iter().filter(|(.., flag)| set(flag));
-    Ok(known.map(|(mode, ..)| *mode).collect())
+fn flagged(keys: &Keys) -> Result<Vec<Mode>> {
+    let mut modes = Vec::new();
+    for (mode, _, flag) in NAMES {
+        modes.extend(keys.flag(flag, false)?.then_some(mode));
+    }
+    Ok(modes)
 }
 
 impl fmt::Display for Pooling {

@@ -7,8 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use crate::config::unread;
 use crate::folder::optional_text;
 use crate::json;
+use crate::keys::Keys;
+use crate::tables;
 
 /// Prompts before texts, by their names in a folder of sentence-transformers.
 ///
@@ -28,17 +31,25 @@ pub struct Prompts {
     default_prompt_name: Option<String>,
     /// Of a reranker, since release 6.
     pub(crate) activation_fn: Option<String>,
+    /// The numbers that are kept of an embedding, the first ones.
+    #[serde(skip)]
+    pub(crate) truncate_dim: Option<usize>,
 }
 
 impl Prompts {
-    pub(crate) fn read(dir: &Path) -> Result<Self> {
+    /// Reads those of a folder, with notes of keys that nothing reads.
+    pub(crate) fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Self> {
         let path = dir.join("config_sentence_transformers.json");
         let Some(text) = optional_text(&path)? else {
             return Ok(Self::default());
         };
-        let path = path.display();
-        let prompts: Self = json::parse(&text)
-            .with_context(|| format!("{path}: expected the prompts of sentence-transformers"))?;
+        let path = path.display().to_string();
+        let expected = || format!("{path}: expected the prompts of sentence-transformers");
+        let map = json::parse(&text).with_context(expected)?;
+        let (keys, unknown) = Keys::flat_with(&path, map, &tables::PROMPTS)?;
+        notes.extend(unread(&path, unknown));
+        let mut prompts: Self = json::parse(&text).with_context(expected)?;
+        prompts.truncate_dim = keys.number("truncate_dim")?;
         if let Some(name) = &prompts.default_prompt_name {
             ensure!(
                 prompts.prompts.contains_key(name),

@@ -107,9 +107,9 @@ fn is_sigmoid(own: Option<&str>, keys: &Keys) -> Result<bool> {
         .and_then(|it| it.get("activation_fn"));
     let before = release_4.or(keys.get("sbert_ce_default_activation_function"));
     let name = own.or(before.and_then(Value::as_str));
-    match name.map(|name| name.rsplit('.').next().unwrap_or(name)) {
-        None | Some("Sigmoid") => Ok(true),
-        Some("Identity") => Ok(false),
-        Some(got) => bail!("activation_fn: expected torch's Sigmoid or Identity, got {got:?}"),
+    match name.map(|name| (name.starts_with("torch."), name.rsplit('.').next())) {
+        None | Some((true, Some("Sigmoid"))) => Ok(true),
+        Some((true, Some("Identity"))) => Ok(false),
+        Some(_) => bail!("activation_fn: expected torch's Sigmoid or Identity, got {name:?}"),
     }
 }

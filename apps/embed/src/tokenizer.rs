@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::json::strict;
+use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
 use crate::pairs::PairTemplate;
@@ -38,7 +39,7 @@ impl From<Direction> for TruncationDirection {
 }
 
 /// A prompt before texts, made by [`Tokenizer::prompt`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     text: String,
     /// Of the prompt and the special ones before it.
@@ -123,8 +124,12 @@ pub struct Tokenizer {
     vocab_size: usize,
     max_tokens: usize,
     takes_pairs: bool,
+    /// Whether the model is given token types.
+    gives_types: bool,
     /// Of a model that takes pairs as one text.
     chat: Option<Chat>,
+    /// Before the first text of pairs.
+    pair_prompt: Prompt,
 }
 
 struct Chat {
@@ -151,6 +156,7 @@ impl Tokenizer {
         let mut whole = tokenizers::Tokenizer::from_bytes(strict(json.to_vec())).map_err(fault)?;
         whole.with_truncation(None).map_err(fault)?;
         whole.with_padding(None);
+        set_normalizer(&mut whole, config).map_err(fault)?;
         // Tokens beside the vocabulary, such as Gemma's for images, may have no row.
         let largest = whole.get_vocab(false).into_values().max();
         let largest = largest.with_context(|| format!("{path}: expected tokens, got none"))?;
@@ -163,11 +169,19 @@ impl Tokenizer {
             whole,
             vocab_size: config.vocab_size,
             max_tokens: 0,
-            takes_pairs: config.sizes.takes_pairs,
+            takes_pairs: config.sizes.takes_pairs || !config.tokenizer.gives_types,
+            gives_types: config.tokenizer.gives_types,
             chat: None,
+            pair_prompt: Prompt::default(),
         };
         tokenizer.limit(config.max_tokens)?;
         Ok(tokenizer)
+    }
+
+    /// Has pairs begin with a prompt.
+    pub(crate) fn begin_pairs(&mut self, prompt: &str) -> Result<()> {
+        self.pair_prompt = self.prompt(prompt)?;
+        Ok(())
     }
 
     /// Takes pairs as the text that a template makes of them.
@@ -321,9 +335,10 @@ impl Tokenizer {
             return Err(TokensError::Pair);
         }
         let first = match &self.chat {
-            Some(chat) => First::Chat(chat, first.to_owned()),
+            Some(chat) => First::Chat(chat, self.reachable(first, cut)?),
             None => {
-                let (room, mut text) = (self.room(true), self.alone(first)?);
+                let first = format!("{}{first}", self.pair_prompt.text);
+                let (room, mut text) = (self.room(true), self.alone(&first)?);
                 let length = text.len();
                 // So much at most is left beside any second text.
                 truncate(&mut text, room, cut);
@@ -343,9 +358,28 @@ impl Tokenizer {
                 let [of_first, of_second] = shares([length, second.len()], room);
                 truncate(&mut first, of_first, cut);
                 truncate(&mut second, of_second, cut);
-                self.completed(first, Some(second), 0)
+                self.completed(first, Some(second), self.pair_prompt.tokens)
             }
         })
+    }
+
+    /// The part of a query that may be left where texts with it are cut, so that a long one is not
+    /// tokenized with each of them.
+    fn reachable(&self, query: &str, cut: Option<Direction>) -> Result<String, TokensError> {
+        /// What follows a token may change those before it.
+        const MARGIN: usize = 64;
+        let Some(direction) = cut else {
+            return Ok(query.to_owned());
+        };
+        let encoding = self.whole.encode(query, false).map_err(failed)?;
+        let (spans, kept) = (encoding.get_offsets(), self.max_tokens + MARGIN);
+        let excess = spans.len().saturating_sub(kept);
+        let part = match direction {
+            _ if excess == 0 => query,
+            Direction::Right => &query[..query.floor_char_boundary(spans[kept].0)],
+            Direction::Left => &query[query.floor_char_boundary(spans[excess].0)..],
+        };
+        Ok(part.to_owned())
     }
 
     /// The tokens of a pair as one text, which has its special ones.
@@ -418,11 +452,13 @@ impl Tokenizer {
     ) -> Result<Tokens, TokensError> {
         let encoding = self.whole.post_process(first, second, true);
         let encoding = encoding.map_err(failed)?;
-        self.checked(Tokens {
-            ids: encoding.get_ids().to_vec(),
-            types: encoding.get_type_ids().to_vec(),
-            prompt,
-        })
+        let ids = encoding.get_ids().to_vec();
+        let types = if self.gives_types {
+            encoding.get_type_ids().to_vec()
+        } else {
+            vec![0; ids.len()]
+        };
+        self.checked(Tokens { ids, types, prompt })
     }
 
     fn take(&self, ids: &[u32], cut: Option<Direction>) -> Result<Tokens, TokensError> {
@@ -460,6 +496,35 @@ impl Tokenizer {
 
 fn failed(error: tokenizers::Error) -> TokensError {
     TokensError::Failed(error.to_string())
+}
+
+/// The normalizer that transformers and sentence-transformers have, by what the other files say.
+fn set_normalizer(
+    whole: &mut tokenizers::Tokenizer,
+    config: &crate::Config,
+) -> tokenizers::Result<()> {
+    let mut normalizer = whole.get_normalizer().cloned();
+    if let Some(NormalizerWrapper::BertNormalizer(bert)) = &mut normalizer
+        && let Some((chinese, accents, lower_case)) = config.tokenizer.bert
+    {
+        bert.handle_chinese_chars = chinese;
+        bert.strip_accents = accents;
+        bert.lowercase = lower_case;
+    }
+    let mut parts: Vec<NormalizerWrapper> = match normalizer {
+        Some(NormalizerWrapper::Sequence(parts)) => parts.into_iter().collect(),
+        single => single.into_iter().collect(),
+    };
+    let is_lower = |part: &NormalizerWrapper| matches!(part, NormalizerWrapper::Lowercase(_));
+    if config.lower_case && !parts.iter().any(is_lower) {
+        parts.insert(0, Lowercase.into());
+    }
+    if let [one] = parts.as_slice() {
+        whole.with_normalizer(Some(one.clone()))?;
+    } else if !parts.is_empty() {
+        whole.with_normalizer(Some(Sequence::new(parts)))?;
+    }
+    Ok(())
 }
 
 /// Keeps `room` tokens, if texts are cut.

@@ -198,10 +198,35 @@ jina | "geglu" | "original" | feed_forward_type
 qwen3 | "num_key_value_heads": 2 | "num_key_value_heads": 3 | a divisor
 qwen3 | "head_dim": 16 | "head_dim": 15 | heads of an even size, got 15
 mpnet | "max_position_embeddings": 154 | "max_position_embeddings": 2 | rows
+bert | "hidden_act" | "hidden_act": "relu", "hidden_act" | key "hidden_act" twice
+bert | "num_hidden_layers": 2 | "num_hidden_layers": 1 | tensor "encoder.layer.1.
+bert | "hidden_size" | "pruned_heads": {"0": [1]}, "hidden_size" | key "pruned_heads": expected {}, got {"0":[1]}
+gemma3 | "attn_logit_softcapping": null | "attn_logit_softcapping": 50.0 | expected null, got 50.0
+gemma3 | "attention_bias" | "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "attention_bias" | "rope_scaling": expected null
+qwen3 | "rope_theta" | "partial_rotary_factor": 0.5, "rope_theta" | expected 1.0 or 1, got 0.5
+qwen3 | "head_dim": 16 | "head_dim": 2147483646 | the bytes of the weights, got 2147483646
+qwen3 | "num_hidden_layers": 2 | "num_hidden_layers": 2147483647 | the bytes of the weights, got 2147483647
+qwen3 | "full_attention" | "sliding_attention" | key "layer_types": expected full_attention
+1_Pooling/config.json of bert | "embedding_dimension" | "token_weights": 1, "embedding_dimension" | "token_weights": expected no such key
+2_Dense/config.json of distilbert | "bias" | "use_residual": true, "bias" | expected false, got true
+2_Dense/config.json of distilbert | "bias": true | "bias": false | tensor "linear.bias"
+2_Dense/config.json of distilbert | torch.nn.modules.activation.Tanh | my.Tanh | got "my.Tanh"
+4_Dense/config.json of reranker-modules | "scores" | "logits" | or scores of 1 number, got "logits"
+modules.json of distilbert | 2_Dense | 1_Pooling | a folder of its own for each module, got "1_Pooling"
+modules.json of bert | base.modules.transformer.Transformer | modules.StaticEmbedding | got "StaticEmbedding"
+modules.json of bert | sentence_transformers.base.modules.transformer | custom_st | got "custom_st.Transformer"
+sentence_bert_config.json of lower-case | "do_lower_case" | "query_length": 8, "do_lower_case" | "query_length": expected null, got 8
+sentence_bert_config.json of lower-case | "do_lower_case" | "lowercase": true, "do_lower_case" | key "lowercase": expected no such key
+sentence_bert_config.json of bert | last_hidden_state | pooler_output | method_output_name": expected "last_hidden_state"
+sentence_bert_config.json of bert | feature-extraction | fill-mask | got "fill-mask"
+config_sentence_transformers.json of bert | "SentenceTransformer" | "SparseEncoder" | got "SparseEncoder"
+config_sentence_transformers.json of lower-case | "truncate_dim": 16 | "truncate_dim": 0 | got 0
+tokenizer_config.json of bert | "unk_token" | "truncation_side": "left", "unk_token" | expected "right", got "left"
 "#;
-    for [name, from, to, expected] in rows(table) {
+    for [place, from, to, expected] in rows(table) {
+        let (file, name) = place.split_once(" of ").unwrap_or(("config.json", place));
         let dir = copy(name, "refused")?;
-        let path = dir.join("config.json");
+        let path = dir.join(file);
         let config = fs::read_to_string(&path)?;
         assert!(config.contains(from), "{name}: {from}");
         fs::write(&path, config.replace(from, to))?;
@@ -245,10 +270,25 @@ fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
     Ok(())
 }
 
+/// Its query is tokenized once and cut, before it is written with each text.
+#[test]
+fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
+    let reranker = Reranker::open(fixture("reranker-qwen3"))?;
+    let texts: Vec<String> = (0..256)
+        .map(|i| format!("{} bread", TEXTS[i % 5]))
+        .collect();
+    let [long, beginning] = [200_000, 170].map(|words| "river snow".repeat(words));
+    assert_eq!(
+        reranker.scores(&long, &texts)?,
+        reranker.scores(&beginning, &texts)?
+    );
+    Ok(())
+}
+
 #[test]
 fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
     let table = r#"
-1_LogitScore/config.json | 74 | "a" | the tokens of a score
+1_LogitScore/config.json | 74 | "a" | key "true_token_id": expected a token id, got "a"
 1_LogitScore/config.json | 75 | 112 | below vocab_size 112, got 112
 1_LogitScore/config.json | causal_logits | scores | expected causal_logits, got "scores"
 config.json | ForCausalLM | Model | a model that writes texts
@@ -256,7 +296,7 @@ config.json | "tie_word_embeddings": true | "a": 1 | lm_head.weight
 modules.json | LogitScore" | Ranks" | Pooling or LogitScore, got "Ranks"
 chat_template.jinja | {%- if | {%- iff | expected a Jinja template
 sentence_bert_config.json | flat | structured | got "structured"
-sentence_bert_config.json | add_generation_prompt | tools | got "tools": true
+sentence_bert_config.json | add_generation_prompt | tools | chat_template.tools": expected no such key
 "#;
     for [file, from, to, expected] in rows(table) {
         let dir = changed_reranker(file, from, to)?;

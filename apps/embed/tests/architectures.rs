@@ -10,7 +10,7 @@ use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
 use serde::Deserialize;
 
-const EMBEDDERS: [&str; 10] = [
+const EMBEDDERS: [&str; 11] = [
     "bert",
     "xlm-roberta",
     "distilbert",
@@ -21,6 +21,7 @@ const EMBEDDERS: [&str; 10] = [
     "jina",
     "qwen3",
     "gemma3",
+    "lower-case",
 ];
 const CLASSIFIERS: [&str; 5] = [
     "classes-roberta",
@@ -29,7 +30,13 @@ const CLASSIFIERS: [&str; 5] = [
     "classes-qwen3",
     "classes-gte",
 ];
-const RERANKERS: [&str; 3] = ["reranker", "reranker-xlm-roberta", "reranker-qwen3"];
+const RERANKERS: [&str; 5] = [
+    "reranker",
+    "reranker-xlm-roberta",
+    "reranker-qwen3",
+    "reranker-types",
+    "reranker-modules",
+];
 
 /// What `assets/reference/encoders.py` writes of a folder.
 #[derive(Deserialize)]
@@ -102,6 +109,7 @@ fn vectors_equal_those_of_sentence_transformers() -> Result<()> {
         let expected = expected(name)?;
         let embedder = Embedder::open_with(folder(name), float()).context(name)?;
         assert_eq!(embedder.dimensions(), expected.vectors[0].len(), "{name}");
+        assert_eq!(embedder.encoder().config.notes, [""; 0], "{name}");
         check(name, &embedder.embed(&expected.texts)?, &expected.vectors)?;
         if name != "jina" {
             check(
@@ -147,6 +155,51 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
             "{name}, quantized before"
         );
     }
+    Ok(())
+}
+
+/// Sums of attention in 8 bits have 65,536 terms at most, so that no longer text is accepted.
+#[test]
+fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("long");
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
+    let source = Checkpoint::open(folder("qwen3"))?;
+    quantize(
+        &source,
+        &Plan::new(&source, &QConfigSpec::int8(), &[], &[])?,
+        &out,
+        |_| (),
+    )?;
+    fs::write(
+        out.join("sentence_bert_config.json"),
+        r#"{"max_seq_length": 70000}"#,
+    )?;
+    assert_eq!(Encoder::open(&out, None)?.tokenizer.max_tokens(), 70_000);
+
+    // As a save of a model with such attention has it.
+    let weights = fs::read(out.join("model.safetensors"))?;
+    let (length, rest) = weights.split_at(8);
+    let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into()?) as usize);
+    let mut header: serde_json::Value = serde_json::from_slice(header)?;
+    let record = &mut header["__metadata__"]["candle_dynquant"];
+    let mut precisions: serde_json::Value =
+        serde_json::from_str(record.as_str().context("a record")?)?;
+    precisions["version"] = 3.into();
+    precisions["attention"]["layers.0.self_attn.attention"] = "int8".into();
+    *record = precisions.to_string().into();
+    let header = header.to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    fs::write(
+        out.join("model.safetensors"),
+        [&length, header.as_bytes(), data].concat(),
+    )?;
+    let encoder = Encoder::open(&out, None)?;
+    assert_eq!(
+        (encoder.config.max_tokens, encoder.tokenizer.max_tokens()),
+        (65_536, 65_536)
+    );
     Ok(())
 }
 

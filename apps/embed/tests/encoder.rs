@@ -416,7 +416,7 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
     fs::create_dir_all(dir.join("1_Pooling"))?;
     fs::write(
         dir.join("1_Pooling/config.json"),
-        r#"{"pooling_mode_cls_token": true, "a": NaN}"#,
+        r#"{"pooling_mode_cls_token": true, "embedding_dimension": NaN}"#,
     )?;
     fs::write(
         dir.join("sentence_bert_config.json"),
@@ -424,6 +424,8 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
     )?;
     let encoder = Encoder::open(&dir, Some(Preset::None))?;
     assert_eq!(encoder.config.max_tokens, 7);
+    let note = format!("{}/config.json: key \"a\" is not read", dir.display());
+    assert!(encoder.config.notes.contains(&note));
     // What is needed as a number is no other.
     mark("config.json", |text| {
         text.replacen("\"hidden_size\": ", "\"hidden_size\": NaN, \"b\": ", 1)
@@ -509,7 +511,7 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
 
     for (text, expected) in [
         (config(64, "Tanh"), "\"in_features\": expected 128"),
-        (config(128, "Softplus"), "got \"Softplus\""),
+        (config(128, "Softplus"), "activation.Softplus\""),
     ] {
         fs::write(quantized_dir.join("2_Dense/config.json"), text)?;
         let error = Encoder::open(&quantized_dir, None)

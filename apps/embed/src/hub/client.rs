@@ -49,6 +49,7 @@ pub struct Download {
     /// Its SHA-256, if the hub tells.
     sha256: Option<String>,
     pub bytes: Option<u64>,
+    limit: u64,
     body: Body,
 }
 
@@ -92,8 +93,8 @@ impl<'a> Client<'a> {
         Ok(listing)
     }
 
-    /// A file of a commit.
-    pub fn download(&self, name: &Name, commit: &str, file: &str) -> Result<Download> {
+    /// A file of a commit, of so many bytes at most.
+    pub fn download(&self, name: &Name, commit: &str, file: &str, limit: u64) -> Result<Download> {
         let url = format!(
             "{}/{}/resolve/{commit}/{file}",
             self.settings.endpoint, name.model
@@ -108,9 +109,22 @@ impl<'a> Client<'a> {
             "{url}: header \"etag\": expected letters and digits, got {etag:?}"
         );
         let length = header(&told, "x-linked-size").or(header(answer.headers(), "content-length"));
+        let bytes: Option<u64> = length.and_then(|it| it.parse().ok());
+        let is_hash = |it: &&str| it.len() == 64 && it.chars().all(|c| c.is_ascii_hexdigit());
+        let sha256 = linked.filter(is_hash).map(str::to_lowercase);
+        ensure!(
+            bytes.is_some() || sha256.is_some(),
+            "{url}: expected its length or its SHA-256, which tell whether it is whole, got neither"
+        );
+        let of = bytes.unwrap_or_default();
+        ensure!(
+            of <= limit,
+            "{url}: expected at most {limit} bytes, got {of}"
+        );
         Ok(Download {
-            sha256: linked.filter(|it| it.len() == 64).map(str::to_lowercase),
-            bytes: length.and_then(|it| it.parse().ok()),
+            sha256,
+            bytes,
+            limit,
             etag: etag.to_owned(),
             body: answer.into_body(),
         })
@@ -131,7 +145,7 @@ impl<'a> Client<'a> {
             let answer = request.call().with_context(|| at.clone())?;
             let status = answer.status();
             let first = first.get_or_insert_with(|| answer.headers().clone());
-            if status.is_success() {
+            if status == StatusCode::OK {
                 return Ok((first.clone(), answer));
             }
             ensure!(
@@ -186,11 +200,8 @@ impl Download {
                 break;
             }
             got += count as u64;
-            ensure!(
-                self.bytes.is_none_or(|bytes| got <= bytes),
-                "expected {} bytes, got more",
-                self.bytes.unwrap_or_default()
-            );
+            let most = self.bytes.unwrap_or(self.limit);
+            ensure!(got <= most, "expected {most} bytes, got more");
             hash.update(&chunk[..count]);
             to.write_all(&chunk[..count]).context("the cache")?;
             told(got);

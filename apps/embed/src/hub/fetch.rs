@@ -10,18 +10,21 @@ use super::cache::Repo;
 use super::client::{Client, Listing};
 use super::name::{Name, is_plain};
 use super::settings::Settings;
-use crate::folder::{self, text};
+use crate::folder::{self, ADAPTER, MAX_TEXT, MAX_TOKENIZER, text};
 use crate::json;
 use crate::modules::{MODULES, Modules};
+use crate::sentence;
 
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const WEIGHTS: &str = "model.safetensors";
 const SHARDS: &str = "model.safetensors.index.json";
+/// The most bytes of a file of weights; larger models are in shards.
+const MAX_WEIGHTS: u64 = 64 << 30;
 /// Files that a model may lack.
 const OPTIONAL: [&str; 4] = [
-    folder::SENTENCE,
     folder::TOKENIZER_CONFIG,
+    ADAPTER,
     "config_sentence_transformers.json",
     "chat_template.jinja",
 ];
@@ -140,7 +143,12 @@ fn download(
     file: &str,
     told: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf> {
-    let download = client.download(name, commit, file)?;
+    let limit = match file {
+        TOKENIZER => MAX_TOKENIZER,
+        _ if file.ends_with(".safetensors") => MAX_WEIGHTS,
+        _ => MAX_TEXT,
+    };
+    let download = client.download(name, commit, file, limit)?;
     let blob = repo.blob(&download.etag)?;
     if !blob.exists() {
         let writing = || format!("{}: expected a place to write to", blob.display());
@@ -158,7 +166,7 @@ fn visit(folder: &Path, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) ->
     for file in [CONFIG, TOKENIZER] {
         ensure!(get(file)?.is_some(), "it has no {file}");
     }
-    for file in OPTIONAL {
+    for file in sentence::FILES.into_iter().chain(OPTIONAL) {
         get(file)?;
     }
     get(MODULES)?;

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use candle_dynquant::Quantizable;
+use candle_dynquant_io::keys::Table;
 use candle_nn::VarBuilder;
 
 use super::head::{ClassHead, Source};
@@ -10,12 +11,15 @@ use super::transformer::Transformer;
 use super::{bert, decoder, gte, jina, modernbert, nomic};
 use crate::keys::Keys;
 use crate::modules::LogitScore;
+use crate::tables;
 
 /// How a model is found, read and loaded.
 pub(crate) struct Architecture {
     model_types: &'static [&'static str],
     /// A key that tells it from others of its types.
     mark: Option<(&'static str, &'static str)>,
+    /// The keys of `config.json`, by the first table that has a row for a key.
+    pub tables: &'static [&'static Table],
     /// Where its tensors may be below, beside a head.
     prefixes: &'static [&'static str],
     /// The table of words.
@@ -30,6 +34,7 @@ const WORDS: &str = "embeddings.word_embeddings.weight";
 const BERT: Architecture = Architecture {
     model_types: &["bert"],
     mark: None,
+    tables: &[&tables::BERT, &tables::COMMON],
     prefixes: &["bert"],
     words: WORDS,
     sizes: bert::sizes,
@@ -40,6 +45,7 @@ const BERT: Architecture = Architecture {
 const DECODER: Architecture = Architecture {
     model_types: &["qwen3"],
     mark: None,
+    tables: &[&tables::QWEN3, &tables::DECODER, &tables::COMMON],
     prefixes: &["model"],
     words: "embed_tokens.weight",
     sizes: decoder::qwen3_sizes,
@@ -50,6 +56,7 @@ const DECODER: Architecture = Architecture {
 static ALL: [Architecture; 10] = [
     Architecture {
         mark: Some(("position_embedding_type", "alibi")),
+        tables: &[&tables::JINA, &tables::BERT, &tables::COMMON],
         sizes: jina::sizes,
         load: jina::load,
         ..BERT
@@ -57,6 +64,7 @@ static ALL: [Architecture; 10] = [
     BERT,
     Architecture {
         model_types: &["roberta", "xlm-roberta", "camembert"],
+        tables: &[&tables::ROBERTA, &tables::BERT, &tables::COMMON],
         prefixes: &["roberta"],
         sizes: bert::roberta_sizes,
         load: bert::load_roberta,
@@ -65,6 +73,7 @@ static ALL: [Architecture; 10] = [
     },
     Architecture {
         model_types: &["distilbert"],
+        tables: &[&tables::DISTILBERT, &tables::COMMON],
         prefixes: &["distilbert"],
         sizes: bert::distilbert_sizes,
         load: bert::load_distilbert,
@@ -73,6 +82,7 @@ static ALL: [Architecture; 10] = [
     },
     Architecture {
         model_types: &["mpnet"],
+        tables: &[&tables::ROBERTA, &tables::BERT, &tables::COMMON],
         prefixes: &["mpnet"],
         sizes: bert::mpnet_sizes,
         load: bert::load_mpnet,
@@ -87,9 +97,11 @@ static ALL: [Architecture; 10] = [
         load: modernbert::load,
         head: modernbert::head,
         mark: None,
+        tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
     },
     Architecture {
         model_types: &["nomic_bert"],
+        tables: &[&tables::NOMIC, &tables::BERT, &tables::COMMON],
         prefixes: &["bert", "nomic_bert"],
         sizes: nomic::sizes,
         load: nomic::load,
@@ -97,6 +109,7 @@ static ALL: [Architecture; 10] = [
     },
     Architecture {
         model_types: &["new", "gte"],
+        tables: &[&tables::GTE, &tables::BERT, &tables::COMMON],
         prefixes: &["new", "gte"],
         sizes: gte::sizes,
         load: gte::load,
@@ -105,6 +118,7 @@ static ALL: [Architecture; 10] = [
     DECODER,
     Architecture {
         model_types: &["gemma3_text"],
+        tables: &[&tables::GEMMA3, &tables::DECODER, &tables::COMMON],
         sizes: decoder::gemma3_sizes,
         load: decoder::load_gemma3,
         ..DECODER

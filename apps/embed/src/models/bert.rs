@@ -59,8 +59,6 @@ const MPNET: Names = Names {
 };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
-    keys.must_be("position_embedding_type", &["absolute"])?;
-    keys.must_be_flag("is_decoder", false, false)?;
     let types = keys.size_or("type_vocab_size", 2)?;
     Ok(Sizes {
         has_table: true,
@@ -93,7 +91,6 @@ pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
     let hidden = keys.size("dim")?;
     let heads = keys.size("n_heads")?;
     keys.divides("n_heads", heads, "dim", hidden)?;
-    keys.must_be_flag("sinusoidal_pos_embds", false, false)?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
@@ -102,7 +99,7 @@ pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
         inner: keys.size("hidden_dim")?,
         eps: 1e-12,
         activation: keys.activation("activation", FusedActivation::Gelu)?,
-        tokens: keys.size("max_position_embeddings")?,
+        tokens: keys.positions("max_position_embeddings")?,
         has_table: true,
         types: 0,
         takes_pairs: true,

@@ -40,7 +40,7 @@ fn sizes(keys: &Keys, activation: FusedActivation) -> Result<Sizes> {
         inner: keys.size("intermediate_size")?,
         eps: keys.epsilon("rms_norm_eps", 1e-6)?,
         activation,
-        tokens: keys.size("max_position_embeddings")?,
+        tokens: keys.positions("max_position_embeddings")?,
         has_table: false,
         types: 0,
         takes_pairs: true,
@@ -48,12 +48,17 @@ fn sizes(keys: &Keys, activation: FusedActivation) -> Result<Sizes> {
 }
 
 pub(super) fn qwen3_sizes(keys: &Keys) -> Result<Sizes> {
-    keys.must_be_flag("use_sliding_window", false, false)?;
-    sizes(keys, keys.activation("hidden_act", FusedActivation::Silu)?)
+    let sizes = sizes(keys, keys.activation("hidden_act", FusedActivation::Silu)?)?;
+    if keys.local_layers(sizes.layers, |_| false)?.contains(&true) {
+        return Err(keys.fault("layer_types", "full_attention for each layer"));
+    }
+    Ok(sizes)
 }
 
 pub(super) fn gemma3_sizes(keys: &Keys) -> Result<Sizes> {
-    keys.must_be_flag("use_bidirectional_attention", true, false)?;
+    if !keys.flag("use_bidirectional_attention", false)? {
+        return Err(keys.fault("use_bidirectional_attention", "true"));
+    }
     let default = FusedActivation::GeluTanh;
     sizes(keys, keys.activation("hidden_activation", default)?)
 }
@@ -101,7 +106,7 @@ pub(super) fn load_gemma3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Res
         bias: keys.flag("attention_bias", false)?,
     };
     // Stored is the window of a causal layer, half of which is on each side here.
-    let reach = keys.size_or("sliding_window", 4096)? / 2;
+    let reach = keys.number("sliding_window")?.unwrap_or(4096) / 2;
     let global = Rope::of_kind(keys, "full_attention", "rope_theta", 1_000_000.)?;
     let local = Rope::of_kind(keys, "sliding_attention", "rope_local_base_freq", 10_000.)?;
     let dim = sizes.heads.dim;
@@ -109,7 +114,7 @@ pub(super) fn load_gemma3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Res
         View::rotary(Sees::All, global.frequencies(dim)?),
         View::rotary(Sees::Within(reach), local.frequencies(dim)?),
     ];
-    let pattern = keys.size_or("sliding_window_pattern", 6)?;
+    let pattern = keys.number("sliding_window_pattern")?.unwrap_or(6);
     let is_local = keys.local_layers(sizes.layers, |layer| !(layer + 1).is_multiple_of(pattern))?;
     let view_of: Vec<usize> = is_local.into_iter().map(usize::from).collect();
     let scale = (sizes.hidden as f64).sqrt();
@@ -196,8 +201,7 @@ pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     if !source.is_classifier("score") {
         return Ok(None);
     }
-    Ok(Some(ClassHead::new(
-        Mode::LastToken,
-        source.classes("score", false)?,
-    )))
+    let mut head = ClassHead::new(Mode::LastToken, source.classes("score", false)?);
+    head.pad = source.keys.optional("pad_token_id", "a token id")?;
+    Ok(Some(head))
 }

@@ -13,10 +13,6 @@ use super::view::{Sees, View};
 use crate::keys::Keys;
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
-    keys.must_be("position_embedding_type", &["rope"])?;
-    keys.must_be("layer_norm_type", &["layer_norm"])?;
-    keys.must_be_flag("pack_qkv", true, true)?;
-    keys.must_be_flag("logn_attention_scale", false, false)?;
     let types = keys.count_or("type_vocab_size", 1)?;
     let sizes = Sizes::of(keys)?;
     Ok(Sizes { types, ..sizes })

@@ -18,6 +18,8 @@ pub(crate) struct ClassHead {
     /// How the vectors of a text become one.
     #[quantizable(skip)]
     pub pooling: Mode,
+    /// The token that is left out where a text ends with it.
+    pub pad: Option<u32>,
 }
 
 #[derive(Clone, Quantizable)]
@@ -33,7 +35,15 @@ impl ClassHead {
             dense: None,
             classifier,
             pooling,
+            pad: None,
         }
+    }
+
+    /// The vectors of a text's tokens that it sees.
+    pub fn seen<'a>(&self, vectors: &'a [f32], ids: &[u32]) -> &'a [f32] {
+        let last = ids.iter().rposition(|id| Some(*id) != self.pad);
+        let size = vectors.len() / ids.len().max(1);
+        &vectors[..(last.unwrap_or(0) + 1) * size]
     }
 
     /// Of the first token of a text.

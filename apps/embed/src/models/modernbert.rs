@@ -27,7 +27,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 fn views(keys: &Keys, dim: usize) -> Result<Vec<View>> {
     let global = Rope::of_kind(keys, "full_attention", "global_rope_theta", 160_000.)?;
     let local = Rope::of_kind(keys, "sliding_attention", "local_rope_theta", 10_000.)?;
-    let reach = keys.size_or("local_attention", 128)? / 2;
+    let reach = keys.number("local_attention")?.unwrap_or(128) / 2;
     Ok(vec![
         View::rotary(Sees::All, global.frequencies(dim)?),
         View::rotary(Sees::Within(reach), local.frequencies(dim)?),
@@ -41,7 +41,7 @@ pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Tra
         norm: Some(sizes.norm_b(has_bias, own.pp("norm"))?),
         ..Embeddings::of(sizes.table(sizes.vocab, own.pp("tok_embeddings"))?)
     };
-    let every = keys.size_or("global_attn_every_n_layers", 3)?;
+    let every = keys.number("global_attn_every_n_layers")?.unwrap_or(3);
     let local = keys.local_layers(sizes.layers, |layer| !layer.is_multiple_of(every))?;
     let layers = local.into_iter().enumerate();
     let layers = layers.map(|(index, is_local)| {
@@ -99,7 +99,6 @@ pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     let Source {
         keys, sizes, vb, ..
     } = source;
-    keys.must_be("classifier_pooling", &["cls", "mean"])?;
     let pooling = match keys.word("classifier_pooling")?.as_deref() {
         Some("mean") => Mode::Mean,
         _ => Mode::Cls,

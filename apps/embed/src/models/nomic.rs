@@ -17,24 +17,16 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     if keys.get("n_embd").is_none() {
         let types = keys.count_or("type_vocab_size", 2)?;
         let activation = keys.activation("hidden_act", FusedActivation::Silu)?;
-        return Ok(Sizes {
+        let sizes = Sizes {
             types,
             activation,
             ..Sizes::of(keys)?
-        });
-    }
-    keys.must_be("activation_function", &["swiglu"])?;
-    keys.must_be_flag("prenorm", false, false)?;
-    keys.must_be_flag("use_rms_norm", false, false)?;
-    keys.must_be_flag("rotary_emb_interleaved", false, false)?;
-    if keys.positive("rotary_emb_fraction")?.unwrap_or(1.) != 1. {
-        return Err(keys.fault("rotary_emb_fraction", "1"));
-    }
-    if keys.get("rotary_scaling_factor").is_some() {
-        return Err(keys.fault("rotary_scaling_factor", "null"));
-    }
-    if keys.count_or("num_experts", 0)? > 0 {
-        return Err(keys.fault("num_experts", "0 (no mixture of experts)"));
+        };
+        let dim = sizes.heads.dim;
+        if keys.size_or("head_dim", dim)? != dim {
+            return Err(keys.fault("head_dim", &dim.to_string()));
+        }
+        return Ok(sizes);
     }
     let hidden = keys.size("n_embd")?;
     let heads = keys.size("n_head")?;
@@ -47,7 +39,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         inner: keys.size_or("n_inner", 4 * hidden)?,
         eps: keys.epsilon("layer_norm_epsilon", 1e-12)?,
         activation: FusedActivation::Silu,
-        tokens: keys.size("n_positions")?,
+        tokens: keys.positions("n_positions")?,
         has_table: false,
         types: keys.count_or("type_vocab_size", 2)?,
         takes_pairs: true,

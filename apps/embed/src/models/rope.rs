@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::keys::Keys;
+use crate::tables;
 
 /// Rotary positions of some layers.
 pub(crate) struct Rope {
@@ -25,32 +26,37 @@ const PARAMETERS: &str = "rope_parameters";
 impl Rope {
     /// Of all layers.
     pub fn of(keys: &Keys, default: f64) -> Result<Self> {
-        let (key, found) = match keys.get(PARAMETERS) {
-            Some(found) => (PARAMETERS, Some(found)),
-            None => ("rope_scaling", keys.get("rope_scaling")),
-        };
-        let theta = found.and_then(|found| found.get("rope_theta")?.as_f64());
-        let theta = match theta {
-            Some(theta) => theta,
-            None => keys.positive("rope_theta")?.unwrap_or(default),
-        };
-        let scaling = found.map_or(Ok(Scaling::None), |found| Scaling::of(keys, key, found));
-        let scaling = scaling?;
-        Ok(Self { theta, scaling })
+        // As transformers has it: the older key goes first.
+        let older = keys.get("rope_scaling").map(|_| "rope_scaling");
+        let key = older.unwrap_or(PARAMETERS);
+        let default = keys.positive("rope_theta")?.unwrap_or(default);
+        match keys.get(key) {
+            Some(found) => Self::described(keys, key, Some(found), default),
+            None => Ok(Self::plain(default)),
+        }
     }
 
     /// Of the layers of a kind, which has parameters of its own, or a key for its angle.
     pub fn of_kind(keys: &Keys, kind: &str, key: &str, default: f64) -> Result<Self> {
-        let own = keys.get(PARAMETERS).and_then(|found| found.get(kind));
-        let Some(own) = own.filter(|own| own.is_object()) else {
-            let theta = keys.positive(key)?.unwrap_or(default);
-            let scaling = Scaling::None;
-            return Ok(Self { theta, scaling });
-        };
-        let theta = own.get("rope_theta").and_then(Value::as_f64);
+        match keys.get(PARAMETERS) {
+            Some(found) => Self::described(keys, PARAMETERS, found.get(kind), default),
+            None => Ok(Self::plain(keys.positive(key)?.unwrap_or(default))),
+        }
+    }
+
+    fn plain(theta: f64) -> Self {
+        let scaling = Scaling::None;
+        Self { theta, scaling }
+    }
+
+    /// By the parameters under a key, all of which are known.
+    fn described(keys: &Keys, key: &str, found: Option<&Value>, default: f64) -> Result<Self> {
+        let found = found.and_then(Value::as_object);
+        let found = found.ok_or_else(|| keys.fault(key, "an object for each kind of layers"))?;
+        let found = keys.part(key, found, &tables::ROPE)?;
         Ok(Self {
-            theta: theta.unwrap_or(default),
-            scaling: Scaling::of(keys, PARAMETERS, own)?,
+            theta: found.positive("rope_theta")?.unwrap_or(default),
+            scaling: Scaling::of(&found)?,
         })
     }
 
@@ -71,18 +77,15 @@ impl Rope {
 }
 
 impl Scaling {
-    fn of(keys: &Keys, key: &str, found: &Value) -> Result<Self> {
-        let kind = found.get("rope_type").or(found.get("type"));
-        let kind = kind.filter(|kind| !kind.is_null());
-        let factor = found.get("factor").and_then(Value::as_f64);
-        match (kind.map(Value::as_str), factor) {
-            (None | Some(Some("default")), _) => Ok(Self::None),
-            (Some(Some("linear")), Some(factor)) if factor > 0. => Ok(Self::Linear(factor)),
-            (Some(Some("ntk")), Some(factor)) if factor > 0. => Ok(Self::Ntk(factor)),
-            _ => Err(keys.fault(
-                key,
-                "rope_type default, or linear or ntk with a factor above 0",
-            )),
+    fn of(found: &Keys) -> Result<Self> {
+        let older = found.get("type").map(|_| "type");
+        let newer = found.get("rope_type").map(|_| "rope_type");
+        let key = newer.or(older).unwrap_or("rope_type");
+        match (found.word(key)?.as_deref(), found.positive("factor")?) {
+            (None | Some("default"), _) => Ok(Self::None),
+            (Some("linear"), Some(factor)) => Ok(Self::Linear(factor)),
+            (Some("ntk"), Some(factor)) => Ok(Self::Ntk(factor)),
+            _ => Err(found.fault(key, "default, or linear or ntk with a factor above 0")),
         }
     }
 }

@@ -43,7 +43,7 @@ impl Sizes {
             inner: keys.size("intermediate_size")?,
             eps: keys.epsilon("layer_norm_eps", 1e-12)?,
             activation: keys.activation("hidden_act", FusedActivation::Gelu)?,
-            tokens: keys.size("max_position_embeddings")?,
+            tokens: keys.positions("max_position_embeddings")?,
             has_table: false,
             types: 0,
             takes_pairs: true,

@@ -29,6 +29,8 @@ struct Reply {
     body: Vec<u8>,
     /// Bytes of the body that are not sent.
     cut: usize,
+    /// Whether its length is not told.
+    is_unsized: bool,
     /// The time before the body.
     wait: Duration,
 }
@@ -150,7 +152,7 @@ fn serve(
     for (name, value) in &reply.headers {
         head += &format!("{name}: {value}\r\n");
     }
-    if !head.contains("content-length") {
+    if !head.contains("content-length") && !reply.is_unsized {
         head += &format!("content-length: {}\r\n", reply.body.len());
     }
     let mut stream = &stream;
@@ -328,8 +330,39 @@ fn hostile_answers_are_errors_that_leave_nothing() {
     fn list(path: &str) -> bool {
         path.starts_with("/api/models/")
     }
+    fn tokenizer(path: &str) -> bool {
+        path == "/api/resolve-cache/tokenizer.json"
+    }
     type Case<'a> = (&'a str, fn(&str) -> bool, fn(Reply) -> Reply, &'a [&'a str]);
-    let cases: [Case<'_>; 14] = [
+    let cases: [Case<'_>; 18] = [
+        (
+            "part",
+            weights,
+            |it| Reply { status: 206, ..it },
+            &["expected an answer with status 200, got 206"],
+        ),
+        (
+            "another",
+            list,
+            |it| Reply { status: 203, ..it },
+            &["expected an answer with status 200, got 203"],
+        ),
+        (
+            "unsized",
+            tokenizer,
+            |it| Reply {
+                is_unsized: true,
+                cut: 100,
+                ..it
+            },
+            &["tokenizer.json: expected its length or its SHA-256, which tell"],
+        ),
+        (
+            "large",
+            tokenizer,
+            |it| it.with("content-length", 1u64 << 40),
+            &["tokenizer.json: expected at most 67108864 bytes, got 1099511627776"],
+        ),
         (
             "cut",
             weights,

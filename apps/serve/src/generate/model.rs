@@ -65,7 +65,6 @@ impl Opened {
             }
         };
         let attention = attend_in(&mut decoder, attention)?;
-        let most = attention.contains(&Precision::Int8).then_some(MOST_CODES);
         let names: Vec<_> = attention.iter().map(Precision::to_string).collect();
         Ok(Self {
             name: name_of(path),
@@ -74,7 +73,7 @@ impl Opened {
             most_tokens: folder
                 .config
                 .max_position_embeddings
-                .min(most.unwrap_or(usize::MAX)),
+                .min(decoder.most_tokens()),
             model: Model::new(decoder, &folder.config)?,
             texts: folder.texts,
             ends: folder.ends,

@@ -43,6 +43,37 @@ fn are_named() {
     }
 }
 
+/// Sums of attention in 8 bits have 65,536 terms at most, however many positions the model has.
+#[test]
+fn the_tokens_of_attention_in_int8_are_limited() {
+    let from = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
+    let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/long-decoder");
+    fs::create_dir_all(dir).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        fs::copy(
+            entry.path(),
+            format!("{dir}/{}", entry.file_name().display()),
+        )
+        .unwrap();
+    }
+    let config = format!("{dir}/config.json");
+    let mut changed: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    changed["max_position_embeddings"] = json!(100_000);
+    fs::write(config, changed.to_string()).unwrap();
+    let output = run(&[
+        "--model",
+        dir,
+        "--attention",
+        "int8",
+        "--max-tokens",
+        "65537",
+    ]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let expected = "--max-tokens: expected at most 65536, which the model takes, got 65537";
+    assert!(stderr.contains(expected), "{stderr}");
+}
+
 #[test]
 fn a_port_in_use_is_named() {
     let server = Server::start(&[]);
@@ -79,7 +110,7 @@ fn a_model_without_classes_says_so() {
     let config = config.replace("BertForSequenceClassification", "BertModel");
     write("config.json", config.as_bytes());
     // Another name, as long, for the tensors of the head.
-    let (from, to) = (b"\"classifier.", b"\"unusedhead.");
+    let (from, to) = (b"\"classifier.", b"\"qa_outputs.");
     let mut weights = read("model.safetensors");
     let places = weights.windows(from.len()).enumerate();
     let places = places.filter_map(|(place, window)| (window == from).then_some(place));

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use candle_core::{Device, Result as CandleResult, Tensor};
 use candle_dynquant::nn::KvCache;
-use candle_dynquant::ops::{self, Mask};
+use candle_dynquant::ops::{self, Mask, Precision};
 use candle_dynquant::{FusedActivation, Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
@@ -75,6 +75,17 @@ impl Decoder {
         let of =
             |layer: &Layer| KvCache::with_capacity(layer.self_attn.attention.precision(), tokens);
         Cache(self.model.layers.iter().map(of).collect())
+    }
+
+    /// The most tokens of a text that attention can see: in 8 bits, sums of so many keys are i32.
+    pub fn most_tokens(&self) -> usize {
+        let mut layers = self.model.layers.iter();
+        let is_int8 = |layer: &Layer| layer.self_attn.attention.precision() == Precision::Int8;
+        if layers.any(is_int8) {
+            1 << 16
+        } else {
+            usize::MAX
+        }
     }
 
     /// An empty cache that grows with its tokens.

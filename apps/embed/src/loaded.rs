@@ -1,0 +1,103 @@
+//! A checkpoint of which every tensor is loaded, known to be harmless, or named in an error.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, ensure};
+use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
+use candle_dynquant::Checkpoint;
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+
+use crate::tables::TENSORS;
+
+/// A checkpoint that remembers which tensors were asked for.
+pub(crate) struct Loaded {
+    checkpoint: Checkpoint,
+    asked: Arc<Mutex<HashSet<String>>>,
+}
+
+const WEIGHT: &str = ".weight";
+
+impl Loaded {
+    pub fn new(checkpoint: Checkpoint) -> Self {
+        let asked = Arc::default();
+        Self { checkpoint, asked }
+    }
+
+    /// The bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.checkpoint.tensors().map(|tensor| tensor.bytes).sum()
+    }
+
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        let backend = Backend {
+            vb: self.checkpoint.var_builder(DType::F32, &Device::Cpu),
+            asked: Arc::clone(&self.asked),
+        };
+        VarBuilder::from_backend(Box::new(backend), DType::F32, Device::Cpu)
+    }
+
+    /// Checks that no tensor was passed over.
+    pub fn check(&self, place: &dyn Display) -> Result<()> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        // Scales and the like of a quantized weight stand beside it.
+        let is_part = |name: &str| {
+            let mut modules = name.match_indices('.').map(|(at, _)| &name[..at]);
+            self.checkpoint.is_quantized()
+                && !name.ends_with(".bias")
+                && modules.any(|module| asked.contains(&format!("{module}{WEIGHT}")))
+        };
+        let mut names = self.checkpoint.tensors().map(|tensor| tensor.name);
+        let passed_over = names.find(|name| {
+            !asked.contains(name) && TENSORS.treatment(name).is_none() && !is_part(name)
+        });
+        ensure!(
+            passed_over.is_none(),
+            "{place}: tensor {:?}: expected tensors of the model that its config.json describes, \
+             got one that none of its layers has",
+            passed_over.unwrap_or_default(),
+        );
+        Ok(())
+    }
+}
+
+struct Backend {
+    vb: VarBuilder<'static>,
+    asked: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Backend {
+    /// The description of a quantized weight is asked for by a longer name.
+    fn remember(&self, name: &str) {
+        let end = name
+            .rfind(WEIGHT)
+            .map_or(name.len(), |at| at + WEIGHT.len());
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.insert(name[..end].to_owned());
+    }
+}
+
+impl SimpleBackend for Backend {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        _: &Device,
+    ) -> CandleResult<Tensor> {
+        self.remember(name);
+        self.vb.get_with_hints_dtype(shape, name, init, dtype)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, _: &Device) -> CandleResult<Tensor> {
+        self.remember(name);
+        self.vb.get_unchecked_dtype(name, dtype)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.vb.contains_tensor(name)
+    }
+}

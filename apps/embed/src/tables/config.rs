@@ -1,0 +1,133 @@
+//! `config.json`, by architecture. A key without a row is named by programs, as transformers
+//! ignores it.
+
+use candle_dynquant_io::keys::Table;
+use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
+
+/// The keys of all models, and those that are no architecture's own.
+#[rustfmt::skip]
+pub(crate) const COMMON: Table = Table(&[
+    (&["architectures", "model_type", "id2label", "num_labels", "problem_type", "tie_word_embeddings",
+       "tokenizer_class", "vocab_size", "sentence_transformers", "sbert_ce_default_activation_function",
+       "quantization_config", "compression_config"], Used),
+    (&["_name_or_path", "name_or_path", "transformers_version", "auto_map", "finetuning_task"],
+     Harmless("names and versions of what wrote the file")),
+    (&["dtype", "torch_dtype"], Harmless("weights are read as they are stored")),
+    (&["label2id"], Harmless("id2label says the same")),
+    (&["*dropout*", "*_pdrop", "initializer_*", "gradient_checkpointing"], Harmless("for training")),
+    (&["output_attentions", "output_hidden_states", "return_dict", "use_return_dict", "torchscript", "output_past"],
+     Harmless("what else a call returns")),
+    (&["use_cache", "cache_implementation", "chunk_size_feed_forward", "*attn_implementation*"],
+     Harmless("how the same numbers are computed")),
+    (&["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
+       "decoder_start_token_id"], Harmless("tokenizer.json has the tokens")),
+    (&["pad_token_id"], Harmless("texts are not padded")),
+    (&["is_decoder", "is_encoder_decoder", "add_cross_attention"], Only(&["false"])),
+    (&["pruned_heads"], Only(&["{}"])),
+]);
+
+#[rustfmt::skip]
+pub(crate) const BERT: Table = Table(&[
+    (&["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+       "max_position_embeddings", "type_vocab_size", "layer_norm_eps"], Used),
+    (&["position_embedding_type"], Only(&["\"absolute\""])),
+]);
+
+/// RoBERTa, XLM-RoBERTa, CamemBERT and MPNet.
+pub(crate) const ROBERTA: Table =
+    Table(&[(&["pad_token_id", "relative_attention_num_buckets"], Used)]);
+
+/// Jina BERT v2.
+#[rustfmt::skip]
+pub(crate) const JINA: Table = Table(&[
+    (&["position_embedding_type", "feed_forward_type"], Used),
+    (&["emb_pooler"], Harmless("1_Pooling has the pooling")),
+]);
+
+#[rustfmt::skip]
+pub(crate) const DISTILBERT: Table = Table(&[
+    (&["dim", "n_heads", "n_layers", "hidden_dim", "activation", "max_position_embeddings"], Used),
+    (&["sinusoidal_pos_embds"], Harmless("the weights have the rows of positions")),
+    (&["tie_weights_"], Harmless("of the head that guesses words")),
+]);
+
+#[rustfmt::skip]
+pub(crate) const MODERNBERT: Table = Table(&[
+    (&["norm_eps", "norm_bias", "hidden_activation", "attention_bias", "mlp_bias", "layer_types",
+       "rope_parameters", "local_attention", "global_attn_every_n_layers", "global_rope_theta",
+       "local_rope_theta", "classifier_bias", "classifier_activation"], Used),
+    (&["rope_scaling"], Only(&["null"])),
+    (&["classifier_pooling"], Only(&["\"cls\"", "\"mean\""])),
+    (&["decoder_bias", "sparse_prediction", "sparse_pred_ignore_index"],
+     Harmless("of the head that guesses words")),
+    (&["deterministic_flash_attn", "reference_compile", "repad_logits_with_grad"],
+     Harmless("how the same numbers are computed")),
+    (&["position_embedding_type", "layer_norm_eps"], Harmless("transformers' ModernBERT has no such key")),
+]);
+
+/// Nomic BERT in GPT-2's words, and in BERT's.
+#[rustfmt::skip]
+pub(crate) const NOMIC: Table = Table(&[
+    (&["n_embd", "n_head", "n_layer", "n_inner", "n_positions", "layer_norm_epsilon", "head_dim",
+       "rotary_emb_base", "rope_theta", "rope_scaling", "rope_parameters", "qkv_proj_bias",
+       "mlp_fc1_bias", "mlp_fc2_bias"], Used),
+    (&["activation_function"], Only(&["\"swiglu\""])),
+    (&["prenorm", "use_rms_norm", "rotary_emb_interleaved", "causal", "parallel_block",
+       "scale_attn_by_inverse_layer_idx"], Only(&["false"])),
+    (&["scale_attn_weights"], Only(&["true"])),
+    (&["rotary_emb_fraction"], Only(&["1.0", "1"])),
+    (&["rotary_scaling_factor", "rotary_emb_scale_base"], Only(&["null"])),
+    (&["num_experts"], Only(&["0"])),
+    (&["moe_*", "num_shared_experts", "expert_choice_router", "ffn_div", "router_aux_loss_coef"],
+     Harmless("without num_experts")),
+    (&["max_trained_positions"], Harmless("without rotary_scaling_factor")),
+    (&["parallel_block_tied_norm"], Harmless("without parallel_block")),
+    (&["use_flash_attn", "fused_*", "use_xentropy", "pad_vocab_size_multiple",
+       "reorder_and_upcast_attn", "dense_seq_output", "last_layer_subset"],
+     Harmless("how the same numbers are computed")),
+    (&["summary_*"], Harmless("of a head for other tasks")),
+]);
+
+/// GTE, by the keys of its own code and by transformers'.
+#[rustfmt::skip]
+pub(crate) const GTE: Table = Table(&[
+    (&["rope_theta", "rope_scaling", "rope_parameters"], Used),
+    (&["position_embedding_type"], Only(&["\"rope\""])),
+    (&["layer_norm_type"], Only(&["\"layer_norm\""])),
+    (&["pack_qkv"], Only(&["true"])),
+    (&["logn_attention_scale"], Only(&["false"])),
+    (&["logn_attention_clip1"], Harmless("without logn_attention_scale")),
+    (&["unpad_inputs", "use_memory_efficient_attention"], Harmless("how the same numbers are computed")),
+]);
+
+/// Qwen3 and Gemma 3.
+#[rustfmt::skip]
+pub(crate) const DECODER: Table = Table(&[
+    (&["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+       "intermediate_size", "max_position_embeddings", "rms_norm_eps", "attention_bias", "layer_types",
+       "rope_theta", "rope_parameters", "pad_token_id"], Used),
+    (&["attn_logit_softcapping", "final_logit_softcapping"], Only(&["null"])),
+]);
+
+#[rustfmt::skip]
+pub(crate) const QWEN3: Table = Table(&[
+    (&["hidden_act", "rope_scaling"], Used),
+    (&["use_sliding_window"], Only(&["false"])),
+    (&["sliding_window", "max_window_layers"], Harmless("without use_sliding_window")),
+]);
+
+#[rustfmt::skip]
+pub(crate) const GEMMA3: Table = Table(&[
+    (&["hidden_activation", "query_pre_attn_scalar", "sliding_window", "sliding_window_pattern",
+       "rope_local_base_freq", "use_bidirectional_attention"], Used),
+    (&["_sliding_window_pattern"], Harmless("layer_types says the same")),
+    (&["rope_scaling"], Only(&["null"])),
+]);
+
+/// The objects of `rope_parameters` and `rope_scaling`.
+#[rustfmt::skip]
+pub(crate) const ROPE: Table = Table(&[
+    (&["rope_theta", "rope_type", "type", "factor"], Used),
+    (&["partial_rotary_factor"], Only(&["1.0", "1"])),
+    (&["original_max_position_embeddings"], Harmless("of kinds that are refused")),
+]);

@@ -1,0 +1,80 @@
+//! The files of sentence-transformers; keys of objects by path. A key without a row is refused, but
+//! for `config_sentence_transformers.json`, whose unknown keys it ignores itself.
+
+use candle_dynquant_io::keys::Table;
+use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
+
+/// `sentence_bert_config.json`, and the names that it had for other models.
+#[rustfmt::skip]
+pub(crate) const SENTENCE: Table = Table(&[
+    (&["max_seq_length", "do_lower_case", "transformer_task", "module_output_name",
+       "processing_kwargs.text.max_length", "processing_kwargs.chat_template.add_generation_prompt"], Used),
+    (&["modality_config", "processing_kwargs", "processing_kwargs.text", "processing_kwargs.common",
+       "processing_kwargs.chat_template", "*_args", "*_kwargs"], Only(&["{}"])),
+    (&["processing_kwargs.chat_template.restore_suffix"], Only(&["true"])),
+    (&["processing_kwargs.text.truncation"], Only(&["true", "\"longest_first\""])),
+    (&["processing_kwargs.text.padding", "processing_kwargs.common.return_tensors", "unpad_inputs"],
+     Harmless("texts are not padded")),
+    (&["modality_config.text.method", "modality_config.message.method"], Only(&["\"forward\""])),
+    (&["modality_config.text.method_output_name", "modality_config.message.method_output_name"],
+     Only(&["\"last_hidden_state\"", "\"logits\""])),
+    (&["modality_config.message.format"], Only(&["\"flat\""])),
+    (&["query_length", "document_length", "query_expansion", "query_expansion.*",
+       "tokenizer_name_or_path"], Only(&["null"])),
+    (&["*_args.trust_remote_code", "*_kwargs.trust_remote_code"], Harmless("no file is run")),
+    (&["model_args.*dtype", "model_kwargs.*dtype"], Harmless("weights are read as they are stored")),
+    (&["model_args.attn_implementation", "model_kwargs.attn_implementation", "*.use_memory_efficient_attention",
+       "*.unpad_inputs", "config_args.use_cache", "config_kwargs.use_cache", "backend"],
+     Harmless("how the same numbers are computed")),
+    (&["model_args.add_pooling_layer", "model_kwargs.add_pooling_layer"], Harmless("embeddings do without it")),
+    (&["tokenizer_args.padding_side", "processor_kwargs.padding_side"], Harmless("texts are not padded")),
+]);
+
+/// `config_sentence_transformers.json`.
+#[rustfmt::skip]
+pub(crate) const PROMPTS: Table = Table(&[
+    (&["prompts", "prompts.*", "default_prompt_name", "truncate_dim", "activation_fn"], Used),
+    (&["model_type"], Only(&["\"SentenceTransformer\"", "\"CrossEncoder\""])),
+    (&["__version__", "__version__.*", "requirements", "requirements.*"],
+     Harmless("versions of Python's packages")),
+    (&["similarity_fn_name"], Harmless("callers compare vectors")),
+    (&["keep_in_fp32_modules"], Harmless("activations between layers are f32")),
+]);
+
+/// The entries of `modules.json`.
+#[rustfmt::skip]
+pub(crate) const MODULES: Table = Table(&[
+    (&["type", "path"], Used),
+    (&["idx", "name"], Harmless("entries are in their order")),
+    (&["kwargs"], Only(&["[]"])),
+]);
+
+/// `config.json` of Pooling.
+#[rustfmt::skip]
+pub(crate) const POOLING: Table = Table(&[
+    (&["embedding_dimension", "word_embedding_dimension"], Harmless("config.json says the same")),
+    (&["pooling_mode", "include_prompt", "pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens",
+       "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens",
+       "pooling_mode_lasttoken"], Used),
+    (&["pooling_mode_*"], Only(&["false"])),
+]);
+
+/// `config.json` of Dense.
+#[rustfmt::skip]
+pub(crate) const DENSE: Table = Table(&[
+    (&["in_features", "out_features", "bias", "activation_function", "module_input_name",
+       "module_output_name"], Used),
+    (&["use_residual"], Only(&["false"])),
+]);
+
+/// `config.json` of LayerNorm.
+pub(crate) const LAYER_NORM: Table = Table(&[(&["dimension"], Used)]);
+
+/// `config.json` of Normalize.
+pub(crate) const NORMALIZE: Table = Table(&[(&["module_input_name", "module_output_name"], Used)]);
+
+/// `config.json` of LogitScore.
+pub(crate) const LOGIT_SCORE: Table = Table(&[(
+    &["true_token_id", "false_token_id", "module_input_name"],
+    Used,
+)]);

@@ -1,0 +1,13 @@
+//! The tensors of a checkpoint that no layer loads. All others are refused by name.
+
+use candle_dynquant_io::keys::Table;
+use candle_dynquant_io::keys::Treatment::Harmless;
+
+#[rustfmt::skip]
+pub(crate) const TENSORS: Table = Table(&[
+    (&["*position_ids", "*embeddings.token_type_ids", "*inv_freq"], Harmless("made of config.json")),
+    (&["*pooler.dense.*"], Harmless("for classes of the first token")),
+    (&["cls.*", "lm_head.*", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*",
+       "head.dense.*", "head.norm.*", "decoder.*"], Harmless("guess words")),
+    (&["qa_outputs.*"], Harmless("find answers in a text")),
+]);
