@@ -13,9 +13,6 @@ use candle_dynquant_support::sampling::Sampling;
 /// Positions of a page, in which caches are counted: the step of their capacities.
 pub const PAGE: usize = 64;
 
-/// Positions over which attention in 8 bits can sum.
-const MOST_CODES: usize = 1 << 16;
-
 /// A decoder with all that is needed to generate texts.
 pub struct Opened {
     /// The name of the folder or file.
