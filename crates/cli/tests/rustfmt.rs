@@ -97,7 +97,7 @@ fn rustfmt_is_ended_at_its_limit_and_the_text_is_not_formatted() {
         let note = format!("{}: {NOTE}\n", fake.path("a.rs").display());
         has(&stderr(&output), &note);
         let ported = read(&fake.path("a.rs"));
-        has(&ported, "#[derive(Quantizable)]\npub struct A");
+        has(&ported, "#[derive(Clone, Quantizable)]\npub struct A");
     }
     let fake = Fake::new(ENDLESS);
     let mut command = fake.port(&["--json", "--rustfmt-seconds", "1"]);

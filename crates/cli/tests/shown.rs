@@ -270,7 +270,7 @@ fn port_counts_lines_files_and_places() {
     let diff = stdout(&output);
     let expected = format!(
         "--- {0}\n+++ {0}\n@@ -1,5 +1,7 @@\n-use candle_nn::Linear;\n+use candle_dynquant::nn::Linear;\n\
-         +use candle_dynquant::Quantizable;\n \n+#[derive(Quantizable)]\n pub struct A {{\n     \
+         +use candle_dynquant::Quantizable;\n \n+#[derive(Clone, Quantizable)]\n pub struct A {{\n     \
          a: Linear,\n }}\n",
         names[0]
     );

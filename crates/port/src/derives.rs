@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use syn::{Item, Type};
 
+use super::clones;
 use super::declarations::{attribute, derive, supertrait};
 use super::draft::{Draft, Todo};
 use super::scopes::Origin;
@@ -43,6 +44,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         plan.modules();
     }
     let is_wanted = |one: &&&Declared| plan.quantizable.contains(&key(one));
+    let clones = clones::of(unit);
     for one in all.iter().filter(is_wanted) {
         let implemented = unit.types.implements(&one.module, &one.name, "Quantizable");
         if !one.is_derivable() || one.derives("Quantizable") || implemented {
@@ -58,12 +60,22 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
             continue;
         }
         let mut names = vec!["Quantizable"];
-        if plan.clone.contains_key(&key(one)) && !is_clone(unit, one) && !bars_clone(one) {
+        let wanted = plan.clone.contains_key(&key(one)) && !bars_clone(one);
+        if (wanted || clones.contains(&key(one))) && !is_clone(unit, one) {
             names.insert(0, "Clone");
         }
         derive(unit, plan.draft, one, &names);
         plan.draft.need_path(&one.module, &["Quantizable"]);
         flatten(unit, plan.draft, one);
+    }
+    for one in all
+        .iter()
+        .filter(|one| one.is_derivable() && !is_wanted(one))
+    {
+        let new = clones.contains(&key(one)) && !plan.clone.contains_key(&key(one));
+        if new && !is_clone(unit, one) {
+            derive(unit, plan.draft, one, &["Clone"]);
+        }
     }
     for key in &plan.traits {
         supertrait(unit, plan.draft, key);

@@ -3,11 +3,13 @@
 use syn::Expr;
 
 use super::bindings::Bindings;
+use super::built::ADDS;
 use super::functions::Function;
 use super::scopes::Origin;
-use super::syntax::{binds, called, get, ident, is_ok, only, strip, tail, words};
-use super::types::last_name;
+use super::syntax::{binds, called, get, ident, is, is_ok, only, strip, tail, words};
+use super::types::{is_named, last_name};
 use super::unit::Unit;
+use super::walk::exprs;
 
 /// Deep enough for any chain of definitions in a function.
 pub const DEPTH: usize = 24;
@@ -45,8 +47,66 @@ impl<'u> Facts<'u> {
     }
 
     /// Whether an expression is a parameter of type `usize`.
-    pub fn is_size(&self, expr: &Expr) -> bool {
+    pub fn is_given_size(&self, expr: &Expr) -> bool {
         ident(expr).is_some_and(|name| self.parameter(&name) == Some("usize"))
+    }
+
+    /// Whether an expression is one number of type `usize`, as far as the text tells it.
+    pub fn is_size(&self, expr: &Expr, depth: usize) -> bool {
+        let Some(depth) = depth.checked_sub(1) else {
+            return false;
+        };
+        match strip(expr) {
+            Expr::Lit(literal) => matches!(literal.lit, syn::Lit::Int(_)),
+            Expr::Cast(cast) => is_named(&cast.ty, "usize"),
+            Expr::Binary(sum) => self.is_size(&sum.left, depth) && self.is_size(&sum.right, depth),
+            Expr::MethodCall(call) => {
+                let gives = |names: &[&str]| names.iter().any(|name| call.method == name);
+                gives(&["dim", "elem_count", "len"])
+                    || gives(&["div_ceil", "max", "min", "pow", "unwrap_or"])
+                        && self.is_size(&call.receiver, depth)
+            }
+            Expr::Field(field) => {
+                let types = self.field_types(field);
+                let is_size = |ty: &&syn::Type| is_named(ty, "usize");
+                !types.is_empty() && types.iter().all(is_size)
+            }
+            path @ Expr::Path(_) => ident(path).is_some_and(|name| {
+                let at = self.unit.source.start(path);
+                match self.definitions(&name, at).first() {
+                    Some(made) => self.is_size(made, depth),
+                    None => match self.parameter(&name) {
+                        Some(ty) => ty == "usize",
+                        None => self.unit.built.sizes.contains(&name),
+                    },
+                }
+            }),
+            _ => false,
+        }
+    }
+
+    /// The function around a byte.
+    pub fn around(unit: &'u Unit<'_>, at: usize) -> Option<Self> {
+        let start = |one: &Function<'_>| unit.source.start(one.signature);
+        let next = unit.functions.partition_point(|one| start(one) <= at);
+        let function = &unit.functions[next.checked_sub(1)?];
+        let block = unit.source.range(function.block);
+        block.contains(&at).then_some(Self { unit, function })
+    }
+
+    /// What the function adds to a variable that is a container.
+    pub fn added(&self, name: &str) -> Vec<&'u Expr> {
+        let text = self.unit.source.slice(self.function.block);
+        if !ADDS
+            .iter()
+            .any(|add| text.contains(&format!("{name}.{add}(")))
+        {
+            return Vec::new();
+        }
+        let calls = exprs(self.function.block).filter_map(|expr| get!(expr, Expr::MethodCall));
+        let adds = calls
+            .filter(|call| is(&call.receiver, name) && ADDS.iter().any(|add| call.method == add));
+        adds.flat_map(|call| &call.args).collect()
     }
 
     /// How often the function assigns to a variable.

@@ -14,7 +14,7 @@ use super::scopes::Origin;
 use super::source::is_inside;
 use super::syntax::{binds, exactly, get, ident, mentions, method, own_field, variable};
 use super::table::{Home, is_codebook};
-use super::types::{Declared, named};
+use super::types::{Declared, key, named};
 use super::unit::Unit;
 use super::untied;
 use super::walk::{Node, Tree, nodes};
@@ -244,7 +244,8 @@ fn edits(
     if named(&item.fields, FIELD).is_some() {
         return None;
     }
-    let literals = Literals::of(unit, &declared.name);
+    let of = key(declared);
+    let literals = Literals::of(unit, &of);
     if literals.found.is_empty() || literals.patterns || !declared.module.is_empty() {
         return None;
     }

@@ -7,6 +7,9 @@
 
 mod attention;
 mod bindings;
+mod built;
+mod clones;
+mod constructors;
 mod declarations;
 mod defaults;
 mod derives;
@@ -26,7 +29,10 @@ mod marks;
 mod names;
 mod needs;
 mod norms;
+mod operands;
+mod origins;
 mod others;
+mod outlines;
 mod paths;
 mod projections;
 mod rank;

@@ -7,6 +7,7 @@ use syn::{Item, Type};
 
 use super::declarations::attribute;
 use super::draft::Draft;
+use super::origins::name_of;
 use super::scopes::Origin;
 use super::source::Source;
 use super::syntax::{has_attribute, segments};
@@ -27,8 +28,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
         if !one.derives("Quantizable") || known.any(|known| known.derives("Quantizable")) {
             continue;
         }
-        for field in &one.fields {
-            let marked = has_attribute(&field.attrs, "quantizable");
+        for (at, field) in one.fields.iter().enumerate() {
+            let marked =
+                has_attribute(&field.attrs, "quantizable") || has_matrix(unit.types, one, at);
             if marked || unit.is_left_out(unit.source.start(&field.ty)) {
                 continue;
             }
@@ -80,7 +82,10 @@ impl Look<'_> {
                         let types = world.types(&path)?;
                         self.declared((&path, &types), &declared)?
                     }
-                    Origin::Nn(_) | Origin::Ours(_) | Origin::Traced(_) => false,
+                    Origin::Nn(path) | Origin::Ours(path) | Origin::Traced(path) => {
+                        let closure = path.last().is_some_and(|last| table::is_closure(last));
+                        (!closure).then_some(false)?
+                    }
                     Origin::Other(path) => {
                         let last = path.last()?;
                         // Arguments of an inner type were looked at where it is named.
@@ -109,6 +114,9 @@ impl Look<'_> {
             if by_hand || matches!(one.item, Item::Trait(_)) {
                 return None;
             }
+            if (0..one.fields.len()).any(|at| has_matrix(file.1, one, at)) {
+                return None;
+            }
             if !self.seen.insert((file.1.id, key(one))) {
                 return Some(is_no_tree(one));
             }
@@ -119,6 +127,12 @@ impl Look<'_> {
             Some(inner? | is_no_tree(one))
         }))
     }
+}
+
+/// Whether a field has tensors that may multiply, which a report names if nothing hides them.
+fn has_matrix(types: &Types, one: &Declared, at: usize) -> bool {
+    let field = &one.fields[at];
+    !is_skipped(field) && types.matrices.contains(&(key(one), name_of(field, at)))
 }
 
 fn any(mut parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {

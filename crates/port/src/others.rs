@@ -8,7 +8,7 @@ use super::source::Source;
 use super::types::Types;
 use super::unit::Unit;
 use super::world::{World, real};
-use super::{globs, imports, layers, names, weights};
+use super::{globs, imports, layers, names, origins, weights};
 use crate::files;
 
 impl World {
@@ -44,7 +44,9 @@ fn scoped(path: &Path, world: &World, file: &syn::File) -> Types {
 /// The types of a file, with those that multiply by tensors of theirs.
 pub fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
     let mut types = scoped(path, world, file);
-    types.multiplied = weights::multiplied(&Unit::new(path, world, source, file, &types));
+    let unit = Unit::new(path, world, source, file, &types);
+    let (multiplied, matrices) = (weights::multiplied(&unit), origins::matrices(&unit));
+    (types.multiplied, types.matrices) = (multiplied, matrices);
     types
 }
 

@@ -9,8 +9,8 @@ use super::unit::Unit;
 use super::unused::Unused;
 use super::world::World;
 use super::{
-    attention, defaults, derives, heads, imports, layers, marks, names, needs, norms, projections,
-    residuals, sums, tied, unused, weights, wrappers,
+    attention, constructors, defaults, derives, heads, imports, layers, marks, names, needs, norms,
+    projections, residuals, sums, tied, unused, weights, wrappers,
 };
 
 /// A file that is ported.
@@ -79,6 +79,7 @@ fn pass(
     wrappers::rewrite(&unit, &mut draft);
     let held = layers::rewrite(&unit, &mut draft, &names.house);
     weights::list(&unit, &mut draft, &held);
+    constructors::list(&unit, &mut draft);
     needs::list(&unit, &mut draft);
     projections::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 
 /// Why a file cannot be ported.
@@ -59,23 +59,20 @@ impl<'t> Source<'t> {
 
     /// The tree's visitors recurse; this is what keeps them from the end of the stack.
     fn check_depth(&self, tokens: &TokenStream, above: usize, groups: usize) -> Result<(), Fault> {
-        let mut run = 0;
-        for token in tokens.clone() {
-            run += 1;
-            match &token {
-                TokenTree::Punct(punct) if matches!(punct.as_char(), ';' | ',') => run = 0,
-                TokenTree::Group(group) => {
-                    if groups == MAX_DELIMITERS {
-                        return Err(self.at_span(group.span_open(), "too many nested delimiters"));
-                    }
-                    self.check_depth(&group.stream(), above + run, groups + 1)?;
-                    if groups == 0 && group.delimiter() == Delimiter::Brace {
-                        run = 0;
-                    }
+        let mut runs = Runs::default();
+        let mut tokens = tokens.clone().into_iter().peekable();
+        while let Some(token) = tokens.next() {
+            runs.token(&token);
+            if let TokenTree::Group(group) = &token {
+                if groups == MAX_DELIMITERS {
+                    return Err(self.at_span(group.span_open(), "too many nested delimiters"));
                 }
-                _ => {}
+                self.check_depth(&group.stream(), above + runs.depth(), groups + 1)?;
+                if group.delimiter() == Delimiter::Brace && begins(tokens.peek()) {
+                    runs = Runs::default();
+                }
             }
-            if above + run > MAX_DEPTH {
+            if above + runs.depth() > MAX_DEPTH {
                 return Err(self.at_span(token.span(), "an expression of too many tokens"));
             }
         }
@@ -209,6 +206,57 @@ impl<'t> Source<'t> {
     }
 }
 
+/// The tokens in a group since something ended that what follows is no part of.
+#[derive(Default)]
+struct Runs {
+    /// Since a statement, an item or an element.
+    tokens: usize,
+    /// Parameters of closures and types in angle brackets have commas that end nothing around them.
+    pipes: usize,
+    angles: usize,
+    /// The character before, where the next one goes on with it.
+    joined: Option<char>,
+}
+
+impl Runs {
+    fn depth(&self) -> usize {
+        self.tokens + self.pipes + self.angles
+    }
+
+    fn token(&mut self, token: &TokenTree) {
+        self.tokens += 1;
+        let TokenTree::Punct(punct) = token else {
+            self.joined = None;
+            return;
+        };
+        let joined = (punct.spacing() == Spacing::Joint).then_some(punct.as_char());
+        match (std::mem::replace(&mut self.joined, joined), punct.as_char()) {
+            (_, ';') => *self = Self::default(),
+            (_, ',') => self.tokens = 0,
+            (_, '|') => self.pipes += 1,
+            (_, '<') => self.angles += 1,
+            // The arms before it have ended.
+            (Some('='), '>') => (self.pipes, self.angles) = (0, 0),
+            (Some('-'), '>') => {}
+            (_, '>') => self.angles = self.angles.saturating_sub(1),
+            _ => {}
+        }
+    }
+}
+
+/// Whether what follows braces is no part of what ends with them.
+fn begins(next: Option<&TokenTree>) -> bool {
+    match next {
+        None => true,
+        Some(TokenTree::Ident(word)) => {
+            let goes_on = ["as", "else", "if", "in", "where"];
+            !goes_on.iter().any(|known| word == known)
+        }
+        Some(TokenTree::Punct(punct)) => punct.as_char() == '#',
+        Some(_) => false,
+    }
+}
+
 /// Whether a range is in another one.
 pub fn is_inside(range: &Range<usize>, outer: &Range<usize>) -> bool {
     outer.start <= range.start && range.end <= outer.end
@@ -272,10 +320,41 @@ mod tests {
             "a=",
             "a.b().",
             "if a {} else ",
+            "S{}+",
+            "S{} as u8 + ",
+            "|a,b|",
+            "|a,b| x >> ",
+            "a | |b,c| ",
+            "for S{} in ",
+            "A::<b, {1}, A<c, ",
         ];
         for piece in deep {
-            let text = format!("fn f() {{ {} }}", piece.repeat(100_000));
-            assert!(Source::parse(&text).is_err(), "{piece}");
+            let long = piece.repeat(25_000);
+            for text in [
+                format!("fn f() {{ {long} }}"),
+                format!("const A: B = {long};"),
+            ] {
+                let fault = Source::parse(&text).err().unwrap();
+                let is_open = ["(", "[", "{"].contains(&piece);
+                let limit = fault.message.contains("too many");
+                assert!(limit || is_open, "{piece}: {}", fault.message);
+                assert_eq!(fault.line, 1, "{piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_files_of_small_parts_are_none_that_are_deep() {
+        let parts = [
+            ("mod m { ", "fn f(a: Vec<u8>) -> u8 { a | b } ", "}"),
+            ("fn f() { match a { ", "A | B => x < 1, C => {} ", "} }"),
+            ("fn f() { g(", "|a| a, V::<u8>::new(), ", ") }"),
+            ("", "impl A<u8> { fn f() {} } ", ""),
+        ];
+        for (start, part, end) in parts {
+            let text = format!("{start}{}{end}", part.repeat(9_000));
+            let fault = Source::parse(&text).err().map(|fault| fault.message);
+            assert_eq!(fault, None, "{part}");
         }
     }
 }

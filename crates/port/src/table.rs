@@ -133,6 +133,21 @@ pub const PLAIN_TYPES: &[&str] = list![
     usize
 ];
 
+/// Types and containers of other crates that are `Clone` where their arguments are.
+pub const CLONES: &[&str] = list![
+    BTreeMap BTreeSet Box Cow DType Device Duration HashMap HashSet Instant NonZeroUsize OnceCell
+    Option PathBuf QMatMul Range RangeInclusive RefCell Shape Span String Tensor Var Vec VecDeque
+    bool char f32 f64 i128 i16 i32 i64 i8 isize u128 u16 u32 u64 u8 usize
+];
+
+/// Types of `candle_nn`, of `with_tracing` and of `nn` that are `Clone`.
+const NN_CLONES: &[&str] = list![
+    Activation BatchNorm Conv1d Conv1dConfig Conv2d Conv2dConfig ConvTranspose1d
+    ConvTranspose1dConfig ConvTranspose2d ConvTranspose2dConfig Dropout Embedding Func FuncT GRU
+    GRUConfig GRUState GroupNorm Identity KvCache LSTM LSTMConfig LSTMState LayerNorm Linear PReLU
+    QMatMul RmsNorm RotatingKvCache VarBuilder
+];
+
 /// The namesake of a path inside `candle_nn`.
 pub fn of_candle_nn(path: &[String]) -> Option<Mapped> {
     let has = |names: &[&str], name: &String| names.contains(&name.as_str());
@@ -214,6 +229,16 @@ pub fn is_codebook(name: &str) -> bool {
 /// Whether this name of `nn` is a layer that a walk looks for.
 pub fn is_layer(name: &str) -> bool {
     LAYERS.contains(&name)
+}
+
+/// Whether a type of this name of `nn` is `Clone`.
+pub fn is_clone(name: &str) -> bool {
+    NN_CLONES.contains(&name)
+}
+
+/// Whether this name of `candle_nn` is a closure, which may hold layers.
+pub fn is_closure(name: &str) -> bool {
+    matches!(name, "Func" | "FuncT")
 }
 
 /// Whether a path inside `candle_nn` leads to the same through `candle_dynquant::nn`, ours or not.

@@ -65,7 +65,9 @@ pub struct Types {
     /// The types of each `impl Trait for Type`, by the trait's last name.
     impls: BTreeMap<String, BTreeMap<Implementing, Vec<Type>>>,
     /// Types with a tensor that multiplies and is no layer's.
-    pub multiplied: BTreeSet<String>,
+    pub multiplied: BTreeSet<Key>,
+    /// Fields with tensors that may be matrices.
+    pub matrices: BTreeSet<(Key, String)>,
     /// Calls of macros that may declare types.
     pub macros: Vec<syn::Macro>,
 }
@@ -86,6 +88,7 @@ impl Types {
             methods: BTreeSet::new(),
             impls: BTreeMap::new(),
             multiplied: BTreeSet::new(),
+            matrices: BTreeSet::new(),
             macros: Vec::new(),
         };
         for place in places(file) {

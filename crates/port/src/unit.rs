@@ -4,6 +4,7 @@ use std::path::Path;
 
 use syn::{Item, Type};
 
+use super::built::Built;
 use super::draft::Todo;
 use super::features;
 use super::functions::{self, Function};
@@ -25,6 +26,8 @@ pub struct Unit<'u> {
     pub functions: Vec<Function<'u>>,
     /// Where parameters of type `&Tensor` are, by name: the bytes of their functions.
     borrowed: Vec<(String, std::ops::Range<usize>)>,
+    /// The values of fields.
+    pub built: Built<'u>,
     /// Code that no CPU runs.
     pub left_out: Vec<std::ops::Range<usize>>,
 }
@@ -40,6 +43,7 @@ impl<'u> Unit<'u> {
         Self {
             borrowed: borrowed(source, file),
             functions: functions::of(file),
+            built: Built::of(&types.scopes, file),
             left_out: features::left_out(source, file),
             source,
             file,

@@ -11,7 +11,7 @@ use super::source::{Source, is_inside};
 use super::syntax::{
     self, Branch, Choice, exactly, get, ident, is, is_ok, mentions, own_field, strip,
 };
-use super::types::{Declared, arguments, is_impl_of, is_named, named};
+use super::types::{Declared, arguments, is_impl_of, is_named, key, named};
 use super::unit::Unit;
 use super::walk::{Node, exprs, nodes};
 
@@ -232,7 +232,8 @@ fn literals(
     linear: &str,
 ) -> Option<Vec<(usize, String)>> {
     let source = unit.source;
-    let literals = Literals::of(unit, &one.name);
+    let of = key(one);
+    let literals = Literals::of(unit, &of);
     if literals.found.is_empty() || literals.patterns || !one.module.is_empty() {
         return None;
     }

@@ -12,7 +12,7 @@ use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
 use super::syntax::{get, mentions, segments};
-use super::types::{Declared, Types, arguments, is_named, parts};
+use super::types::{Declared, Key, Types, arguments, is_named, parts};
 use crate::files;
 
 /// The files that are ported together, and those that they name.
@@ -25,11 +25,34 @@ pub struct World {
     packages: OnceCell<BTreeSet<String>>,
     /// The names of files' modules, which globs bring.
     pub(super) names: RefCell<BTreeMap<PathBuf, Rc<Names>>>,
+    /// Files as they are, without what others say of them.
+    pub(super) outlines: RefCell<BTreeMap<PathBuf, Option<Rc<Outline>>>>,
+    /// The types of files that are `Clone` once they are ported.
+    pub(super) clones: RefCell<BTreeMap<PathBuf, Rc<BTreeSet<Key>>>>,
     /// Whether a type holds a layer, where that is known.
     known: RefCell<HashMap<(Place, bool), bool>>,
     /// The number of types that were looked into.
     #[cfg(test)]
     looked: std::cell::Cell<usize>,
+}
+
+/// A function that multiplies by an argument of its.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Helper {
+    /// The type whose function it is.
+    pub of: Option<String>,
+    pub name: String,
+    /// Without `self`.
+    pub argument: usize,
+    pub takes_self: bool,
+}
+
+pub type Helpers = BTreeSet<Helper>;
+
+/// A file by itself.
+pub struct Outline {
+    pub types: Types,
+    pub helpers: Helpers,
 }
 
 /// The names of a module, each with its path where it is of another crate.
@@ -302,7 +325,7 @@ impl World {
             Origin::Local(at, name) => {
                 let place = (types.id, at.clone(), name.clone());
                 let declared = types.declared.get(&(at.clone(), name.clone()));
-                let multiplies = at.is_empty() && types.multiplied.contains(name);
+                let multiplies = types.multiplied.contains(&(at.clone(), name.clone()));
                 self.visit(search, place, |search| {
                     search.tensors && multiplies
                         || declared.into_iter().flatten().any(|one| {
@@ -391,7 +414,12 @@ impl World {
     }
 
     /// The file and the name that a path of this crate means, as written in a file's module.
-    fn find(&self, from: &Path, module: &[String], path: &[String]) -> Option<(PathBuf, String)> {
+    pub(super) fn find(
+        &self,
+        from: &Path,
+        module: &[String],
+        path: &[String],
+    ) -> Option<(PathBuf, String)> {
         let (name, mut modules) = path.split_last()?;
         let mut depth = module.len();
         let mut place = from.to_path_buf();

@@ -97,8 +97,24 @@ fn layers_of_other_files_are_seen() {
     let before = read(&flash);
     let report = json(&["--write"], folder.path());
     assert!(left(&report).is_empty(), "{report}");
-    has(&read(&model), "#[derive(Quantizable)]");
+    has(&read(&model), "#[derive(Clone, Quantizable)]");
     assert_eq!(read(&flash), before);
+    // A function that multiplies by its argument is one in other files too.
+    file(
+        &folder,
+        "src/ops/mod.rs",
+        "mod linear;\npub use linear::f_linear;\n",
+    );
+    let function = "pub fn f_linear(xs: &Tensor, w: &Tensor) -> R { xs.matmul(w) }\n";
+    file(&folder, "src/ops/linear.rs", function);
+    let net = "use crate::ops::f_linear;\nuse candle_nn::VarBuilder;\n\npub struct Net(Tensor);\n\n\
+               impl Net {\n    fn load(vb: VarBuilder) -> R { Ok(Self(vb.get((4, 4), \"w\")?)) }\n    \
+               fn forward(&self, xs: &Tensor) -> R { f_linear(xs, &self.0) }\n}\n";
+    let report = json(&[], &file(&folder, "src/net.rs", net));
+    assert_eq!(
+        left(&report),
+        ["`0` of `Net` multiplies as a tensor, and is no layer"]
+    );
     // A trait whose types are in another file, and one of another crate.
     let objects = "use crate::model::Head;\n\npub struct A {\n    layer: candle_nn::Linear,\n    \
                    head: Box<dyn Head>,\n    other: std::sync::Arc<dyn far::Layer>,\n}\n";
@@ -130,7 +146,7 @@ fn a_tracing_module_of_the_crates_own_stays() {
     said(&["port", "--write"], &[&folder.path().join("src")]);
     let ported = read(&model);
     has(&ported, "use crate::with_tracing::{linear, TracedLinear};");
-    has(&ported, "#[derive(Quantizable)]\npub struct A");
+    has(&ported, "#[derive(Clone, Quantizable)]\npub struct A");
 }
 
 /// A crate may pass `candle_nn` on.
@@ -145,7 +161,7 @@ fn layers_of_a_candle_that_is_passed_on_are_ported() {
         let ported = read(&model);
         has(&ported, "use candle_dynquant::nn::Linear;");
         has(&ported, &format!("use {path}::Module;"));
-        has(&ported, "#[derive(Quantizable)]");
+        has(&ported, "#[derive(Clone, Quantizable)]");
     }
 }
 
@@ -332,7 +348,7 @@ fn globs_of_the_crates_own_modules_are_resolved() {
     has(&said, " 0 places left to you, 0 errors");
     has(&read(&model), "#[derive(Quantizable)]\npub struct Model");
     let ported = read(&child);
-    has(&ported, "#[derive(Quantizable)]\npub struct Child");
+    has(&ported, "#[derive(Clone, Quantizable)]\npub struct Child");
     has(&ported, "inner: nn::Linear");
     has(&ported, "use super::*;");
     let again = json(&[], folder.path());

@@ -20,7 +20,7 @@ fn status(args: &[&str], path: &Path) -> Option<i32> {
 }
 
 const PORTED: &str = "use candle_dynquant::nn::Linear;\nuse candle_dynquant::Quantizable;\n\n\
-                      #[derive(Quantizable)]\npub struct A {\n    a: Linear,\n}\n";
+                      #[derive(Clone, Quantizable)]\npub struct A {\n    a: Linear,\n}\n";
 
 /// Declares a type with a layer where the command cannot see it.
 const MACRO: &str = "macro_rules! model {\n    ($($item:item)*) => { $($item)* };\n}\n\
@@ -63,13 +63,116 @@ fn files_become_what_is_expected() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A type in a module, which `Model` holds: its fields, its constructor and its `forward`.
+fn model(fields: &str, made: &str, body: &str) -> String {
+    include_str!("model.txt")
+        .replace("FIELDS", fields)
+        .replace("MADE", made)
+        .replace("BODY", body)
+}
+
+/// The cells of a table, of which an empty one is that of the line before.
+fn table<const N: usize>(text: &str) -> Vec<[&str; N]> {
+    let mut rows = Vec::<[&str; N]>::new();
+    for line in text.trim().lines() {
+        let mut row: [&str; N] = line
+            .split('@')
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
+        if let (Some(last), true) = (rows.last(), row[0].is_empty()) {
+            row[..2].copy_from_slice(&last[..2]);
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+/// No matrix of a type's own is passed over: its products are listed, in whatever form, or else a
+/// report names the field.
+#[test]
+fn matrices_in_other_forms_are_not_skipped() {
+    let folder = folder();
+    let cases = r#"
+        a: Tensor, b: Tensor @ Ok(Self { a: READ, b: READ }) @ ops::f(&ops::f(xs, &self.a)?, &self.b) @ a b
+        @ @ let Self { a, b } = self; xs.matmul(a)?.matmul(b) @ a b
+        @ @ let f = |w: &Tensor| xs.matmul(w); f(&self.a)? + f(&self.b)? @ a b
+        @ @ for w in [&self.a, &self.b] { self.product(xs, w)?; } @ a b
+        @ @ for (w, _) in [(&self.a, &self.b)] { self.product(xs, w)?; } @ a
+        @ @ fn g(x: &Tensor, w: &Tensor) { x.matmul(w) } g(xs, &self.a) @ a
+        @ @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
+        @ @ other::product(xs, &[&self.a, &self.b]) @ -
+        @ @ xs.broadcast_mul(&self.a)?.sum(1)? + &self.b @ -
+        all: Vec<Tensor> @ let mut all = vec![]; all.push(READ); Ok(Self { all }) @ for (i, w) in self.all.iter().enumerate() { xs.matmul(w)?; } @ all
+        @ @ self.all.iter().try_fold(xs.clone(), |xs, w| xs.matmul(w)) @ all
+        all: HashMap<u8, Tensor> @ Ok(Self { all: HashMap::from([(1, READ)]) }) @ xs.matmul(&self.all[&1]) @ all
+        @ @ xs.matmul(self.all.get(&1).unwrap()) @ all
+        all: (Tensor, Tensor) @ Ok(Self { all: (READ, vb.get(n, "b")?) }) @ let (w, b) = &self.all; xs.matmul(w)?.broadcast_add(b) @ all
+        a: Option<Tensor> @ Ok(Self { a: Some(READ) }) @ if let Some(w) = &self.a { return xs.matmul(w); } @ a
+        @ @ self.a.as_ref().map_or(xs, |w| xs.broadcast_matmul(w)) @ a
+        @ @ let Some(w) = &self.a else { return xs }; xs.matmul(w) @ a
+    "#;
+    for [fields, made, body, listed] in table(cases) {
+        let made = made.replace("READ", "vb.get((n, 4), \"a\")?");
+        let path = file(&folder, "a.rs", &model(fields, &made, body));
+        let report = json(&["--write"], &path);
+        let todo = report["files"][0]["todo"].as_array().unwrap().iter();
+        let what: Vec<_> = todo.map(|todo| todo["what"].as_str().unwrap()).collect();
+        let expected = listed.split(' ').filter(|name| *name != "-");
+        let expected = expected
+            .map(|name| format!("`{name}` of `Net` multiplies as a tensor, and is no layer"));
+        assert_eq!(what, expected.collect::<Vec<_>>(), "{body}");
+        assert!(!read(&path).contains("(skip)"), "{}", read(&path));
+    }
+}
+
+/// Norms, layers of computed weights, and those that are one by another name, in modules, too.
+#[test]
+fn norms_and_constructors_are_known_in_modules() {
+    let folder = folder();
+    for squares in ["xs.sqr()?", "xs.powf(2.)?", "(xs * xs)?", "xs.mul(xs)?"] {
+        let body = format!(
+            "let s = {squares}.mean_keepdim(D::Minus1)?;\n\
+             xs.broadcast_div(&(s + 1e-6)?.sqrt()?)?.broadcast_mul(&self.w)"
+        );
+        let made = "Ok(Self { w: vb.get(2 * n, \"w\")? })";
+        let path = file(&folder, "a.rs", &model("w: Tensor", made, &body));
+        assert_eq!(
+            json(&["--write"], &path)["files"][0]["todo"],
+            Value::Array(vec![])
+        );
+        let ported = read(&path);
+        has(&ported, "ops::rms_norm(xs, &self.w, 1e-6)");
+        has(&ported, "#[derive(Clone)]\n    pub struct Net");
+        has(&ported, "#[quantizable(skip)]\n    net: inner::Net");
+    }
+    let cases = r#"
+        candle_nn::conv1d(4, n, 1, Default::default(), vb)? @ `conv1d` of size 1 is a `Linear`
+        let k = 1; candle_nn::conv2d_no_bias(4, n, k, Conv2dConfig { stride: 1, ..c }, vb)? @ of size 1
+        candle_nn::conv1d(4, n, 3, Default::default(), vb)? @ -
+        candle_nn::conv1d(4, n, 1, Conv1dConfig { groups: 4, ..c }, vb)? @ -
+        let q = vb.get(n, "q")?; Linear::new(Tensor::cat(&[&(q * 0.5)?, k], 0)?, None) @ is computed
+        let w = (vb.get((n, 4), "w")? * 2.)?; Linear::new(w, None) @ the weight of a `Linear` is computed
+        Linear::new(vb.get((2 * n, 4), "w")?.t()?, None) @ -
+        Linear::new(Tensor::zeros(n, d, c)?.affine(1., 2.)?, None) @ -
+        vb.get((n, 4), &format!("weight_hh_l{i}"))? @ `weight_hh*` are an LSTM's or a GRU's
+    "#;
+    for [made, expected] in table(cases) {
+        let path = file(&folder, "a.rs", &model("w: u8", made, "xs"));
+        let todo = &json(&[], &path)["files"][0]["todo"];
+        let what = todo[0]["what"].as_str().unwrap_or("-");
+        assert!(what.contains(expected), "{made}: {todo}");
+    }
+}
+
 #[test]
 fn a_diff_is_printed_and_nothing_is_written() {
     let folder = folder();
     let path = file(&folder, "a.rs", SMALL);
     let diff = printed(&["port"], &[&path]);
     has(&diff, "-use candle_nn::Linear;\n");
-    has(&diff, "+#[derive(Quantizable)]\n");
+    has(&diff, "+#[derive(Clone, Quantizable)]\n");
     assert!(!diff.contains('\u{1b}'), "no colours to a pipe");
     assert_eq!(read(&path), SMALL);
 }
@@ -99,7 +202,7 @@ fn line_ends_marks_and_attributes_stay() {
     assert_eq!(ported.matches('\n').count(), ported.matches("\r\n").count());
     let start = "\u{feff}#![allow(unused)]\r\n//! ü\r\n";
     assert!(ported.starts_with(start), "{ported:?}");
-    has(&ported, "#[derive(Quantizable)]\r\npub struct A");
+    has(&ported, "#[derive(Clone, Quantizable)]\r\npub struct A");
 }
 
 #[test]
@@ -107,6 +210,8 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
     let folder = folder();
     let deep = format!("fn f() {{ {} }}", "(".repeat(100_000));
     let long = format!("fn f() {{ {}1 }}", "1+".repeat(200_000));
+    let closures = format!("const F: G = {}1;", "|a,b|".repeat(300_000));
+    let chain = format!("\nconst A: B = {}if a{{}};", "if a{}else ".repeat(300_000));
     let many = (0..=100_000).map(|i| format!("struct A{i};")).collect();
     let twice = "struct A(candle_nn::Linear);\nstruct A {}\n";
     let cases = [
@@ -114,6 +219,8 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
         ("open.rs", "fn f() {\n".to_owned(), 1),
         ("deep.rs", deep, 1),
         ("long.rs", long, 1),
+        ("closures.rs", closures, 1),
+        ("chain.rs", chain, 2),
         ("types.rs", many, 1),
         ("twice.rs", twice.to_owned(), 2),
         ("macro.rs", format!("{SMALL}\n{MACRO}"), 10),

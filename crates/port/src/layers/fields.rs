@@ -10,6 +10,7 @@ use super::holder::{Edits, Holder, Layers, named};
 use super::literals::Literals;
 use crate::source::Source;
 use crate::syntax::{ident, member};
+use crate::types::key;
 
 /// The fields: a layer in the place of the weight, and no bias.
 pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits> {
@@ -72,7 +73,8 @@ fn item_of_list<T: Spanned>(
 /// The constructors: the layer is made of what the tensors were.
 pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits> {
     let (unit, source) = (holder.unit, holder.unit.source);
-    let literals = Literals::of(unit, &holder.declared.name);
+    let of = key(holder.declared);
+    let literals = Literals::of(unit, &of);
     if holder.is_tuple() {
         return tuples(holder, &literals, layers, nn);
     }

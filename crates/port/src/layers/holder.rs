@@ -8,12 +8,12 @@ use syn::{Fields as StructFields, Item};
 
 use super::product::{Product, Tensors};
 use crate::facts::{self, Facts};
+use crate::origins::{Origin, origin};
 use crate::source::is_inside;
 use crate::syntax::{get, has_attribute, words};
 use crate::table::is_codebook;
-use crate::types::Declared;
+use crate::types::{Declared, key};
 use crate::unit::Unit;
-use crate::weights::{Origin, origin};
 
 /// A struct with tensors.
 pub struct Holder<'h> {
@@ -114,7 +114,7 @@ impl<'h> Holder<'h> {
         }
         let mut stacks = Vec::new();
         single.retain(|field| {
-            let (origin, rank) = origin(unit, &declared.name, field);
+            let (origin, rank) = origin(unit, &key(declared), field);
             let made = origin > Origin::Unknown;
             stacks.extend((made && rank == Some(3)).then(|| field.clone()));
             // A bias has one dimension.
@@ -187,7 +187,7 @@ impl Plan {
                 continue;
             }
             // An argument of a constructor may be no weight, if nothing says so.
-            let origin = || origin(holder.unit, &holder.declared.name, &product.weight).0;
+            let origin = || origin(holder.unit, &key(holder.declared), &product.weight).0;
             if product.turned && product.bias.is_none() && origin() < Origin::Loaded {
                 return None;
             }

@@ -3,14 +3,18 @@
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprPath, ExprStruct, FieldValue};
 
-use crate::syntax::member;
-use crate::types::{arguments, is_impl_of, is_named};
+use crate::scopes::{Module, Origin, Scopes};
+use crate::syntax::{ends_with, member, segments};
+use crate::types::{Key, arguments, is_named};
 use crate::unit::Unit;
 
 /// The literals of a type, and whether a pattern names all of its fields.
-#[derive(Default)]
 pub struct Literals<'l> {
-    names: Vec<String>,
+    scopes: &'l Scopes,
+    of: &'l Key,
+    /// The module around, and whether `Self` is the type there.
+    module: Module,
+    own: bool,
     /// Whether the functions around return a `Result`, the innermost last.
     results: Vec<bool>,
     /// Each with whether its function returns a `Result`.
@@ -30,19 +34,30 @@ pub fn given<'l>(literal: &'l ExprStruct, name: &str) -> Option<&'l FieldValue> 
 
 impl<'l> Literals<'l> {
     /// Of the type `of`, in the whole file.
-    pub fn of(unit: &Unit<'l>, of: &str) -> Self {
-        let mut literals = Self::default();
-        for item in &unit.file.items {
-            literals.names = vec![of.to_owned()];
-            let own = is_impl_of(item, of).then(|| "Self".to_owned());
-            literals.names.extend(own);
-            literals.visit_item(item);
-        }
+    pub fn of(unit: &Unit<'l>, of: &'l Key) -> Self {
+        let mut literals = Self {
+            scopes: &unit.types.scopes,
+            of,
+            module: Vec::new(),
+            own: false,
+            results: Vec::new(),
+            found: Vec::new(),
+            tuples: Vec::new(),
+            is_value: false,
+            patterns: false,
+        };
+        literals.visit_file(unit.file);
         literals
     }
 
     fn is_it(&self, path: &syn::Path) -> bool {
-        self.names.iter().any(|name| path.is_ident(name))
+        if path.is_ident("Self") {
+            return self.own;
+        }
+        let (module, name) = self.of;
+        ends_with(path, name)
+            && self.scopes.resolve(&self.module, &segments(path))
+                == Origin::Local(module.clone(), name.clone())
     }
 
     fn function(&mut self, signature: &syn::Signature, block: &'l syn::Block) {
@@ -58,6 +73,19 @@ impl<'l> Literals<'l> {
 }
 
 impl<'l> Visit<'l> for Literals<'l> {
+    fn visit_item_mod(&mut self, item: &'l syn::ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_impl(&mut self, item: &'l syn::ItemImpl) {
+        let own = matches!(&*item.self_ty, syn::Type::Path(ty) if self.is_it(&ty.path));
+        let outer = std::mem::replace(&mut self.own, own);
+        visit::visit_item_impl(self, item);
+        self.own = outer;
+    }
+
     fn visit_expr_struct(&mut self, literal: &'l ExprStruct) {
         if self.is_it(&literal.path) {
             let result = self.results.last().copied().unwrap_or_default();

@@ -13,6 +13,7 @@ use crate::draft::Draft;
 use crate::names::House;
 use crate::syntax::mentions;
 use crate::table::Home;
+use crate::types::{Key, key};
 use crate::unit::Unit;
 use crate::weights::has_products;
 use fields::{declaration, literals};
@@ -21,7 +22,7 @@ use reads::others;
 use search::plan;
 
 /// Rewrites the structs that are certain; returns their names and the names of removed tensors.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(String, String)> {
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(Key, String)> {
     let mut held = BTreeSet::new();
     if !has_products(unit) {
         return held;
@@ -48,7 +49,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(S
             draft.edits.rewrite(range, text);
         }
         let gone = changes.gone.into_iter();
-        held.extend(gone.map(|field| (one.name.clone(), field)));
+        held.extend(gone.map(|field| (key(one), field)));
         draft.need(&one.module, nn, Home::Nn);
     }
     held

@@ -305,7 +305,9 @@ impl<'e> Env<'e> {
         let text = |index: &Expr| self.facts.unit.source.slice(index).to_owned();
         match (method, args) {
             ("get", [index]) => Some(weight(field, Some(text(index)))),
-            ("i", [index]) if self.facts.is_size(index) => Some(weight(field, Some(text(index)))),
+            ("i", [index]) if self.facts.is_given_size(index) => {
+                Some(weight(field, Some(text(index))))
+            }
             ("narrow", [dim, index, len]) if self.is_text(dim, "0") && self.is_text(len, "1") => {
                 Some(Value::One(field, text(index)))
             }

@@ -8,9 +8,10 @@ use syn::{Expr, ExprField};
 
 use super::holder::{Edits, Holder, Layers, Plan};
 use crate::functions::Function;
+use crate::scopes::{Module, Origin};
 use crate::source::is_inside;
 use crate::syntax::{is, member, own_member, words};
-use crate::types::is_impl_of;
+use crate::types::key;
 use crate::unit::Unit;
 use crate::walk::{Node, nodes};
 
@@ -20,6 +21,7 @@ pub fn others(holder: &Holder<'_>, plan: &Plan, layers: &Layers) -> Option<Edits
         holder,
         plan,
         layers,
+        module: Vec::new(),
         own: false,
         is_const: false,
         called: called(holder.unit, plan),
@@ -28,10 +30,7 @@ pub fn others(holder: &Holder<'_>, plan: &Plan, layers: &Layers) -> Option<Edits
         changes: Vec::new(),
         certain: true,
     };
-    for item in &holder.unit.file.items {
-        reads.own = is_impl_of(item, &holder.declared.name);
-        reads.visit_item(item);
-    }
+    reads.visit_file(holder.unit.file);
     reads.certain.then_some(reads.changes)
 }
 
@@ -84,6 +83,8 @@ struct Reads<'r> {
     holder: &'r Holder<'r>,
     plan: &'r Plan,
     layers: &'r Layers,
+    /// The module around.
+    module: Module,
     /// In an `impl` of the struct.
     own: bool,
     /// In a `const fn`, which calls no accessor of a layer.
@@ -159,6 +160,20 @@ impl Reads<'_> {
 }
 
 impl<'a> Visit<'a> for Reads<'_> {
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
+        let Holder { unit, declared, .. } = self.holder;
+        let (module, name) = key(declared);
+        self.own = unit.origin(&self.module, &item.self_ty) == Some(Origin::Local(module, name));
+        visit::visit_item_impl(self, item);
+        self.own = false;
+    }
+
     fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
         self.is_const = item.sig.constness.is_some();
         self.is_called = self.called.contains(&item.sig.ident.to_string());

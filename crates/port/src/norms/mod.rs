@@ -23,7 +23,7 @@ use rows::{Env, Known, MAX_PARTS, Norm, Value, Vectors};
 
 /// Rewrites the norms that are certain.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
-    let by_hand = ["sqr()", "_keepdim(", "broadcast_mul("];
+    let by_hand = ["_keepdim(", "broadcast_mul("];
     let vectors = RefCell::default();
     for facts in facts::of(unit) {
         let text = unit.source.slice(facts.function.block);

@@ -8,11 +8,11 @@ use syn::{Expr, ExprMethodCall, Pat};
 
 use crate::facts::{DEPTH, Facts};
 use crate::layers::product::Place;
+use crate::origins::origin;
 use crate::syntax::{
     exactly, get, ident, is, mentions, method, only, optional, own_field, some_name, strip,
 };
 use crate::unit::Unit;
-use crate::weights::origin;
 
 /// A variable's known value, and the statements that make it.
 #[derive(Clone, Debug)]
@@ -246,6 +246,15 @@ impl Env<'_> {
             ("dim", [dim], Step::Rows) if self.is_last(dim) => Some(Value::Size(norm.input)),
             ("to_dtype", [dtype], _) => self.converted(norm, dtype, trail),
             ("sqr", [], Step::Rows) => Some(norm.at(Step::Squares)),
+            ("powf", [two], Step::Rows) if is_two(two) => Some(norm.at(Step::Squares)),
+            ("mul" | "broadcast_mul", [by], Step::Rows) => {
+                let by = self.tensor(by, trail)?;
+                if by == norm {
+                    Some(norm.at(Step::Squares))
+                } else {
+                    divided(norm, by, Step::Inverse)
+                }
+            }
             ("sum_keepdim", [dim], Step::Rows) if self.is_last(dim) => Some(norm.at(Step::Sum)),
             ("sum_keepdim", [dim], Step::Squares) if self.is_last(dim) => {
                 Some(norm.at(Step::SquareSum))
@@ -256,14 +265,18 @@ impl Env<'_> {
             }
             ("sqrt", [], Step::Shifted) => Some(norm.at(Step::Deviation)),
             ("recip", [], Step::Deviation) => Some(norm.at(Step::Inverse)),
+            ("powf", [power], Step::Shifted) if self.text(power) == "-0.5" => {
+                Some(norm.at(Step::Inverse))
+            }
             ("broadcast_sub", [mean], Step::Rows) => {
                 let mean = self.tensor(mean, trail)?;
                 let certain = mean.step == Step::Mean && !norm.centered && mean.is_of(&norm);
                 let centered = true;
                 certain.then_some(Value::Tensor(Norm { centered, ..norm }))
             }
-            ("broadcast_div", [by], Step::Rows) => self.divided(norm, by, Step::Deviation, trail),
-            ("broadcast_mul", [by], Step::Rows) => self.divided(norm, by, Step::Inverse, trail),
+            ("broadcast_div", [by], Step::Rows) => {
+                divided(norm, self.tensor(by, trail)?, Step::Deviation)
+            }
             ("broadcast_mul", [weight], Step::Normal) => {
                 let weight = self.vector(weight, trail)?;
                 Some(Norm { weight, ..norm }.at(Step::Weighted))
@@ -274,13 +287,6 @@ impl Env<'_> {
             }
             _ => None,
         }
-    }
-
-    fn divided(&self, norm: Norm, by: &Expr, step: Step, trail: &mut Trail) -> Option<Value> {
-        let by = self.tensor(by, trail)?;
-        let certain = by.step == step && by.is_of(&norm);
-        let eps = by.eps;
-        certain.then(|| Norm { eps, ..norm }.at(Step::Normal))
     }
 
     fn converted(&self, norm: Norm, dtype: &Expr, trail: &mut Trail) -> Option<Value> {
@@ -311,6 +317,9 @@ impl Env<'_> {
                     _ => return None,
                 };
                 (of == norm.input).then(|| norm.at(step))
+            }
+            (Value::Tensor(norm), syn::BinOp::Mul(_)) if norm.step == Step::Rows => {
+                (self.tensor(right, trail)? == norm).then(|| norm.at(Step::Squares))
             }
             (Value::Tensor(norm), syn::BinOp::Add(_)) if norm.step == Step::Variance => {
                 let eps = self.text(right).to_owned();
@@ -376,9 +385,10 @@ impl Env<'_> {
         let known = vectors.entry((of.to_owned(), field));
         let (_, field) = known.key().clone();
         *known.or_insert_with(|| {
-            let ty = self.unit().field(&self.facts.function.module, of, &field);
+            let holder = (self.facts.function.module.clone(), of.to_owned());
+            let ty = self.unit().field(&holder.0, of, &field);
             ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
-                && origin(self.unit(), of, &field).1 == Some(1)
+                && origin(self.unit(), &holder, &field).1 == Some(1)
         })
     }
 
@@ -389,4 +399,17 @@ impl Env<'_> {
     fn is_f32(&self, dtype: &Expr) -> bool {
         matches!(dtype, Expr::Path(_)) && self.text(dtype).ends_with("DType::F32")
     }
+}
+
+/// Rows by their deviation, or by one over that.
+fn divided(norm: Norm, by: Norm, step: Step) -> Option<Value> {
+    let certain = by.step == step && by.is_of(&norm);
+    let eps = by.eps;
+    certain.then(|| Norm { eps, ..norm }.at(Step::Normal))
+}
+
+fn is_two(expr: &Expr) -> bool {
+    let number =
+        get!(strip(expr), Expr::Lit).and_then(|literal| get!(&literal.lit, syn::Lit::Float));
+    number.is_some_and(|number| number.base10_digits().parse() == Ok(2f64))
 }

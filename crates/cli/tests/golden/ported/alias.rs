@@ -2,7 +2,7 @@ use candle::{Result, Tensor};
 use candle_dynquant::{nn, ops, Quantizable};
 use nn::Module;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Act {
     Gelu,
     Silu,
@@ -17,7 +17,7 @@ impl Act {
     }
 }
 
-#[derive(Debug, Quantizable)]
+#[derive(Debug, Clone, Quantizable)]
 pub struct Mlp {
     fc1: nn::Linear,
     fc2: nn::Linear,

@@ -9,7 +9,7 @@ mod ops {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Tagger {
     lstm: qnn::LSTM,
     states: Vec<qnn::LSTMState>,

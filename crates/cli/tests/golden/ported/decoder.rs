@@ -58,12 +58,12 @@ impl Attention {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 struct Norms {
     first: RmsNorm,
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 struct Block {
     attention: Attention,
     norms: Norms,

@@ -22,7 +22,7 @@ impl Module for Dropout {
 }
 
 // How a token attends to others.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 struct SelfAttention {
     query: Linear,
     key: Linear,
@@ -79,7 +79,7 @@ impl Output {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Model {
     words: Embedding,
     layers: Vec<(SelfAttention, Output)>,

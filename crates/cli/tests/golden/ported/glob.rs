@@ -3,7 +3,7 @@ use candle_dynquant::nn::{layer_norm, linear, linear_b, LayerNorm, Linear};
 use candle_dynquant::Quantizable;
 use candle_nn::*;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Net {
     first: Linear,
     norm: LayerNorm,

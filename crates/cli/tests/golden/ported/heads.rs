@@ -3,7 +3,7 @@ use candle_dynquant::nn::{embedding, linear_no_bias, Embedding, Linear};
 use candle_dynquant::Quantizable;
 use candle_nn::VarBuilder;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Matched {
     embed: Embedding,
     lm_head: Linear,
@@ -27,7 +27,7 @@ impl Matched {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Chosen {
     embed: Embedding,
     /// The head.
@@ -54,7 +54,7 @@ impl Chosen {
 }
 
 /// It reads its head elsewhere.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Asked {
     embed: Embedding,
     head: Option<Linear>,

@@ -8,7 +8,7 @@ use candle::Tensor;
 use candle_dynquant::nn::Linear;
 use candle_dynquant::Quantizable;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Inner {
     layer: Linear,
 }

@@ -3,7 +3,7 @@ use candle::{DType, Result, Tensor, D};
 use candle_dynquant::nn::Linear;
 use candle_dynquant::{ops, Quantizable};
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Relative {
     proj: Linear,
     span: i64,

@@ -3,6 +3,7 @@ use candle_dynquant::nn::Linear;
 use candle_dynquant::{ops, Quantizable};
 use candle_nn::{Module, VarBuilder};
 
+#[derive(Clone)]
 pub struct Norm {
     weight: Tensor,
     bias: Tensor,
@@ -125,9 +126,8 @@ impl Norm {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Model {
-    #[quantizable(skip)]
     norm: Norm,
     head: Linear,
 }

@@ -29,7 +29,7 @@ pub struct Attention {
     act: Box<dyn Fn(&Tensor) -> Result<Tensor> + Send>,
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Recurrent {
     there: LSTM,
     back: GRU,
@@ -65,7 +65,7 @@ pub trait Head: Quantizable {
     fn forward(&self, xs: &Tensor) -> Result<Tensor>;
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Classifier {
     output: Linear,
 }
@@ -94,7 +94,6 @@ pub struct Headed {
     #[quantizable(skip)]
     config: Config,
     kind: Kind,
-    #[quantizable(skip)]
     cache: Option<(Config, Vec<Tensor>)>,
 }
 

@@ -96,7 +96,7 @@ impl Rotary {
 }
 
 /// Without a name.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Tuple(nn::Linear, usize);
 
 impl Tuple {

@@ -3,7 +3,7 @@ use candle_dynquant::nn::{linear_no_bias, Linear};
 use candle_dynquant::Quantizable;
 use candle_nn::VarBuilder;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Dense {
     wi: Linear,
 }

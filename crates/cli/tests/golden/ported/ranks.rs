@@ -9,7 +9,7 @@ mod ops {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Attention {
     q: Linear,
     heads: usize,

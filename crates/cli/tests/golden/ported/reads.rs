@@ -107,7 +107,7 @@ impl Both {
 }
 
 /// On a GPU, or by who asks for it.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Branches {
     #[quantizable(flatten)]
     inner: nn::Linear,

@@ -3,7 +3,7 @@ use candle::{Module, Result, Tensor};
 use candle_dynquant::nn::{LayerNorm, Linear, RmsNorm};
 use candle_dynquant::Quantizable;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Block {
     first: RmsNorm,
     attention: Linear,

@@ -13,7 +13,7 @@ impl From<candle::Error> for MyError {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Head {
     #[quantizable(flatten)]
     inner: nn::Linear,
@@ -34,7 +34,7 @@ impl Head {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Own {
     #[quantizable(flatten)]
     inner: nn::Linear,
@@ -67,7 +67,7 @@ impl Own {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Branches {
     #[quantizable(flatten)]
     inner: nn::Linear,

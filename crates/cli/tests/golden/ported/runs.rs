@@ -4,7 +4,7 @@ use candle_dynquant::nn::{LayerNorm, Linear};
 use candle_dynquant::Quantizable;
 use candle_nn::Dropout;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Block {
     query: Linear,
     key: Linear,

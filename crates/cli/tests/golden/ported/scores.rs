@@ -9,6 +9,7 @@ fn masked_fill(on_false: &Tensor, mask: &Tensor, on_true: f32) -> Result<Tensor>
     mask.where_cond(&on_true, on_false)
 }
 
+#[derive(Clone)]
 pub struct Identity;
 
 impl Module for Identity {
@@ -17,7 +18,7 @@ impl Module for Identity {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Scores {
     #[quantizable(skip)]
     none: Identity,

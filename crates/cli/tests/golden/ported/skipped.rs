@@ -45,7 +45,6 @@ pub enum Kind {
 pub struct Classifier {
     encoder: Encoder,
     other: Option<Wrapped<foreign::Model>>,
-    #[quantizable(skip)]
     config: Config,
     kind: Kind,
     head: Linear,

@@ -3,7 +3,7 @@ use candle_dynquant::nn::{embedding, Embedding, Linear};
 use candle_dynquant::{nn, Quantizable};
 use candle_nn::VarBuilder;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Decoder {
     tied_head: Linear,
     embed: Embedding,
@@ -28,7 +28,7 @@ impl Decoder {
 }
 
 /// Distances to a codebook are no head: their least is looked for.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Codebook {
     embed: Embedding,
 }

@@ -4,7 +4,7 @@ use candle_dynquant::{nn, Quantizable};
 use candle_nn::VarBuilder;
 use std::sync::Arc;
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Llama {
     wte: Embedding,
     lm_head: Linear,
@@ -22,7 +22,7 @@ impl Llama {
     }
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Model {
     embed_tokens: nn::Embedding,
     shared: Traced,
@@ -45,7 +45,7 @@ impl Model {
 }
 
 /// The table is in a field of another type.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct CausalLm {
     base: Model,
     lm_head: Linear,
@@ -98,7 +98,7 @@ pub fn variables(vb: VarBuilder) -> anyhow::Result<[nn::Linear; 2]> {
 }
 
 /// Of a table that others hold, too.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Shared {
     shared: Arc<Embedding>,
     head: nn::Linear,
@@ -121,7 +121,7 @@ impl Shared {
 }
 
 /// What makes its table is not seen here; its field says what it is.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Given {
     embed: Embedding,
     head: nn::Linear,
@@ -146,9 +146,8 @@ impl Lookup {
 }
 
 /// Heads that stay: their tables are no embeddings of the library for certain.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Left {
-    #[quantizable(skip)]
     lookup: Lookup,
     bias: Option<Tensor>,
     // dynquant: keep
@@ -200,7 +199,7 @@ pub fn again(lookup: &Lookup, vb: VarBuilder) -> Result<[nn::Linear; 2]> {
     Ok([first, nn::Linear::new(words.embeddings().clone(), None)])
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Taken {
     embed: Embedding,
     bias: Option<Tensor>,

@@ -3,7 +3,7 @@ use candle_dynquant::{nn, Quantizable};
 use candle_nn::VarBuilder;
 
 /// A weight without a name.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Proj(nn::Linear);
 
 impl Proj {
@@ -17,7 +17,7 @@ impl Proj {
 }
 
 /// `[in, out]`, and a bias that stays.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Turned(nn::Linear, Option<Tensor>);
 
 impl Turned {

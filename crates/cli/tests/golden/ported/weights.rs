@@ -42,7 +42,7 @@ impl Linear {
 }
 
 /// As candle_nn writes it: reshaped, so that there is one product.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Flattened {
     #[quantizable(flatten)]
     inner: nn::Linear,
@@ -61,7 +61,7 @@ impl Module for Flattened {
 }
 
 /// A weight that is stored as `[in, out]`.
-#[derive(Debug, Quantizable)]
+#[derive(Debug, Clone, Quantizable)]
 pub struct Conv1D {
     #[quantizable(flatten)]
     inner: nn::Linear,
@@ -80,7 +80,7 @@ impl Conv1D {
 }
 
 /// A layer beside two of low rank.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Lora {
     old: nn::Linear,
     lora_a: nn::Linear,
@@ -100,7 +100,7 @@ impl Lora {
 }
 
 /// Query, key and value in one tensor.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Attention {
     qkv: nn::Linear,
     out: nn::Linear,
@@ -128,7 +128,7 @@ impl Attention {
 }
 
 /// Experts in one tensor each.
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub struct Experts {
     up: Vec<nn::Linear>,
     down: Vec<nn::Linear>,

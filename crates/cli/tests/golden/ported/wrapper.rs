@@ -30,7 +30,7 @@ struct Stack {
     others: Vec<Box<dyn candle_nn::Module>>,
 }
 
-#[derive(Quantizable)]
+#[derive(Clone, Quantizable)]
 pub enum Head<T> {
     One(Linear),
     Two { first: Linear, rest: Option<T> },

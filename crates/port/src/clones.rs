@@ -1,0 +1,127 @@
+//! Types for which `Clone` can be derived, which `equalize` and `tune` ask of a model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+
+use syn::{Item, Type};
+
+use super::scopes::Origin;
+use super::syntax::segments;
+use super::table;
+use super::types::{Declared, Key, Types, is_named, key, parts};
+use super::unit::Unit;
+use super::world::{World, real};
+
+/// The types of a file that are `Clone` once it is ported.
+pub type Clones = BTreeSet<Key>;
+
+/// Finds them.
+pub fn of(unit: &Unit<'_>) -> Clones {
+    clones(unit.world, unit.path, unit.types)
+}
+
+/// Types that are `Clone`, and, where the file is ported, those on the way to a layer with all that
+/// they hold.
+fn clones(world: &World, path: &Path, types: &Types) -> Clones {
+    let all: Vec<_> = types.declared.values().flatten().collect();
+    let is =
+        |one: &Declared, name| one.derives(name) || types.implements(&one.module, &one.name, name);
+    let (known, others): (Vec<_>, _) = all.into_iter().partition(|one| is(one, "Clone"));
+    let mut clones: Clones = known.into_iter().map(key).collect();
+    let (mut needs, mut users) = (BTreeMap::new(), BTreeMap::<Key, Vec<Key>>::new());
+    let (mut open, mut wanted) = (Vec::new(), Vec::new());
+    for one in others.into_iter().filter(|_| world.is_given(path)) {
+        let holds = |field: &syn::Field| world.holds(path, types, &one.module, &field.ty);
+        wanted.extend(one.fields.iter().any(holds).then(|| key(one)));
+        let look = |field: &syn::Field| held(world, (path, types), one, &field.ty);
+        let held: Option<Vec<_>> = one.fields.iter().map(look).collect();
+        let is_alias = matches!(one.item, Item::Type(_));
+        // What its author has ported stays, and so does what its end does.
+        let bars = ["Quantizable", "Drop"].iter().any(|name| is(one, name));
+        match held.filter(|_| !bars && (is_alias || one.is_derivable())) {
+            None => open.push(key(one)),
+            Some(held) => {
+                let held = held.concat();
+                for used in held.iter().filter(|used| !clones.contains(used)) {
+                    users.entry(used.clone()).or_default().push(key(one));
+                }
+                needs.insert(key(one), held);
+            }
+        }
+    }
+    // A type without it takes those along that hold it.
+    while let Some(next) = open.pop() {
+        needs.remove(&next);
+        open.extend(users.remove(&next).into_iter().flatten());
+    }
+    while let Some(next) = wanted.pop() {
+        if let Some(held) = needs.remove(&next) {
+            clones.insert(next);
+            wanted.extend(held);
+        }
+    }
+    clones
+}
+
+/// The types of the file that have to be `Clone` for a type to be; `None` where that is not enough.
+fn held(world: &World, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<Vec<Key>> {
+    let mut pointers = table::SHARING.iter().chain(&["PhantomData", "Weak"]);
+    if pointers.any(|name| is_named(ty, name)) {
+        return Some(Vec::new());
+    }
+    let inner = parts(ty).into_iter().map(|ty| held(world, file, owner, ty));
+    let mut found = inner.collect::<Option<Vec<_>>>()?.concat();
+    let is_clone = match ty {
+        Type::FnPtr(_) => return Some(Vec::new()),
+        Type::Reference(reference) => reference.mutability.is_none(),
+        Type::Tuple(_) | Type::Array(_) | Type::Paren(_) | Type::Group(_) => true,
+        Type::Path(path) if path.qself.is_none() => {
+            let names = segments(&path.path);
+            match file.1.scopes.resolve(&owner.module, &names) {
+                Origin::Local(module, name) => {
+                    found.push((module, name));
+                    true
+                }
+                Origin::Crate(names) => {
+                    match world.elsewhere(file.0, &owner.module, &names) {
+                        Some((file, declared)) => {
+                            let clones = world.clones(&file);
+                            declared.iter().all(|one| clones.contains(&key(one)))
+                        }
+                        // One of `nn` may be passed on.
+                        None => {
+                            let is_layer = world.holds(file.0, file.1, &owner.module, ty);
+                            is_layer && names.last().is_some_and(|last| table::is_clone(last))
+                        }
+                    }
+                }
+                Origin::Nn(path) | Origin::Ours(path) | Origin::Traced(path) => {
+                    path.last().is_some_and(|last| table::is_clone(last))
+                }
+                Origin::Other(path) => path.last().is_some_and(|last| {
+                    let is_given = path.len() == 1 && owner.params.contains(last);
+                    is_given || table::CLONES.contains(&last.as_str())
+                }),
+            }
+        }
+        _ => false,
+    };
+    is_clone.then_some(found)
+}
+
+impl World {
+    fn clones(&self, path: &Path) -> Rc<Clones> {
+        let path = real(path);
+        if let Some(known) = self.clones.borrow().get(&path) {
+            return Rc::clone(known);
+        }
+        // While it is looked at, nothing is known of it.
+        self.clones.borrow_mut().insert(path.clone(), Rc::default());
+        let types = self.types(&path);
+        let found = types.map(|types| Rc::new(clones(self, &path, &types)));
+        let found = found.unwrap_or_default();
+        self.clones.borrow_mut().insert(path, Rc::clone(&found));
+        found
+    }
+}

@@ -1,0 +1,424 @@
+//! The way from an operand of a product back to a field, or to an argument of the function.
+
+use std::ops::Range;
+
+use syn::{Expr, Item, Local, Member, Pat, Type};
+
+use super::facts::Facts;
+use super::origins::{holds_tensor, name_of};
+use super::scopes::Origin;
+use super::syntax::{
+    binds, called, ends_with, exactly, get, ident, is, member, segments, strip, tail, variable,
+};
+use super::table::list;
+use super::types::{Key, named, parts};
+use super::walk::{Node, exprs, nodes};
+
+/// As deep as a value is followed through the variables of a function.
+const DEPTH: usize = 16;
+
+/// Methods that give a view or a copy of a tensor.
+const VIEWS: &[&str] = list![
+    as_deref as_ref borrow broadcast_as broadcast_left clone cloned contiguous copied copy detach
+    expand flatten flatten_all flatten_from flatten_to force_contiguous into_inner lock ok_or
+    ok_or_else permute read reshape squeeze t to_device to_dtype transpose unsqueeze unwrap
+    unwrap_or unwrap_or_else expect
+];
+
+/// Methods that give a part of it, or one of several.
+const PARTS: &[&str] = list![
+    chunk chunks entry enumerate filter first get i index_select into_iter into_values iter last
+    narrow next nth rev skip split_at step_by take values zip
+];
+
+/// The beginning of a value.
+pub enum Root {
+    Field(Key, String),
+    /// By its number, without `self`.
+    Argument(usize),
+}
+
+/// A pattern that binds names in some bytes.
+struct Binder<'u> {
+    scope: Range<usize>,
+    pat: &'u Pat,
+    value: Bound<'u>,
+}
+
+/// The value of a pattern.
+#[derive(Clone)]
+enum Bound<'u> {
+    Value(&'u Expr),
+    /// An argument of a function inside the function, or of a closure, by its name.
+    Argument(String, usize),
+}
+
+/// The way from an operand back to its roots.
+pub struct Trace<'u> {
+    facts: Facts<'u>,
+    roots: Vec<Root>,
+    binders: Option<Vec<Binder<'u>>>,
+    /// Whether the weight is one part of the field's tensor.
+    is_part: bool,
+    turned: bool,
+}
+
+impl<'u> Trace<'u> {
+    pub fn of(facts: Facts<'u>) -> Self {
+        Self {
+            facts,
+            roots: Vec::new(),
+            binders: None,
+            is_part: false,
+            turned: false,
+        }
+    }
+
+    /// The fields and the arguments that an operand is a view of.
+    pub fn roots(&mut self, operand: &Expr) -> Vec<Root> {
+        self.follow(operand, DEPTH);
+        std::mem::take(&mut self.roots)
+    }
+
+    fn follow(&mut self, expr: &Expr, depth: usize) {
+        let Some(depth) = depth.checked_sub(1) else {
+            return;
+        };
+        match strip(expr) {
+            Expr::Field(field) => match self.field(field) {
+                Some((of, field)) => self.roots.push(Root::Field(of, field)),
+                None => self.follow(&field.base, depth),
+            },
+            Expr::Index(index) => {
+                self.is_part = true;
+                self.follow(&index.expr, depth);
+            }
+            Expr::Unary(inner) => self.follow(&inner.expr, depth),
+            Expr::MethodCall(call) => {
+                let is_in = |names: &[&str]| names.iter().any(|name| call.method == name);
+                self.is_part |= is_in(PARTS);
+                self.turned |= call.method == "t" || call.method == "transpose";
+                if is_in(VIEWS) || is_in(PARTS) {
+                    self.follow(&call.receiver, depth);
+                }
+            }
+            Expr::Call(call) => {
+                let passes = ["Some", "Ok", "clone", "Borrowed"];
+                let path = called(call);
+                if path.is_some_and(|path| passes.iter().any(|name| ends_with(path, name))) {
+                    call.args.iter().for_each(|arg| self.follow(arg, depth));
+                }
+            }
+            Expr::Match(choice) => {
+                choice
+                    .arms
+                    .iter()
+                    .for_each(|arm| self.follow(&arm.body, depth));
+            }
+            Expr::If(choice) => {
+                let other = choice.else_branch.as_ref();
+                tail(&choice.then_branch)
+                    .into_iter()
+                    .for_each(|it| self.follow(it, depth));
+                other
+                    .into_iter()
+                    .for_each(|(_, other)| self.follow(other, depth));
+            }
+            Expr::Block(block) => {
+                tail(&block.block)
+                    .into_iter()
+                    .for_each(|it| self.follow(it, depth));
+            }
+            Expr::Tuple(all) => all.elems.iter().for_each(|one| self.follow(one, depth)),
+            Expr::Array(all) => all.elems.iter().for_each(|one| self.follow(one, depth)),
+            path @ Expr::Path(_) => {
+                if let Some(name) = ident(path) {
+                    self.variable(&name, self.facts.unit.source.start(path), depth);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The roots of a variable at a byte.
+    fn variable(&mut self, name: &str, at: usize, depth: usize) {
+        let source = self.facts.unit.source;
+        let facts = self.facts;
+        let binders = self.binders.get_or_insert_with(|| binders(facts));
+        let made = self.facts.definitions(name, at).into_iter().next();
+        let declared = |made: &Expr| {
+            let is_it = |one: &&Binder<'u>| matches!(one.value, Bound::Value(value) if std::ptr::eq(value, made));
+            let bound = binders.iter().find(is_it);
+            bound.map(|one| one.pat)
+        };
+        let inner = binders.iter().filter(|one| {
+            let is_inside = one.scope.contains(&at) && source.range(one.pat).end <= at;
+            is_inside && binds(one.pat, name)
+        });
+        let inner = inner.max_by_key(|one| source.start(one.pat));
+        let later =
+            |made: &&Expr| inner.is_none_or(|one| source.start(*made) >= source.start(one.pat));
+        match (made.filter(later), inner) {
+            (Some(made), _) => match declared(made) {
+                Some(pat) => self.bound(pat, made, name, depth),
+                None => self.follow(made, depth),
+            },
+            (None, Some(one)) => match one.value.clone() {
+                Bound::Value(value) => {
+                    let pat = one.pat;
+                    self.bound(pat, value, name, depth);
+                }
+                Bound::Argument(function, number) => {
+                    let calls = exprs(self.facts.function.block);
+                    let calls = calls.filter_map(|expr| get!(expr, Expr::Call));
+                    for call in calls.filter(|call| is(&call.func, &function)) {
+                        if let Some(given) = call.args.get(number) {
+                            self.follow(given, depth);
+                        }
+                    }
+                }
+            },
+            (None, None) => {
+                let inputs = self.facts.function.signature.inputs.iter();
+                let inputs = inputs.filter_map(|input| get!(input, syn::FnArg::Typed));
+                let number = inputs
+                    .enumerate()
+                    .find(|(_, input)| binds(&*input.pat, name));
+                self.roots
+                    .extend(number.map(|(number, _)| Root::Argument(number)));
+            }
+        }
+    }
+
+    /// The roots of a name that a pattern binds in a value.
+    fn bound(&mut self, pat: &Pat, value: &Expr, name: &str, depth: usize) {
+        let Some(depth) = depth.checked_sub(1) else {
+            return;
+        };
+        match (pat, strip(value)) {
+            (Pat::Reference(pat), _) => self.bound(&pat.pat, value, name, depth),
+            (Pat::Paren(pat), _) => self.bound(&pat.pat, value, name, depth),
+            (Pat::Type(pat), _) => self.bound(&pat.pat, value, name, depth),
+            (Pat::Tuple(_), Expr::Array(all)) => {
+                let each = all.elems.iter();
+                each.for_each(|value| self.bound(pat, value, name, depth));
+            }
+            (Pat::Tuple(pats), Expr::Tuple(values)) if pats.elems.len() == values.elems.len() => {
+                for (pat, value) in pats.elems.iter().zip(&values.elems) {
+                    if binds(pat, name) {
+                        self.bound(pat, value, name, depth);
+                    }
+                }
+            }
+            (Pat::Tuple(pats), Expr::MethodCall(call)) if !pats.elems.is_empty() => {
+                let pats = &pats.elems;
+                match (call.method.to_string().as_str(), call.args.first()) {
+                    ("zip", Some(other)) if pats.len() == 2 && binds(&pats[1], name) => {
+                        self.bound(&pats[1], other, name, depth);
+                    }
+                    ("zip", Some(_)) => self.bound(&pats[0], &call.receiver, name, depth),
+                    ("enumerate", _) if pats.len() == 2 => {
+                        self.bound(&pats[1], &call.receiver, name, depth);
+                    }
+                    (method, _) if PARTS.contains(&method) => {
+                        self.bound(pat, &call.receiver, name, depth);
+                    }
+                    _ => self.follow(value, depth),
+                }
+            }
+            (Pat::TupleStruct(some), _) => match exactly(&some.elems) {
+                Some([inner]) if ends_with(&some.path, "Some") || ends_with(&some.path, "Ok") => {
+                    self.bound(inner, value, name, depth);
+                }
+                _ => {
+                    let at = some.elems.iter().position(|one| binds(one, name));
+                    let at = at.unwrap_or_default().to_string();
+                    self.part(&some.path, at);
+                }
+            },
+            (Pat::Struct(fields), _) => {
+                let fields_of = fields.fields.iter().find(|field| binds(&*field.pat, name));
+                if let Some(field) = fields_of {
+                    self.part(&fields.path, member(&field.member));
+                }
+            }
+            _ => self.follow(value, depth),
+        }
+    }
+
+    /// A field that a pattern with a path takes out of a type of the file.
+    fn part(&mut self, path: &syn::Path, field: String) {
+        let of = match self.facts.resolve(&segments(path)) {
+            _ if path
+                .segments
+                .first()
+                .is_some_and(|first| first.ident == "Self") =>
+            {
+                self.own()
+            }
+            Origin::Local(module, name) => Some((module, name)),
+            _ => None,
+        };
+        let declared = of
+            .as_ref()
+            .and_then(|of| self.facts.unit.types.declared.get(of));
+        let mut fields = declared.into_iter().flatten().flat_map(|one| &one.fields);
+        if fields.any(|field| holds_tensor(&field.ty)) {
+            self.roots.extend(of.map(|of| Root::Field(of, field)));
+        }
+    }
+
+    /// The type whose function it is.
+    fn own(&self) -> Option<Key> {
+        let function = self.facts.function;
+        self.key(&function.module, function.of.as_ref()?)
+    }
+
+    /// The type of a name, in a module or else the only one in the file.
+    fn key(&self, module: &[String], name: &str) -> Option<Key> {
+        let declared = &self.facts.unit.types.declared;
+        let here = (module.to_vec(), name.to_owned());
+        if declared.contains_key(&here) {
+            return Some(here);
+        }
+        let [one] = exactly(declared.keys().filter(|(_, own)| own == name))?;
+        Some(one.clone())
+    }
+
+    /// The type of the file that an expression is of, as far as it is written.
+    fn type_of(&self, expr: &Expr) -> Option<Key> {
+        match strip(expr) {
+            Expr::Path(_) if is(expr, "self") => self.own(),
+            path @ Expr::Path(_) => self.local(self.facts.type_of_parameter(&ident(path)?)?),
+            Expr::Field(field) => {
+                let of = self.type_of(&field.base)?;
+                let declared = self.facts.unit.types.declared.get(&of)?.first()?;
+                self.local(&named(&declared.fields, &member(&field.member))?.ty)
+            }
+            Expr::Index(index) => self.type_of(&index.expr),
+            _ => None,
+        }
+    }
+
+    /// The type of the file that a type is, or holds.
+    fn local(&self, ty: &Type) -> Option<Key> {
+        if let Type::Reference(inner) = ty {
+            return self.local(&inner.elem);
+        }
+        match self.facts.unit.origin(&self.facts.function.module, ty) {
+            Some(Origin::Local(module, name)) => Some((module, name)),
+            _ => parts(ty).into_iter().find_map(|ty| self.local(ty)),
+        }
+    }
+
+    /// The type that declares a field of tensors: the one before the dot, or the only one of the
+    /// file.
+    fn field(&self, field: &syn::ExprField) -> Option<(Key, String)> {
+        let own = self.type_of(&field.base);
+        // Numbers say too little of whose they are.
+        if own.is_none() && matches!(field.member, Member::Unnamed(_)) {
+            return None;
+        }
+        let name = member(&field.member);
+        let all = self.facts.unit.types.declared.iter();
+        let holders = all.filter(|(of, declared)| {
+            own.as_ref().is_none_or(|own| own == *of)
+                && declared.iter().any(|one| {
+                    let mut fields = one.fields.iter().enumerate();
+                    let is_it = |(at, one): (usize, &syn::Field)| {
+                        name_of(one, at) == name && holds_tensor(&one.ty)
+                    };
+                    matches!(one.item, Item::Struct(_)) && fields.any(is_it)
+                })
+        });
+        let [(of, _)] = exactly(holders)?;
+        Some((of.clone(), name))
+    }
+
+    pub fn advice(&self, field: &str) -> String {
+        let held = match (self.is_part, self.turned) {
+            (true, _) => format!(
+                "a `Vec` of them, `nn::Linear::new({field}.get(index)?, None)`, of rows `[out, in]`"
+            ),
+            (false, true) => format!("`nn::Linear::new({field}, bias)`"),
+            (false, false) => {
+                format!("`nn::Linear::new({field}.t()?, bias)`, if it is a weight `[in, out]`")
+            }
+        };
+        format!("hold {held}, and call its `forward`; or put `// dynquant: keep` here")
+    }
+}
+
+/// The patterns of a function that bind names.
+fn binders<'u>(facts: Facts<'u>) -> Vec<Binder<'u>> {
+    let source = facts.unit.source;
+    let mut found = Vec::new();
+    let mut push = |scope, pat, value| found.push(Binder { scope, pat, value });
+    for node in nodes(facts.function.block) {
+        match node {
+            Node::Expr(Expr::Match(choice)) => {
+                for arm in &choice.arms {
+                    push(source.range(arm), &arm.pat, Bound::Value(&choice.expr));
+                }
+            }
+            Node::Expr(Expr::If(choice)) => {
+                let scope = source.start(&*choice.cond)..source.range(&choice.then_branch).end;
+                for bound in exprs(&*choice.cond).filter_map(|expr| get!(expr, Expr::Let)) {
+                    push(scope.clone(), &bound.pat, Bound::Value(&bound.expr));
+                }
+            }
+            Node::Expr(Expr::While(each)) => {
+                let scope = source.range(each);
+                for bound in exprs(&*each.cond).filter_map(|expr| get!(expr, Expr::Let)) {
+                    push(scope.clone(), &bound.pat, Bound::Value(&bound.expr));
+                }
+            }
+            Node::Expr(Expr::ForLoop(each)) => {
+                push(source.range(each), &each.pat, Bound::Value(&each.expr));
+            }
+            Node::Expr(Expr::MethodCall(call)) => {
+                for closure in call.args.iter().filter_map(|arg| get!(arg, Expr::Closure)) {
+                    // Of `fold`, what is folded comes last.
+                    let last = closure.inputs.len().saturating_sub(1);
+                    for (at, pat) in closure.inputs.iter().enumerate() {
+                        let first = call.args.first().filter(|_| at < last);
+                        let value = first.unwrap_or(&call.receiver);
+                        push(source.range(closure), pat, Bound::Value(value));
+                    }
+                }
+            }
+            Node::Local(local) => locals(source, local, &mut push),
+            Node::Item(Item::Fn(item)) => {
+                let name = item.sig.ident.to_string();
+                let inputs = item.sig.inputs.iter();
+                let inputs = inputs.filter_map(|input| get!(input, syn::FnArg::Typed));
+                for (at, input) in inputs.enumerate() {
+                    let value = Bound::Argument(name.clone(), at);
+                    push(source.range(item), &input.pat, value);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A declaration, and the arguments of a closure that it names.
+fn locals<'u>(
+    source: &super::source::Source<'_>,
+    local: &'u Local,
+    push: &mut impl FnMut(Range<usize>, &'u Pat, Bound<'u>),
+) {
+    let Some(init) = &local.init else { return };
+    // Where it is in scope, its function knows.
+    push(0..0, &local.pat, Bound::Value(&init.expr));
+    if let (Some(name), Expr::Closure(closure)) = (variable(&local.pat), &*init.expr) {
+        for (at, pat) in closure.inputs.iter().enumerate() {
+            push(
+                source.range(closure),
+                pat,
+                Bound::Argument(name.clone(), at),
+            );
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Other files by themselves: their functions that multiply by an argument.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use super::facts::Facts;
+use super::scopes::Origin;
+use super::source::Source;
+use super::types::Types;
+use super::unit::Unit;
+use super::weights;
+use super::world::{Outline, World, real};
+use crate::files;
+
+impl World {
+    /// A file by itself.
+    fn outline(&self, path: &Path) -> Option<Rc<Outline>> {
+        let path = real(path);
+        if let Some(known) = self.outlines.borrow().get(&path) {
+            return known.clone();
+        }
+        // While it is read, it says nothing of itself.
+        self.outlines.borrow_mut().insert(path.clone(), None);
+        let read = || {
+            let text = files::read(&path).ok()?;
+            let (source, file) = Source::parse(&text).ok()?;
+            let types = Types::of(&file);
+            let unit = Unit::new(&path, self, &source, &file, &types);
+            let helpers = weights::helpers(&unit);
+            Some(Rc::new(Outline { types, helpers }))
+        };
+        let outline = read();
+        self.outlines.borrow_mut().insert(path, outline.clone());
+        outline
+    }
+
+    /// The arguments by which a function of another file multiplies.
+    pub fn multiplies_by(&self, facts: &Facts<'_>, function: &[String]) -> Vec<usize> {
+        let Origin::Crate(path) = facts.resolve(function) else {
+            return Vec::new();
+        };
+        let mut place = self.find(facts.unit.path, &facts.function.module, &path);
+        // As far as a `pub use` may lead.
+        for _ in 0..8 {
+            let Some((file, name)) = place else { break };
+            let Some(outline) = self.outline(&file) else {
+                break;
+            };
+            let helpers = outline.helpers.iter();
+            let named = helpers.filter(|one| one.of.is_none() && one.name == name);
+            let found: Vec<_> = named.map(|one| one.argument).collect();
+            place = match outline.types.scopes.resolve(&[], &[name]) {
+                Origin::Crate(path) if found.is_empty() => self.find(&file, &[], &path),
+                _ => return found,
+            };
+        }
+        Vec::new()
+    }
+}
