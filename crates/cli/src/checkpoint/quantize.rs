@@ -21,10 +21,10 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let mut plan = new_plan(&spec)?;
     let mut notes: Vec<_> = readers::note(&args.source, &plan).into_iter().collect();
     let partial = partial_groups(&plan, &tensors);
-    if let [first, ..] = &partial[..] {
+    if let [(first, _), ..] = &partial[..] {
         let becomes = if args.spec.is_none() {
-            for name in &partial {
-                spec = spec.name(name.as_str(), QConfig::int8());
+            for (name, int8) in &partial {
+                spec = spec.name(name.as_str(), int8.clone());
             }
             plan = new_plan(&spec)?;
             "are int8 per channel, as transformers"
@@ -131,8 +131,8 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
     Ok(spec)
 }
 
-/// The Linears and Embeddings with a group of fewer inputs than the others.
-fn partial_groups(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Vec<String> {
+/// The Linears and Embeddings with a group of fewer inputs than the others, and int8 for each.
+fn partial_groups(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Vec<(String, QConfig)> {
     let is_partial = |layer: &&PlannedLayer| {
         let inputs = tensors[&layer.tensors[0]].shape.last().copied();
         let is_matrix = [LayerKind::Linear, LayerKind::Embedding].contains(&layer.kind);
@@ -144,8 +144,16 @@ fn partial_groups(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Vec<St
             .zip(size)
             .is_some_and(|(inputs, size)| !inputs.is_multiple_of(size))
     };
-    let layers = plan.layers().iter().filter(is_partial);
-    layers.map(|layer| layer.name.clone()).collect()
+    let int8 = |layer: &PlannedLayer| {
+        let is_table = layer.kind == LayerKind::Embedding;
+        let int8 = if is_table {
+            QConfig::table()
+        } else {
+            QConfig::int8()
+        };
+        (layer.name.clone(), int8)
+    };
+    plan.layers().iter().filter(is_partial).map(int8).collect()
 }
 
 /// Matrices that stay float, one line for equal ones of several layers, and their share of the
