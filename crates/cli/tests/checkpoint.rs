@@ -279,13 +279,13 @@ fn a_layer_without_whole_groups_is_int8_with_a_line() -> Result<()> {
     let tensors = HashMap::from([("fc1.weight", random(64)?), ("fc2.weight", random(80)?)]);
     safetensors::save(&tensors, &float)?;
     fs::write(&spec, "kinds: {Linear: int4}")?;
-    let int8 = "fc2, are int8 per channel";
+    let int8 = "fc2: they are int8 per channel";
     for (preset, note, scales) in [
         (["--preset", "int4"], int8, [40, 1]),
         (["--preset", "int8_groups"], int8, [40, 1]),
         (
             ["--spec", spec.to_str().context("a path")?],
-            "fc2, have a shorter group",
+            "fc2: they have a shorter group",
             [40, 3],
         ),
     ] {
@@ -295,7 +295,7 @@ fn a_layer_without_whole_groups_is_int8_with_a_line() -> Result<()> {
             note,
         );
         let said = done(&[&args[..], &["-o"]].concat(), &[&out, &float]);
-        has(&said, "1 layers whose inputs are no multiple of a group");
+        has(&said, "no multiple of a group in 1 of the layers");
         has(&said, note);
         for tensor in Checkpoint::open(&out)?.tensors() {
             match &*tensor.name {

@@ -32,7 +32,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
             "have a shorter group at the end, and transformers"
         };
         notes.push(format!(
-            "{} layers whose inputs are no multiple of a group, such as {}, {becomes} reads whole groups only",
+            "inputs are no multiple of a group in {} of the layers, such as {}: they {becomes} reads whole groups only",
             partial.len(),
             print::on_one_line(first),
         ));

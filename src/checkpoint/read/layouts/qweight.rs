@@ -76,7 +76,7 @@ pub fn find_auto_round(files: &Files, config: &Value) -> Result<Found> {
     }
     let said = first(config, ["packing_format", "backend"]).unwrap_or("auto");
     let is_own = |part: &&str| matches!(*part, "auto_round" | "autoround");
-    let library = match said.split(':').skip_while(is_own).next() {
+    let library = match said.split(':').find(|part| !is_own(part)) {
         Some("auto" | "gptq" | "auto_gptq") => gptq(config, Some(1)),
         None | Some("gptqmodel") => gptq(config, Some(0)),
         // A kernel: zero points tell the layout if they are all alike.
