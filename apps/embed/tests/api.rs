@@ -198,7 +198,7 @@ jina | "geglu" | "original" | feed_forward_type
 qwen3 | "num_key_value_heads": 2 | "num_key_value_heads": 3 | a divisor
 qwen3 | "head_dim": 16 | "head_dim": 15 | heads of an even size, got 15
 mpnet | "max_position_embeddings": 154 | "max_position_embeddings": 2 | rows
-bert | "hidden_act" | "hidden_act": "relu", "hidden_act" | key "hidden_act" twice
+bert | "hidden_act" | "hidden_act": "relu", "hidden_act" | "hidden_act" twice
 bert | "num_hidden_layers": 2 | "num_hidden_layers": 1 | tensor "encoder.layer.1.
 bert | "hidden_size" | "pruned_heads": {"0": [1]}, "hidden_size" | key "pruned_heads": expected {}, got {"0":[1]}
 gemma3 | "attn_logit_softcapping": null | "attn_logit_softcapping": 50.0 | expected null, got 50.0
