@@ -85,7 +85,7 @@ impl<'f> Built<'f> {
     /// Counts a read of a field, or a plain one.
     fn read(&mut self, expr: &Expr, is_plain: bool) {
         let viewed = without(expr, &["clone", "reshape", "to_dtype", "unsqueeze"]);
-        let Some(field) = get!(viewed, Expr::Field) else {
+        let Some(field) = get!(strip(viewed), Expr::Field) else {
             return;
         };
         let holder = self.own.clone().filter(|_| is(&field.base, "self"));

@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::facts::{self, DEPTH, Facts};
 use super::origins::{Origin as Beginning, beginning};
 use super::scopes::Origin;
-use super::syntax::{called, ends_with, get, ident, member, segments, strip, tail};
+use super::syntax::{called, ends_with, get, ident, member, segments, strip, tail, values};
 use super::table::list;
 use super::unit::Unit;
 use super::walk::exprs;
@@ -121,18 +121,12 @@ fn is_computed(facts: Facts<'_>, expr: &Expr, depth: usize, seen: &mut BTreeSet<
                 .filter(|_| name == "Ok" || name == "Some")
                 .collect()
         }
-        Expr::If(choice) => {
-            let other = choice.else_branch.iter().map(|(_, other)| &**other);
-            tail(&choice.then_branch).into_iter().chain(other).collect()
-        }
-        Expr::Match(choice) => choice.arms.iter().map(|arm| &*arm.body).collect(),
-        Expr::Block(block) => tail(&block.block).into_iter().collect(),
         path @ Expr::Path(_) => {
             let name = ident(path).unwrap_or_default();
             let made = facts.definitions(&name, start(path)).into_iter();
             made.filter(|made| seen.insert(start(made))).collect()
         }
-        _ => return false,
+        other => values(other),
     };
     parts
         .into_iter()

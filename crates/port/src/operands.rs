@@ -8,7 +8,7 @@ use super::facts::Facts;
 use super::origins::{holds_tensor, name_of};
 use super::scopes::Origin;
 use super::syntax::{
-    binds, called, ends_with, exactly, get, ident, is, member, segments, strip, tail, variable,
+    binds, called, ends_with, exactly, get, ident, is, member, segments, strip, values, variable,
 };
 use super::table::list;
 use super::types::{Key, named, parts};
@@ -109,26 +109,6 @@ impl<'u> Trace<'u> {
                     call.args.iter().for_each(|arg| self.follow(arg, depth));
                 }
             }
-            Expr::Match(choice) => {
-                choice
-                    .arms
-                    .iter()
-                    .for_each(|arm| self.follow(&arm.body, depth));
-            }
-            Expr::If(choice) => {
-                let other = choice.else_branch.as_ref();
-                tail(&choice.then_branch)
-                    .into_iter()
-                    .for_each(|it| self.follow(it, depth));
-                other
-                    .into_iter()
-                    .for_each(|(_, other)| self.follow(other, depth));
-            }
-            Expr::Block(block) => {
-                tail(&block.block)
-                    .into_iter()
-                    .for_each(|it| self.follow(it, depth));
-            }
             Expr::Tuple(all) => all.elems.iter().for_each(|one| self.follow(one, depth)),
             Expr::Array(all) => all.elems.iter().for_each(|one| self.follow(one, depth)),
             path @ Expr::Path(_) => {
@@ -136,7 +116,9 @@ impl<'u> Trace<'u> {
                     self.variable(&name, self.facts.unit.source.start(path), depth);
                 }
             }
-            _ => {}
+            other => values(other)
+                .into_iter()
+                .for_each(|one| self.follow(one, depth)),
         }
     }
 
@@ -361,16 +343,15 @@ fn binders<'u>(facts: Facts<'u>) -> Vec<Binder<'u>> {
                     push(source.range(arm), &arm.pat, Bound::Value(&choice.expr));
                 }
             }
-            Node::Expr(Expr::If(choice)) => {
-                let scope = source.start(&*choice.cond)..source.range(&choice.then_branch).end;
-                for bound in exprs(&*choice.cond).filter_map(|expr| get!(expr, Expr::Let)) {
-                    push(scope.clone(), &bound.pat, Bound::Value(&bound.expr));
-                }
-            }
-            Node::Expr(Expr::While(each)) => {
-                let scope = source.range(each);
-                for bound in exprs(&*each.cond).filter_map(|expr| get!(expr, Expr::Let)) {
-                    push(scope.clone(), &bound.pat, Bound::Value(&bound.expr));
+            Node::Expr(expr @ (Expr::If(_) | Expr::While(_))) => {
+                let (condition, end) = match expr {
+                    Expr::If(choice) => (&choice.cond, source.range(&choice.then_branch).end),
+                    Expr::While(each) => (&each.cond, source.range(&each.body).end),
+                    _ => continue,
+                };
+                for bound in exprs(&**condition).filter_map(|expr| get!(expr, Expr::Let)) {
+                    let scope = source.start(&**condition)..end;
+                    push(scope, &bound.pat, Bound::Value(&bound.expr));
                 }
             }
             Node::Expr(Expr::ForLoop(each)) => {

@@ -36,8 +36,10 @@ impl World {
 
     /// The arguments by which a function of another file multiplies.
     pub fn multiplies_by(&self, facts: &Facts<'_>, function: &[String]) -> Vec<usize> {
-        let Origin::Crate(path) = facts.resolve(function) else {
-            return Vec::new();
+        let path = match facts.resolve(function) {
+            // One of the file itself is looked at there.
+            Origin::Crate(path) if path.len() > 2 || path[0] != "self" => path,
+            _ => return Vec::new(),
         };
         let mut place = self.find(facts.unit.path, &facts.function.module, &path);
         // As far as a `pub use` may lead.

@@ -210,6 +210,19 @@ pub fn variable(pat: &Pat) -> Option<String> {
     Some(get!(pat, Pat::Ident)?.ident.to_string())
 }
 
+/// The expressions of which one is a choice's or a block's value.
+pub fn values(expr: &Expr) -> Vec<&Expr> {
+    match expr {
+        Expr::If(choice) => {
+            let other = choice.else_branch.iter().map(|(_, other)| &**other);
+            tail(&choice.then_branch).into_iter().chain(other).collect()
+        }
+        Expr::Match(choice) => choice.arms.iter().map(|arm| &*arm.body).collect(),
+        Expr::Block(block) => tail(&block.block).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// The last expression of a block, which is its value, and the statements before it.
 pub fn value(block: &syn::Block) -> Option<(&Expr, &[Stmt])> {
     match block.stmts.split_last()? {

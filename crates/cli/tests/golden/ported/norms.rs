@@ -128,6 +128,7 @@ impl Norm {
 
 #[derive(Clone, Quantizable)]
 pub struct Model {
+    #[quantizable(skip)]
     norm: Norm,
     head: Linear,
 }
