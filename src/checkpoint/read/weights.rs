@@ -90,7 +90,7 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
         }
         let found = match entry.dtype {
             Dtype::I8 => foreign(files, name, entry, config)
-                .and_then(|kind| check_module(files, name).map(|()| Some(kind))),
+                .and_then(|kind| check_module(files, name, entry).map(|()| Some(kind))),
             _ => check_scale(files, name).map(|()| None),
         };
         if let Some(kind) = found.map_err(|e| e.in_file(&shard.path))? {
@@ -264,9 +264,10 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
 }
 
 /// Checks that a module with a quantized weight has no tensors but those that are read, such as the
-/// factors of a smoothed activation.
-fn check_module(files: &Files, name: &str) -> Result<()> {
-    let Some(module) = name.strip_suffix(".weight") else {
+/// factors of a smoothed activation. GGUF's blocks hold their scales, and its names are of no modules.
+fn check_module(files: &Files, name: &str, entry: &Entry) -> Result<()> {
+    let module = name.strip_suffix(".weight");
+    let Some(module) = module.filter(|_| !matches!(entry.encoding, Encoding::Blocks(_))) else {
         return Ok(());
     };
     for (tensor, entry) in files.below(&format!("{module}.")) {
