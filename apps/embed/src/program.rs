@@ -9,32 +9,17 @@ pub use candle_dynquant_io::print;
 use candle_dynquant_support::decoder::isolate_templates;
 use clap::Parser;
 
-/// The status after SIGINT, as shells have it.
-pub const INTERRUPTED: u8 = 130;
-
-/// The work was to end before it was done; the text is what to tell about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Interrupted(pub &'static str);
-
 /// Runs a program with the options of its command line.
 ///
-/// A mistake in those, and what `run` fails with, is printed on stderr. The status is then 1, or
-/// [`INTERRUPTED`]. Where the reader of stdout has seen enough, as `head` has, the program has done its work.
+/// A mistake in those, and what `run` fails with, is printed on stderr, and the status is 1. Where
+/// the reader of stdout has seen enough, as `head` has, the program has done its work.
 pub fn main<O: Parser>(run: impl FnOnce(&O) -> Result<()>) -> ExitCode {
     isolate_templates();
     let options = match O::try_parse() {
         Ok(options) => options,
         Err(text) => return print::usage(text.render(), text.use_stderr().then_some(1)),
     };
-    let done = run(&options).map(|()| ExitCode::SUCCESS);
-    let is_interrupted = done.as_ref().is_err_and(|error| error.is::<Interrupted>());
-    let status = print::ended(done);
-    if is_interrupted {
-        ExitCode::from(INTERRUPTED)
-    } else {
-        status
-    }
+    print::ended(run(&options).map(|()| ExitCode::SUCCESS))
 }
 
 /// As [`hub::fetch`](crate::hub::fetch), with a line on stderr that tells how far it is, if that

@@ -30,12 +30,8 @@ pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    checked(path, options, false)
-}
-
-/// Opens without waiting, and looks at the type once more: there may be something else by now.
-pub(crate) fn checked(path: &Path, options: &mut OpenOptions, nofollow: bool) -> io::Result<File> {
-    let file = without_waiting(options, nofollow).open(path)?;
+    let file = without_waiting(options, false).open(path)?;
+    // There may be something else by now.
     check_regular(&file.metadata()?)?;
     Ok(file)
 }
@@ -56,7 +52,7 @@ pub(crate) fn without_waiting(options: &mut OpenOptions, nofollow: bool) -> &mut
     options
 }
 
-pub(crate) fn check_regular(meta: &Metadata) -> io::Result<()> {
+fn check_regular(meta: &Metadata) -> io::Result<()> {
     if meta.is_file() {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tempfile::{Builder, NamedTempFile, TempDir};
 
-use crate::input::{check_regular, checked, without_waiting};
+use crate::input::without_waiting;
 use crate::{kind, unexpected};
 
 /// The beginning of the names of temporary files and folders.
@@ -187,38 +187,8 @@ impl NewFolder {
     }
 }
 
-/// Creates a folder if necessary, in one that others may have filled.
-///
-/// # Errors
-/// When there is something else, also a link to a folder, or it cannot be made.
-pub fn create_folder_nofollow(path: &Path) -> io::Result<()> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let meta = fs::symlink_metadata(path)?;
-            if meta.is_dir() {
-                Ok(())
-            } else {
-                Err(refused("a folder", kind(meta.file_type())))
-            }
-        }
-        made => made,
-    }
-}
-
-/// Opens a file for locking, and creates it if necessary, in a folder that others
-/// may have filled.
-///
-/// # Errors
-/// When there is something else, also a link to a file, or it cannot be opened.
-pub fn open_lock_nofollow(path: &Path) -> io::Result<File> {
-    if let Ok(meta) = fs::symlink_metadata(path) {
-        check_regular(&meta)?;
-    }
-    checked(path, OpenOptions::new().create(true).append(true), true)
-}
-
 /// Whether a temporary file or folder has this name, here or of another writer.
-pub fn is_temporary(name: &OsStr) -> bool {
+fn is_temporary(name: &OsStr) -> bool {
     let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
     random.is_some_and(|it| it.len() == RANDOM && it.bytes().all(|b| b.is_ascii_alphanumeric()))
 }

@@ -1,4 +1,8 @@
 //! Models by name: a server that answers as the Hugging Face hub does, and ones that do not.
+//!
+//! The environment of a process decides where a model comes from, so each is opened by a process:
+//! this program, with [`CHILD`] set.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,9 +12,13 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use dynquant_embed::ModelOptions;
+use dynquant_embed::program::print;
 use serde_json::json;
+use tempfile::TempDir;
 
-use crate::process::{Folder, command, fault, json_of};
+/// The variable that names the model to open.
+const CHILD: &str = "DYNQUANT_TEST_MODEL";
 
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -18,7 +26,7 @@ const MODEL: &str = concat!(
 );
 const NAME: &str = "owner/small-bert";
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-/// Of `model.safetensors`, by `sha256sum`.
+/// The hash of `model.safetensors`, by `sha256sum`.
 const SHA256: &str = "b1ded01454ed5abdca3c40742f1dddfd71d3c954a7871681fe0b47ac01c2f8e2";
 
 /// The answer to a request.
@@ -62,12 +70,12 @@ type Seen = Arc<Mutex<Vec<(String, String)>>>;
 struct Hub {
     port: u16,
     seen: Seen,
-    cache: Folder,
+    cache: TempDir,
 }
 
 impl Hub {
-    /// `answer` may take another place than the hub's own answer to a path.
-    fn start(name: &str, answer: impl Fn(&str, Reply) -> Reply + Send + Sync + 'static) -> Self {
+    /// Starts a server; `answer` may replace the usual answer to a path.
+    fn start(answer: impl Fn(&str, Reply) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Seen::default();
@@ -80,38 +88,30 @@ impl Hub {
                 std::thread::spawn(move || serve(stream, port, &*answer, &requests));
             }
         });
-        let cache = Folder::new(&format!("hub-{name}"));
+        let cache = tempfile::tempdir().unwrap();
         Self { port, seen, cache }
     }
 
-    /// `index` of a folder with one text, of the model by that name.
-    fn index(&self, model: &str) -> Command {
-        let folder = Folder::new(&format!("hub-texts-{}", self.port));
-        folder.write("a.txt", "A zebra crosses the street.\n");
-        let mut index = command();
-        index
-            .arg("index")
-            .arg(&folder.0)
-            .args(["--json", "--model", model]);
-        self.environment(&mut index);
-        index
-    }
-
-    fn environment(&self, command: &mut Command) {
+    /// A process that opens the model of that name.
+    fn child(&self, model: &str) -> Command {
+        let mut child = Command::new(std::env::current_exe().unwrap());
         for (name, _) in std::env::vars_os() {
             let known = name.to_string_lossy().to_lowercase();
             if known.starts_with("hf_") || known.ends_with("_proxy") {
-                command.env_remove(name);
+                child.env_remove(name);
             }
         }
-        command
-            .env("HF_HOME", &self.cache.0)
+        child
+            .args(["--exact", "a_model_is_opened", "--nocapture"])
+            .env(CHILD, model)
+            .env("HF_HOME", self.cache.path())
             .env("HF_ENDPOINT", format!("http://127.0.0.1:{}", self.port))
             .env("HF_HUB_DOWNLOAD_TIMEOUT", "1");
+        child
     }
 
     fn run(&self, model: &str) -> Output {
-        self.index(model).output().unwrap()
+        self.child(model).output().unwrap()
     }
 
     fn paths(&self) -> Vec<String> {
@@ -120,7 +120,7 @@ impl Hub {
     }
 
     fn repo(&self) -> std::path::PathBuf {
-        self.cache.path("hub/models--owner--small-bert")
+        self.cache.path().join("hub/models--owner--small-bert")
     }
 }
 
@@ -161,7 +161,7 @@ fn serve(
     stream.write_all(&reply.body[..reply.body.len() - reply.cut])
 }
 
-/// As the hub answers: weights are elsewhere, small files behind a relative redirection.
+/// The answer of the real hub: weights are elsewhere, small files behind a relative redirection.
 fn usual(path: &str, port: u16) -> Reply {
     let resolve = format!("/{NAME}/resolve/{COMMIT}/");
     let revisions = ["main", "v1", COMMIT].map(|it| format!("/api/models/{NAME}/revision/{it}"));
@@ -193,6 +193,22 @@ fn usual(path: &str, port: u16) -> Reply {
     Reply::of(404)
 }
 
+/// Checks that a child has opened its model.
+fn opened(output: &Output) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("opened as int8\n"), "{stdout}");
+}
+
+/// The message of a child that fails as it should.
+fn fault(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
 fn files_of_model() -> Vec<String> {
     let names = |dir: &str| -> Vec<String> {
         let entries = fs::read_dir(format!("{MODEL}/{dir}")).unwrap();
@@ -222,18 +238,36 @@ fn snapshot(hub: &Hub) -> BTreeMap<String, u64> {
     found
 }
 
+/// Opens the model that [`CHILD`] names; does nothing where it is not set.
+#[test]
+fn a_model_is_opened() {
+    let Some(model) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let options = ModelOptions {
+        model: Some(model.into()),
+        ..ModelOptions::default()
+    };
+    match options.embedder() {
+        Ok(embedder) => {
+            print::data(format_args!("opened as {}", embedder.encoder().dtype)).unwrap()
+        }
+        Err(error) => {
+            print::fault(error.as_ref());
+            std::process::exit(1);
+        }
+    }
+}
+
 #[test]
 fn a_model_by_name_is_downloaded_once() {
-    let hub = Hub::start("once", |_, usual| usual);
-    let report = json_of(
-        &hub.index(NAME)
+    let hub = Hub::start(|_, usual| usual);
+    opened(
+        &hub.child(NAME)
             .env("HF_TOKEN", "hf_secret")
             .output()
             .unwrap(),
     );
-    let model = report["model"].as_str().unwrap();
-    assert!(model.starts_with(&format!("{NAME} (int8, ")), "{model}");
-    assert!(model.ends_with(&format!(", {NAME}@{COMMIT})")), "{model}");
 
     // Only files that are read.
     let kept = snapshot(&hub);
@@ -282,46 +316,24 @@ fn a_model_by_name_is_downloaded_once() {
         };
         assert_eq!(token, expected, "{path}");
     }
-    // No request any more: not for another index, and not for a query.
+    // No request any more: nor for its commit by name.
     for offline in ["0", "1"] {
-        json_of(
-            &hub.index(NAME)
+        opened(
+            &hub.child(NAME)
                 .env("HF_HUB_OFFLINE", offline)
                 .output()
                 .unwrap(),
         );
-        json_of(&hub.index(&format!("{NAME}@{COMMIT}")).output().unwrap());
+        opened(&hub.child(&format!("{NAME}@{COMMIT}")).output().unwrap());
     }
     assert_eq!(hub.paths(), [""; 0]);
     // A tag is asked for once; its files are there.
-    json_of(&hub.run(&format!("{NAME}@v1")));
-    json_of(&hub.run(&format!("{NAME}@v1")));
+    opened(&hub.run(&format!("{NAME}@v1")));
+    opened(&hub.run(&format!("{NAME}@v1")));
     assert_eq!(hub.paths(), [format!("/api/models/{NAME}/revision/v1")]);
 }
 
-#[test]
-fn an_index_of_a_model_by_name_needs_no_option_and_no_network() {
-    let hub = Hub::start("query", |_, usual| usual);
-    let folder = Folder::new("hub-query-texts");
-    folder.write("a.txt", "A zebra crosses the street.\n");
-    let run = |arguments: &[&str]| {
-        let mut run = command();
-        run.args(arguments).arg("--json");
-        hub.environment(&mut run);
-        json_of(&run.output().unwrap())
-    };
-    let dir = folder.0.to_str().unwrap();
-    run(&["index", dir, "--model", NAME]);
-    hub.seen.lock().unwrap().clear();
-    run(&["index", dir]);
-    let answer = run(&["query", "--index", dir, "street"]);
-    assert_eq!(answer["results"][0]["text"], "A zebra crosses the street.");
-    assert_eq!(hub.paths(), [""; 0]);
-    // The model of a folder is the same, wherever it came from.
-    run(&["query", "--index", dir, "--model", MODEL, "street"]);
-}
-
-/// An answer that is none, what the message says of it, and that the next run gets all.
+/// Each case: a wrong answer, and what the message says of it. The next run gets the whole model.
 #[test]
 fn hostile_answers_are_errors_that_leave_nothing() {
     fn weights(path: &str) -> bool {
@@ -469,7 +481,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
     for (name, is_meant, change, expected) in cases {
         let hostile = Arc::new(Mutex::new(true));
         let is_hostile = Arc::clone(&hostile);
-        let hub = Hub::start(name, move |path, usual| {
+        let hub = Hub::start(move |path, usual| {
             if is_meant(path) && *is_hostile.lock().unwrap() {
                 change(usual)
             } else {
@@ -489,7 +501,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
         assert!(!hub.repo().join("refs/main").exists(), "{name}");
         assert!(!hub.repo().join("blobs").join(SHA256).exists(), "{name}");
         *hostile.lock().unwrap() = false;
-        json_of(&hub.run(NAME));
+        opened(&hub.run(NAME));
     }
 }
 
@@ -508,8 +520,8 @@ fn files_of_a_model_that_lie_are_errors() {
             "expected a name of letters",
         ),
     ];
-    for (number, (file, text, expected)) in lies.into_iter().enumerate() {
-        let hub = Hub::start(&format!("lie-{number}"), move |path, usual| {
+    for (file, text, expected) in lies {
+        let hub = Hub::start(move |path, usual| {
             if file == "etag" && path == "/api/resolve-cache/config.json" {
                 Reply {
                     headers: vec![("etag", "\"../../x\"".to_owned())],
@@ -528,10 +540,10 @@ fn files_of_a_model_that_lie_are_errors() {
 
 #[test]
 fn without_a_network_the_message_says_what_to_do() {
-    let hub = Hub::start("offline", |_, usual| usual);
-    let offline = |hub: &Hub| fault(&hub.index(NAME).env("HF_HUB_OFFLINE", "1").output().unwrap());
+    let hub = Hub::start(|_, usual| usual);
+    let offline = |hub: &Hub| fault(&hub.child(NAME).env("HF_HUB_OFFLINE", "1").output().unwrap());
     let message = offline(&hub);
-    let cache = hub.cache.path("hub").display().to_string();
+    let cache = hub.cache.path().join("hub").display().to_string();
     assert!(
         message.contains(&format!(
             "--model: {NAME}: expected it in the cache {cache}, because HF_HUB_OFFLINE is set; \
@@ -541,9 +553,9 @@ fn without_a_network_the_message_says_what_to_do() {
     );
     assert_eq!(hub.paths(), [""; 0]);
     // Nobody listens.
-    let mut index = hub.index(NAME);
+    let mut child = hub.child(NAME);
     let message = fault(
-        &index
+        &child
             .env("HF_ENDPOINT", "http://127.0.0.1:9")
             .output()
             .unwrap(),
@@ -554,7 +566,7 @@ fn without_a_network_the_message_says_what_to_do() {
     );
 
     // A part of a model is none: pooling could be another one.
-    json_of(&hub.run(NAME));
+    opened(&hub.run(NAME));
     let modules = hub
         .repo()
         .join("snapshots")
@@ -566,13 +578,13 @@ fn without_a_network_the_message_says_what_to_do() {
         message.contains("it has no modules.json, and does not know whether"),
         "{message}"
     );
-    json_of(&hub.run(NAME));
+    opened(&hub.run(NAME));
     assert!(modules.exists());
 }
 
 #[test]
 fn what_is_no_name_is_named() {
-    let hub = Hub::start("names", |_, usual| usual);
+    let hub = Hub::start(|_, usual| usual);
     for (model, expected) in [
         (
             "all-MiniLM-L6-v2",
@@ -585,9 +597,9 @@ fn what_is_no_name_is_named() {
         let message = fault(&hub.run(model));
         assert!(message.contains(expected), "{model}: {message}");
     }
-    let mut index = hub.index(NAME);
+    let mut child = hub.child(NAME);
     let message = fault(
-        &index
+        &child
             .env("HF_HUB_DOWNLOAD_TIMEOUT", "soon")
             .output()
             .unwrap(),
