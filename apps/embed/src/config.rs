@@ -99,8 +99,8 @@ pub(crate) struct TokenizerConfig {
     /// Whether the model is given the tokenizer's token types: by `model_input_names`, else by what
     /// the class of the tokenizer has.
     pub gives_types: bool,
-    /// In place of those of `tokenizer.json`, the settings of BERT's normalizer, if the tokenizer's
-    /// class makes one of them: characters of Chinese apart, accents left out, lower case.
+    /// The settings of BERT's normalizer, in place of `tokenizer.json`'s, if the tokenizer's class
+    /// makes one: characters of Chinese apart, accents left out, lower case.
     pub bert: Option<(bool, Option<bool>, bool)>,
 }
 

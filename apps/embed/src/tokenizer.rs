@@ -128,7 +128,7 @@ pub struct Tokenizer {
     gives_types: bool,
     /// Of a model that takes pairs as one text.
     chat: Option<Chat>,
-    /// Before the first text of pairs.
+    /// The prompt before the first text of pairs.
     pair_prompt: Prompt,
 }
 

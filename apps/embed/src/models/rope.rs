@@ -49,7 +49,7 @@ impl Rope {
         Self { theta, scaling }
     }
 
-    /// By the parameters under a key, all of which are known.
+    /// Reads the parameters under a key, all of which are known.
     fn described(keys: &Keys, key: &str, found: Option<&Value>, default: f64) -> Result<Self> {
         let found = found.and_then(Value::as_object);
         let found = found.ok_or_else(|| keys.fault(key, "an object for each kind of layers"))?;
