@@ -366,7 +366,7 @@ impl Tokenizer {
     /// The part of a query that may be left where texts with it are cut, so that a long one is not
     /// tokenized with each of them.
     fn reachable(&self, query: &str, cut: Option<Direction>) -> Result<String, TokensError> {
-        /// What follows a token may change those before it.
+        /// Further tokens that are kept, since a token may change the tokens before it.
         const MARGIN: usize = 64;
         let Some(direction) = cut else {
             return Ok(query.to_owned());

@@ -270,7 +270,7 @@ fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
     Ok(())
 }
 
-/// Its query is tokenized once and cut, before it is written with each text.
+/// A query is cut to what the model takes before it is written with each text.
 #[test]
 fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
     let reranker = Reranker::open(fixture("reranker-qwen3"))?;

@@ -38,8 +38,16 @@ pub fn parse<T: DeserializeOwned>(name: &str, bytes: Vec<u8>, expected: &str) ->
     let text = String::from_utf8(json::strict(bytes))
         .with_context(|| format!("{name}: expected a readable text file, in UTF-8"))?;
     let at = || format!("{name}: expected {expected}");
-    serde_json::from_str::<Unique>(&text).with_context(at)?;
-    serde_json::from_str(&text).with_context(at)
+    unique(text.as_bytes()).with_context(at)
+}
+
+/// Reads JSON in which no object has a key twice: readers differ in which of them they take.
+///
+/// # Errors
+/// When an object has, or the text is something else.
+pub fn unique<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice::<Unique>(text)?;
+    serde_json::from_slice(text)
 }
 
 /// Any value, in whose objects no key comes twice.

@@ -154,7 +154,7 @@ fn chosen(running: &mut [Sequence], prefill: usize, step: u64) -> Vec<Chosen<'_>
 /// A prompt that waits to be read.
 #[derive(Clone, Copy)]
 struct Prompt {
-    /// Its place among all sequences.
+    /// The place among all sequences.
     index: usize,
     /// Tokens that are to be read.
     left: usize,
@@ -167,7 +167,7 @@ const FAIR: u64 = 4;
 
 /// The prompts of which a step reads a piece, `prefill` tokens together at most.
 ///
-/// Those with the fewest tokens left come first, so that a long one holds up no short one; but every
+/// The prompt with the fewest tokens left comes first, so that a long one holds up no short one; but every
 /// [`FAIR`] steps the one that has waited longest does, so that none waits for ever.
 fn turns(mut prompts: Vec<Prompt>, prefill: usize, step: u64) -> Vec<Prompt> {
     prompts.sort_by_key(|prompt| (prompt.left, prompt.turn));
