@@ -8,7 +8,7 @@ use candle_nn::{Init, Module, VarBuilder, init};
 use super::embedding::Embedding;
 use super::prefix::prefix_of;
 use super::projection::Projection;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::{FusedActivation, InputFactor};
 use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, LentWeight, WeightInfo};
@@ -42,6 +42,8 @@ use crate::weight::StoredWeight;
 pub struct Linear {
     projection: Projection,
     name: Option<Arc<str>>,
+    /// Whether the weight may be in no checkpoint.
+    is_computed: bool,
 }
 
 impl Linear {
@@ -50,6 +52,7 @@ impl Linear {
         Self {
             projection: Projection::new(weight, bias),
             name: None,
+            is_computed: false,
         }
     }
 
@@ -74,7 +77,57 @@ impl Linear {
                 None => Projection::new(table(), bias),
             },
             name: None,
+            is_computed: false,
         }
+    }
+
+    /// A layer whose weight is computed while the model is loaded, such as several projections
+    /// stacked: read from `vb` where that has a `weight`, else returned by `compute` with its bias.
+    ///
+    /// Quantized, it is saved as `weight` of `vb`, beside the tensors that it is computed from, and
+    /// a checkpoint of such is loaded without computing.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_dynquant::nn;
+    /// use candle_nn::{VarBuilder, VarMap};
+    ///
+    /// let vars = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    /// let (query, key) = (vb.pp("query").get((4, 8), "weight")?, vb.pp("key").get((4, 8), "weight")?);
+    /// let both = nn::Linear::computed(8, 8, vb.pp("query_key"), || {
+    ///     Ok((Tensor::cat(&[query, key], 0)?, None))
+    /// })?;
+    /// assert_eq!(both.weight().dims(), [8, 8]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a tensor cannot be read or has another shape, or as `compute`.
+    pub fn computed(
+        in_dim: usize,
+        out_dim: usize,
+        vb: VarBuilder<'_>,
+        compute: impl FnOnce() -> CandleResult<(Tensor, Option<Tensor>)>,
+    ) -> CandleResult<Self> {
+        let layer = if vb.contains_tensor("weight") {
+            Self::load(in_dim, out_dim, vb.contains_tensor("bias"), &vb)?
+        } else {
+            let (weight, bias) = compute()?;
+            let name = prefix_of(&vb);
+            if weight.dims() != [out_dim, in_dim] {
+                let error = Error::shape("load", format!("[{out_dim}, {in_dim}]"), weight.dims());
+                return Err(error.at(name.as_deref().unwrap_or("Linear")).into());
+            }
+            Self {
+                name,
+                ..Self::new(weight, bias)
+            }
+        };
+        Ok(Self {
+            is_computed: true,
+            ..layer
+        })
     }
 
     /// [`new`](Self::new) under candle-transformers' name.
@@ -101,6 +154,7 @@ impl Linear {
         Ok(Self {
             projection: Projection::load(vb, "weight", shape, 1, weight, bias)?,
             name: prefix_of(vb),
+            is_computed: false,
         })
     }
 
@@ -173,8 +227,11 @@ impl Linear {
 
     /// This layer with another projection.
     fn with(&self, projection: Projection) -> Self {
-        let name = self.name.clone();
-        Self { projection, name }
+        Self {
+            projection,
+            name: self.name.clone(),
+            is_computed: self.is_computed,
+        }
     }
 }
 
@@ -219,7 +276,8 @@ impl Layer for Linear {
     }
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
-        Ok(vec![self.projection.stored("weight")])
+        let weight = self.projection.stored("weight");
+        Ok(vec![weight.computed(self.is_computed)])
     }
 
     fn weights(&self) -> Result<Vec<Tensor>> {

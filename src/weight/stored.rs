@@ -19,6 +19,7 @@ pub struct StoredWeight {
     name: String,
     value: Value,
     bias: Option<Tensor>,
+    computed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -60,11 +61,22 @@ impl StoredWeight {
             name: name.into(),
             value,
             bias: None,
+            computed: false,
         }
     }
 
     pub(crate) fn with_bias(self, bias: Option<Tensor>) -> Self {
         Self { bias, ..self }
+    }
+
+    /// This weight, which a checkpoint need not have: it is saved under the name that it was loaded
+    /// by.
+    pub(crate) fn computed(self, computed: bool) -> Self {
+        Self { computed, ..self }
+    }
+
+    pub(crate) fn is_computed(&self) -> bool {
+        self.computed
     }
 
     /// Its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.

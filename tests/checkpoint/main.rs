@@ -3,6 +3,7 @@
 mod blocks;
 mod changed;
 mod codes;
+mod computed;
 mod contested;
 mod convert;
 mod files;

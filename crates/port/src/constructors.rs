@@ -22,10 +22,9 @@ const COMPUTES: &[&str] = list![
 
 const COMPUTED: (&str, &str) = (
     "the weight of a `Linear` is computed when it is loaded",
-    "a quantized checkpoint has the tensors that it is computed of: a model that loads one has this \
-     layer in float, and no save takes it; write the computed weight to the checkpoint and read it \
-     by `nn::linear`, or compute with what the layer is given or gives; or put `// dynquant: keep` \
-     here",
+    "quantized, it is saved only under a name: `nn::Linear::computed(inputs, outputs, vb.pp(name), || \
+     Ok((weight, bias)))`; or compute with what the layer is given or gives; or put `// dynquant: \
+     keep` here",
 );
 
 /// Lists convolutions of size 1, and layers of weights that are computed.

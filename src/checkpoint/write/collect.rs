@@ -16,6 +16,8 @@ pub struct Held<W = Quantized> {
     pub origin: Option<Origin>,
     /// Whether the layer asked the checkpoint for it by its name.
     pub by_name: bool,
+    /// Whether a checkpoint without it is complete.
+    pub is_computed: bool,
     pub weight: W,
 }
 
@@ -75,6 +77,7 @@ impl<W> Held<W> {
             names: self.names.clone(),
             origin: self.origin.clone(),
             by_name: self.by_name,
+            is_computed: self.is_computed,
             weight,
         }
     }
@@ -126,6 +129,7 @@ impl Visitor for Collect {
                 names: own.iter().map(|prefix| join(prefix, name)).collect(),
                 origin,
                 by_name: layer.checkpoint_name().is_some(),
+                is_computed: false,
                 weight: (),
             }
         };
@@ -133,7 +137,10 @@ impl Visitor for Collect {
         let kept = infos.iter().filter(kept);
         self.kept.extend(kept.map(|info| held(&info.name)));
         for weight in stored {
-            let held = held(weight.name());
+            let held = Held {
+                is_computed: weight.is_computed(),
+                ..held(weight.name())
+            };
             let (value, bias) = weight.into_parts();
             if let Some((name, bias)) = held.bias_name().zip(bias) {
                 let path = path.to_owned();

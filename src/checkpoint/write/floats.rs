@@ -273,11 +273,14 @@ impl Floats {
 
     /// The tensors that stand for one of the source; `None` if it is copied.
     pub fn outputs(&self, name: &str) -> Option<Vec<Output<'_>>> {
-        let outputs = self.0.get(name)?.iter().map(|(name, tensor)| {
-            let planned = Planned::new(name, View::dtype(tensor), tensor.dims());
-            let write = move |to: &mut Writer<'_>| to.write(name, &tensor.data());
-            Output::New(vec![planned], Box::new(write))
-        });
-        Some(outputs.collect())
+        let outputs = self.0.get(name)?.iter();
+        Some(outputs.map(|(name, tensor)| float(name, tensor)).collect())
     }
+}
+
+/// A tensor of floats as it is written.
+pub fn float<'a>(name: &'a str, tensor: &'a Tensor) -> Output<'a> {
+    let planned = Planned::new(name, View::dtype(tensor), tensor.dims());
+    let write = move |to: &mut Writer<'_>| to.write(name, &tensor.data());
+    Output::New(vec![planned], Box::new(write))
 }

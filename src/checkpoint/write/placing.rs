@@ -20,6 +20,8 @@ pub struct Placed<'a> {
     pub weights: BTreeMap<String, Replacement>,
     /// Beside tensors that stay as they are.
     pub views: BTreeMap<String, Vec<SavedView>>,
+    /// Computed weights, by the names that no tensor of the source has.
+    pub added: BTreeMap<String, Held>,
     /// Layers whose weight has no tensor of the name that they would ask for.
     pub unnamed: Vec<String>,
 }
@@ -132,15 +134,17 @@ impl<'a> Placed<'a> {
             kept,
             weights: BTreeMap::new(),
             views: BTreeMap::new(),
+            added: BTreeMap::new(),
             unnamed: Vec::new(),
         };
         let mut parts: BTreeMap<String, BTreeMap<Part, Held>> = BTreeMap::new();
         for (held, place) in held {
             match place {
+                None if held.is_computed => placed.add(held)?,
                 None => {
                     let got = "none: a weight that is computed or copied while a model is loaded is \
                                not found again, nor is a head that is tied to an embedding of such; \
-                               exclude it";
+                               load it by `nn::Linear::computed`, or exclude it";
                     return Err(missing(&held.names[0], got).at(&held.path));
                 }
                 Some(Place::Whole(name)) => {
@@ -179,6 +183,19 @@ impl<'a> Placed<'a> {
             }
         }
         Ok(placed)
+    }
+
+    /// Adds a weight under the name that it was asked for by.
+    fn add(&mut self, held: Held) -> Result<()> {
+        let name = held.names[0].clone();
+        let is_first = self.added.get(&name).is_none_or(|known| {
+            equals(&known.weight, &held.weight) && known.weight.format() == held.weight.format()
+        });
+        if !is_first || is_taken(&name, self.source) {
+            return Err(contested(&name).at(&held.path));
+        }
+        self.added.insert(name, held);
+        Ok(())
     }
 
     /// Puts a weight in the place of a tensor, or beside it if others need that.
@@ -334,14 +351,16 @@ fn view_name(of: &str, part: Part, source: &Opened) -> String {
     } else {
         format!("{of}.quantized_{offset}_{n}x{k}_{down}x{across}")
     };
-    let is_taken = |name: &str| {
-        let mut suffixes = ["", PACKED, SCALE, ZERO_POINT].iter();
-        suffixes.any(|suffix| source.files.find(&format!("{name}{suffix}")).is_some())
-    };
-    while is_taken(&name) {
+    while is_taken(&name, source) {
         name.push('_');
     }
     name
+}
+
+/// Whether a quantized weight of that name would have a tensor that the source has.
+fn is_taken(name: &str, source: &Opened) -> bool {
+    let mut suffixes = ["", PACKED, SCALE, ZERO_POINT].iter();
+    suffixes.any(|suffix| source.files.find(&format!("{name}{suffix}")).is_some())
 }
 
 impl<W> Held<W> {

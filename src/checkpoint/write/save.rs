@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::collect::{Collect, HeldAttention};
+use super::collect::{Collect, Held, HeldAttention, HeldBias};
 use super::entry::{Module, entry};
-use super::errors::contested;
-use super::floats::Floats;
+use super::errors::{contested, missing};
+use super::floats::{self, Floats};
 use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
 use super::weight::Written;
@@ -30,7 +30,8 @@ use crate::weight::origin::Part;
 /// permissions that it had.
 ///
 /// A layer's weight is found by the tensor that it was made of, or a part of it; else by the name
-/// under which the layer was loaded, or its path in the model. Layers that share a weight need one
+/// under which the layer was loaded, or its path in the model; a
+/// [computed](crate::nn::Linear::computed) weight is added under its name. Layers that share a weight need one
 /// tensor between them. A weight that cannot take a tensor's place, because another layer reads it
 /// or slices are not quantized alike, is written beside it; [`Saved`] lists those.
 ///
@@ -95,22 +96,34 @@ where
     };
     let tensors = source.files.tensors();
     let tensors = tensors.map(|(name, _, entry)| (name, save.outputs(name, entry)));
+    let mut tensors: BTreeMap<_, _> = tensors.collect();
+    if let Some((name, held)) = placed.added.first_key_value() {
+        // Some file has to take them.
+        let first = tensors.values_mut().next();
+        let first = first.ok_or_else(|| missing(name, "no tensor").at(&held.path))?;
+        first.extend(save.added(&collect.biases));
+    }
     let contents = Contents {
         source,
-        tensors: tensors.collect(),
+        tensors,
         formats: save.formats(),
         views: save.views(),
         attention,
         config: config(&placed.weights, &collect.embeddings, ignore, source),
     };
     rewrite(&contents, out.as_ref(), |_| {})?;
-    let beside = placed.views.values().flatten().map(|own| Beside {
+    let views = placed.views.values().flatten().map(|own| Beside {
         layer: own.path.clone(),
         tensor: own.view.of.clone(),
         bytes: own.output().bytes(),
     });
+    let added = placed.added.iter().map(|(name, held)| Beside {
+        layer: held.path.clone(),
+        tensor: name.clone(),
+        bytes: added(name, held).bytes(),
+    });
     Ok(Saved {
-        beside: beside.collect(),
+        beside: views.chain(added).collect(),
         unsaved,
     })
 }
@@ -126,13 +139,14 @@ pub struct Saved {
     pub unsaved: Vec<String>,
 }
 
-/// A quantized weight that was written beside the tensor that it was made of.
+/// A quantized weight that was written beside the tensors of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Beside {
     /// The path of the layer.
     pub layer: String,
-    /// The tensor that stays, because another layer reads it or the weight is a part of it only.
+    /// The tensor that stays, because another layer reads it or the weight is a part of it only;
+    /// the name of the new tensor of a [computed](crate::nn::Linear::computed) weight.
     pub tensor: String,
     /// The bytes that were written besides.
     pub bytes: u64,
@@ -149,8 +163,8 @@ impl fmt::Display for Saved {
         {
             writeln!(
                 f,
-                "{layer}: {bytes} bytes beside {tensor:?}, which stays: another layer reads it, or \
-                 its parts are not quantized alike"
+                "{layer}: {bytes} bytes beside {tensor:?}: another layer reads it, its parts are not \
+                 quantized alike, or it is new and computed from others, which stay"
             )?;
         }
         for layer in &self.unsaved {
@@ -170,6 +184,12 @@ impl SavedView {
     }
 }
 
+/// A computed weight as it is written.
+fn added<'a>(name: &'a str, held: &'a Held) -> Output<'a> {
+    let pieces = std::slice::from_ref(&held.weight);
+    Written::pieces(name, &held.weight.shape(), held.weight.format(), pieces)
+}
+
 /// The weights by the tensors that they replace.
 struct Save<'a> {
     source: &'a Opened,
@@ -185,6 +205,18 @@ impl<'a> Save<'a> {
         let views = self.placed.views.get(name).into_iter().flatten();
         outputs.extend(views.map(SavedView::output));
         outputs
+    }
+
+    /// The computed weights with those of the biases that the source does not have.
+    fn added<'b: 'a>(&self, biases: &'b [HeldBias]) -> Vec<Output<'a>> {
+        let all = self.placed.added.iter();
+        let all = all.flat_map(|(name, held)| {
+            let bias = biases.iter().find(|bias| bias.path == held.path);
+            let bias = bias.filter(|bias| self.source.files.find(&bias.name).is_none());
+            let bias = bias.map(|bias| floats::float(&bias.name, &bias.bias));
+            std::iter::once(added(name, held)).chain(bias)
+        });
+        all.collect()
     }
 
     /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
@@ -228,6 +260,8 @@ impl<'a> Save<'a> {
         formats.extend(own.map(|(name, own)| (name.clone(), own.format)));
         let views = self.placed.views.values().flatten();
         formats.extend(views.map(|view| (view.name.clone(), view.weight.format())));
+        let added = self.placed.added.iter();
+        formats.extend(added.map(|(name, held)| (name.clone(), held.weight.format())));
         formats
     }
 
