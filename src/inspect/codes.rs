@@ -48,7 +48,7 @@ impl WeightInspection {
         histogram.add(&float);
         let is_int8 = stored.format().codes().is_some();
         let clipped = if !is_int8 {
-            stored.format().saturated()
+            stored.format().saturated
         } else {
             let scales = stored.scales();
             let columns = stored.shape()[1].max(1);

@@ -207,7 +207,7 @@ impl Probe {
             _ => 1,
         };
         let mut quantized = after.stored.iter().filter_map(StoredWeight::quantized);
-        let config = quantized.find_map(|own| own.format().activation());
+        let config = quantized.find_map(|own| own.format().dynamic());
         Self {
             other: after.replay.clone().filter(|_| after.quantized),
             multiplied,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::halves::HalfType;
+use crate::observer::ObserverConfig;
 use crate::qconfig::file::Activations;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
@@ -29,33 +30,40 @@ pub(crate) const FORMAT: &str = "_dynquant";
 /// file.
 pub(crate) const ATTENTION: &str = "attention_dynquant";
 
-/// The tensors say the rest: shape, codes or halves, scales, zero points.
+/// The numbers of a weight, and what it is for. The tensors say the rest: shape, codes or halves,
+/// scales, zero points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    Int8 {
-        codes: Codes,
-        /// How activations become codes in products; `None` of a table.
-        activation: Option<DynamicConfig>,
-    },
-    Half {
-        half: HalfType,
-        /// Elements that were clamped when they became halves.
-        saturated: usize,
-        /// Whether it is no table.
-        multiplied: bool,
-    },
-    Groups {
-        groups: GroupConfig,
-        /// Whether it is no table.
-        multiplied: bool,
-    },
+pub(crate) struct Format {
+    pub numbers: Numbers,
+    /// The activations that it is multiplied with; `None` of a table.
+    pub activations: Option<Activations>,
+    /// Elements that were clamped when they became halves.
+    pub saturated: usize,
 }
 
+/// What a weight is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    Codes(Codes),
+    Half(HalfType),
+    Groups(GroupConfig),
+}
+
+/// 8-bit codes, as observers choose them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Codes {
     pub dtype: QDType,
     pub qscheme: QScheme,
+}
+
+impl From<&ObserverConfig> for Codes {
+    fn from(config: &ObserverConfig) -> Self {
+        Self {
+            dtype: config.dtype,
+            qscheme: config.qscheme,
+        }
+    }
 }
 
 /// A format as it is written.
@@ -84,99 +92,87 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
+impl Numbers {
+    /// The format of a table.
+    pub fn table(self) -> Format {
+        Format {
+            numbers: self,
+            activations: None,
+            saturated: 0,
+        }
+    }
+
+    /// The format of a weight that is multiplied; `dynamic` is for codes.
+    pub fn multiplied(self, dynamic: DynamicConfig) -> Format {
+        let activations = match self {
+            Self::Codes(_) => Activations::Dynamic(dynamic),
+            Self::Half(half) => Activations::Word(half.activations()),
+            Self::Groups(groups) => Activations::of_groups(groups),
+        };
+        Format {
+            activations: Some(activations),
+            ..self.table()
+        }
+    }
+}
+
 impl Format {
     /// The codes of observers; `None` of others.
     pub fn codes(self) -> Option<Codes> {
-        match self {
-            Self::Int8 { codes, .. } => Some(codes),
-            Self::Half { .. } | Self::Groups { .. } => None,
+        match self.numbers {
+            Numbers::Codes(codes) => Some(codes),
+            Numbers::Half(_) | Numbers::Groups(_) => None,
+        }
+    }
+
+    /// The type of halves; `None` of integers, which other libraries read.
+    pub fn half(self) -> Option<HalfType> {
+        match self.numbers {
+            Numbers::Half(half) => Some(half),
+            Numbers::Codes(_) | Numbers::Groups(_) => None,
         }
     }
 
     /// The groups that share a scale; `None` of weights that have none.
     pub fn groups(self) -> Option<GroupConfig> {
-        match self {
-            Self::Groups { groups, .. } => Some(groups),
-            Self::Int8 { .. } | Self::Half { .. } => None,
+        match self.numbers {
+            Numbers::Groups(groups) => Some(groups),
+            Numbers::Codes(_) | Numbers::Half(_) => None,
         }
     }
 
-    /// The integers that are stored, whatever their use.
-    pub fn elements(self) -> (Option<Codes>, Option<GroupConfig>) {
-        (self.codes(), self.groups())
-    }
-
-    /// Whether it is one of integers, which other libraries read.
-    pub fn has_integers(self) -> bool {
-        !matches!(self, Self::Half { .. })
-    }
-
     /// How activations become codes in products; `None` of all but int8, and of a table.
-    pub fn activation(self) -> Option<DynamicConfig> {
-        match self {
-            Self::Int8 { activation, .. } => activation,
-            Self::Half { .. } | Self::Groups { .. } => None,
+    pub fn dynamic(self) -> Option<DynamicConfig> {
+        match self.activations {
+            Some(Activations::Dynamic(dynamic)) => Some(dynamic),
+            Some(Activations::Word(_)) | None => None,
         }
     }
 
     /// Whether it is no table.
     pub fn is_multiplied(self) -> bool {
-        match self {
-            Self::Int8 { activation, .. } => activation.is_some(),
-            Self::Half { multiplied, .. } | Self::Groups { multiplied, .. } => multiplied,
-        }
+        self.activations.is_some()
     }
 
-    /// Elements that were clamped when they became halves.
-    pub fn saturated(self) -> usize {
-        match self {
-            Self::Int8 { .. } | Self::Groups { .. } => 0,
-            Self::Half { saturated, .. } => saturated,
-        }
-    }
-
-    /// The format of more such halves; `None` if others differ in more than what was clamped.
+    /// The format of more such rows; `None` if others differ in more than what was clamped.
     pub fn joined(self, other: Self) -> Option<Self> {
-        match (self, other) {
-            (
-                Self::Half {
-                    half,
-                    saturated,
-                    multiplied,
-                },
-                Self::Half {
-                    saturated: more, ..
-                },
-            ) => {
-                let joined = |saturated| Self::Half {
-                    half,
-                    saturated,
-                    multiplied,
-                };
-                (joined(more) == other).then(|| joined(saturated + more))
-            }
-            _ => (self == other).then_some(self),
-        }
+        let saturated = self.saturated + other.saturated;
+        let [joined, same] = [self, other].map(|format| Self {
+            saturated,
+            ..format
+        });
+        (joined == same).then_some(joined)
     }
 }
 
 impl From<Format> for Written {
     fn from(format: Format) -> Self {
-        let activation = match format {
-            Format::Int8 { activation, .. } => activation.map(Activations::Dynamic),
-            Format::Half {
-                half, multiplied, ..
-            } => multiplied.then(|| Activations::Word(half.activations())),
-            Format::Groups { groups, multiplied } => {
-                multiplied.then_some(Activations::of_groups(groups))
-            }
-        };
         Self {
             codes: format.codes(),
-            bfloat16: matches!(format, Format::Half { half, .. } if half == HalfType::BFloat16),
-            activation,
+            bfloat16: format.half() == Some(HalfType::BFloat16),
+            activation: format.activations,
             groups: format.groups(),
-            saturated: format.saturated(),
+            saturated: format.saturated,
         }
     }
 }
@@ -191,44 +187,48 @@ impl TryFrom<Written> for Format {
         } else {
             HalfType::Float16
         };
-        let of_half = Activations::Word(half.activations());
-        let activation = written.activation;
-        let (multiplied, saturated) = (activation.is_some(), written.saturated);
-        // Halves alone have more to say of.
-        let is_plain = !written.bfloat16 && saturated == 0;
-        match (written.codes, written.groups, activation) {
-            (None, Some(groups), None | Some(Activations::PER_GROUP | Activations::PER_ROW))
-                if is_plain =>
-            {
+        let activations = written.activation;
+        let numbers = match (written.codes, written.groups) {
+            (Some(codes), None) => Some(Numbers::Codes(codes)),
+            (None, Some(groups)) => {
                 groups.blocks()?;
-                let per_row = activation == Some(Activations::PER_ROW);
-                Ok(Self::Groups {
-                    groups: GroupConfig { per_row, ..groups },
-                    multiplied,
-                })
+                let per_row = activations == Some(Activations::PER_ROW);
+                Some(Numbers::Groups(GroupConfig { per_row, ..groups }))
             }
-            (None, None, own) if own.is_none_or(|own| own == of_half) => Ok(Self::Half {
-                half,
+            (None, None) => Some(Numbers::Half(half)),
+            (Some(_), Some(_)) => None,
+        };
+        let is_consistent = |format: &Self| match format.numbers {
+            Numbers::Half(_) => true,
+            // Halves alone have more to say of.
+            Numbers::Codes(_) | Numbers::Groups(_) => !written.bfloat16 && format.saturated == 0,
+        };
+        let format = numbers.and_then(|numbers| {
+            let format = match (activations, numbers) {
+                (None, numbers) => numbers.table(),
+                (Some(Activations::Dynamic(dynamic)), Numbers::Codes(codes))
+                    if codes.qscheme != QScheme::PerChannelAffineFloatQParams =>
+                {
+                    numbers.multiplied(dynamic)
+                }
+                (Some(_), Numbers::Codes(_)) => return None,
+                (Some(_), numbers) => numbers.multiplied(DynamicConfig::default()),
+            };
+            let saturated = written.saturated;
+            Some(Self {
                 saturated,
-                multiplied,
-            }),
-            (Some(codes), None, None) if !written.bfloat16 => Ok(Self::Int8 {
-                codes,
-                activation: None,
-            }),
-            (Some(codes), None, Some(Activations::Dynamic(dynamic)))
-                if is_plain && codes.qscheme != QScheme::PerChannelAffineFloatQParams =>
-            {
-                let activation = Some(dynamic);
-                Ok(Self::Int8 { codes, activation })
-            }
-            _ => Err(Error::unsupported(
+                ..format
+            })
+        });
+        let format = format.filter(|format| format.activations == activations);
+        format.filter(is_consistent).ok_or_else(|| {
+            Error::unsupported(
                 "weight",
                 "codes with dynamic activations and integer zero points, float16 with \
-                       float activations, bfloat16 with bfloat16 activations, groups with \
-                       per_group or per_row activations, or a table without activations",
+                 float activations, bfloat16 with bfloat16 activations, groups with \
+                 per_group or per_row activations, or a table without activations",
                 serde_json::to_string(&written).unwrap_or_default(),
-            )),
-        }
+            )
+        })
     }
 }

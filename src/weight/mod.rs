@@ -30,8 +30,8 @@ mod weight_codes;
 
 pub(crate) use coded::{Coded, check_sums, offset};
 pub(crate) use format::{
-    ATTENTION, Codes, EQUALIZED, FORMAT, Format, G_IDX, MINIMUM, PACKED, RESIDUAL, SCALE, SHAPE,
-    UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
+    ATTENTION, Codes, EQUALIZED, FORMAT, Format, G_IDX, MINIMUM, Numbers, PACKED, RESIDUAL, SCALE,
+    SHAPE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,
 };
 pub(crate) use groups::Grouped;
 pub(crate) use origin::Origin;

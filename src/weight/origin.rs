@@ -382,7 +382,7 @@ impl Parts {
     /// # Errors
     /// When it is a table that is not in groups, or its numbers do not fit.
     pub fn qweight(self, gates: usize, bias: Option<&Tensor>) -> Result<QWeight> {
-        let (shape, saturated) = (self.shape, self.format.saturated());
+        let (shape, saturated) = (self.shape, self.format.saturated);
         match self.values {
             Values::Groups(own) => own.qweight(gates, shape, bias),
             _ if !self.format.is_multiplied() => {
@@ -392,7 +392,7 @@ impl Parts {
                 QWeight::of_halves(gates, shape, &halves, clamped(saturated), bias)
             }
             Values::Codes(raw) => {
-                let activation = self.format.activation().unwrap_or_default();
+                let activation = self.format.dynamic().unwrap_or_default();
                 QWeight::of_codes(gates, shape, raw, activation, bias)
             }
         }
@@ -407,7 +407,7 @@ impl Parts {
             Values::Groups(own) => Err(Error::qconfig("a table", own.groups)),
             Values::Codes(raw) => QTable::of_codes(self.shape, raw),
             Values::Halves(halves) => {
-                QTable::of_halves(self.shape, halves, clamped(self.format.saturated()))
+                QTable::of_halves(self.shape, halves, clamped(self.format.saturated))
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::sizes;
 use crate::tensor::{self, as_f32, from_f32_vec};
 use crate::weight::coded::{Coded, offset};
 use crate::weight::codes::observe;
+use crate::weight::format::{Codes, Format, Numbers};
 use crate::weight::weight_codes::WeightCodes;
 
 /// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16
@@ -120,6 +121,23 @@ impl QTable {
             k,
             elements,
         })
+    }
+
+    /// The numbers of the table.
+    pub(crate) fn format(&self) -> Format {
+        match &self.elements {
+            Elements::Int8(Coded { dtype, qscheme, .. }) => {
+                let (dtype, qscheme) = (*dtype, *qscheme);
+                Numbers::Codes(Codes { dtype, qscheme }).table()
+            }
+            Elements::Halves {
+                halves,
+                out_of_range,
+            } => Format {
+                saturated: out_of_range.saturated,
+                ..Numbers::Half(halves.half_type()).table()
+            },
+        }
     }
 
     /// Rows and their length.

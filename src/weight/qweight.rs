@@ -17,6 +17,7 @@ use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
 use crate::weight::coded::offset;
 use crate::weight::codes::Parameters;
+use crate::weight::format::{Codes, Format, Numbers};
 use crate::weight::weight_codes::WeightCodes;
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, as
@@ -39,19 +40,10 @@ use crate::weight::weight_codes::WeightCodes;
 pub struct QWeight {
     packed: Packed,
     format: Format,
+    /// Elements that lost precision or became 0 when they became halves.
+    underflowed: usize,
     /// Filled when the weight is first asked for as a tensor.
     dequantized: OnceLock<Tensor>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Format {
-    Int8 {
-        dtype: QDType,
-        qscheme: QScheme,
-        activation: DynamicConfig,
-    },
-    Halves(OutOfRange),
-    Groups(GroupConfig),
 }
 
 impl QWeight {
@@ -90,7 +82,7 @@ impl QWeight {
         let weight = as_f32(weight, "quantize weight")?;
         let elements = Elements::of(&weight);
         let values = elements.as_slice()?;
-        let (packed, format) = match config {
+        Ok(match config {
             QConfig::Int8 {
                 weight: observer,
                 activation,
@@ -99,12 +91,10 @@ impl QWeight {
                 let codings = |channels: &PanelValues<'_>| parameters.codings(channels);
                 let products = (*activation).into();
                 let packed = kernels::pack_int8(isa, k, gates, values, bias, products, codings)?;
-                let format = Format::Int8 {
-                    dtype: observer.dtype,
-                    qscheme: observer.qscheme,
-                    activation: *activation,
-                };
-                (packed, format)
+                Self::new(
+                    packed,
+                    Numbers::Codes(observer.into()).multiplied(*activation),
+                )
             }
             QConfig::Half(half) => {
                 let (packed, out_of_range) = match half {
@@ -113,7 +103,7 @@ impl QWeight {
                         kernels::pack_floats::<bf16>(isa, k, gates, values, bias)?
                     }
                 };
-                (packed, Format::Halves(out_of_range))
+                Self::in_halves(packed, *half, out_of_range)
             }
             QConfig::Groups(groups) => {
                 let of_groups = (groups.blocks()?, groups.inputs(k));
@@ -122,26 +112,40 @@ impl QWeight {
                     return Err(Error::qconfig("symmetric or affine groups", got));
                 }
                 let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
-                return Ok(Self::in_blocks(packed, *groups));
+                Self::in_blocks(packed, *groups)
             }
             QConfig::Table(_) => {
                 let expected = "int8 with dynamic activations, half precision or integers in \
                                 groups, for a weight that is multiplied";
                 return Err(Error::qconfig(expected, config));
             }
-        };
-        Ok(Self::new(packed, format))
+        })
     }
 
     fn in_blocks(packed: Packed, groups: GroupConfig) -> Self {
         let packed = packed.scaled_per_row(groups.per_row);
-        Self::new(packed, Format::Groups(groups))
+        Self::new(
+            packed,
+            Numbers::Groups(groups).multiplied(DynamicConfig::default()),
+        )
+    }
+
+    fn in_halves(packed: Packed, half: HalfType, out_of_range: OutOfRange) -> Self {
+        let format = Format {
+            saturated: out_of_range.saturated,
+            ..Numbers::Half(half).multiplied(DynamicConfig::default())
+        };
+        Self {
+            underflowed: out_of_range.underflowed,
+            ..Self::new(packed, format)
+        }
     }
 
     fn new(packed: Packed, format: Format) -> Self {
         Self {
             packed,
             format,
+            underflowed: 0,
             dequantized: OnceLock::new(),
         }
     }
@@ -153,27 +157,18 @@ impl QWeight {
 
     /// The dtype of the codes; `None` of others than int8.
     pub fn dtype(&self) -> Option<QDType> {
-        match self.format {
-            Format::Int8 { dtype, .. } => Some(dtype),
-            Format::Halves(_) | Format::Groups(_) => None,
-        }
+        self.format.codes().map(|codes| codes.dtype)
     }
 
     /// The groups of inputs that share a scale; `None` of weights that have none.
     #[doc(hidden)]
     pub fn groups(&self) -> Option<GroupConfig> {
-        match self.format {
-            Format::Groups(groups) => Some(groups),
-            Format::Int8 { .. } | Format::Halves(_) => None,
-        }
+        self.format.groups()
     }
 
     /// Over how much of the weight one scale stretches; `None` of others than int8.
     pub fn qscheme(&self) -> Option<QScheme> {
-        match self.format {
-            Format::Int8 { qscheme, .. } => Some(qscheme),
-            Format::Halves(_) | Format::Groups(_) => None,
-        }
+        self.format.codes().map(|codes| codes.qscheme)
     }
 
     /// The codes in row order, `[out_features, in_features]`; none of float16 and bfloat16.
@@ -215,10 +210,7 @@ impl QWeight {
     /// How activations become codes in products; `None` of others than int8.
     #[doc(hidden)]
     pub fn activation(&self) -> Option<DynamicConfig> {
-        match self.format {
-            Format::Int8 { activation, .. } => Some(activation),
-            Format::Halves(_) | Format::Groups(_) => None,
-        }
+        self.format.dynamic()
     }
 
     /// Whether both quantize activations alike.
@@ -228,11 +220,7 @@ impl QWeight {
 
     /// The type of the elements; `None` of codes.
     pub(crate) fn half_type(&self) -> Option<HalfType> {
-        match self.packed.element() {
-            Element::Int8(_) | Element::Blocks { .. } => None,
-            Element::Float16 => Some(HalfType::Float16),
-            Element::BFloat16 => Some(HalfType::BFloat16),
-        }
+        self.format.half()
     }
 
     /// The elements of either type; `None` of int8.
@@ -257,10 +245,8 @@ impl QWeight {
     /// The zero point of the weight, of each output channel or of each of its groups, channel by
     /// channel; none of float16 and bfloat16, and of groups that have a minimum.
     pub fn zero_points(&self) -> Vec<i32> {
-        let (dtype, qscheme) = match self.format {
-            Format::Int8 { dtype, qscheme, .. } => (dtype, qscheme),
-            Format::Halves(_) => return Vec::new(),
-            Format::Groups(_) => return self.group_zero_points(),
+        let Some(Codes { dtype, qscheme }) = self.format.codes() else {
+            return self.group_zero_points();
         };
         let zero_points = (0..self.qparams(qscheme)).map(|i| self.packed.zero_point(i));
         zero_points.map(|zero| zero + offset(dtype)).collect()
@@ -290,7 +276,7 @@ impl QWeight {
     /// How many elements were beyond the range of float16 or bfloat16.
     #[doc(hidden)]
     pub fn saturated(&self) -> usize {
-        self.out_of_range().saturated
+        self.format.saturated
     }
 
     /// How many elements lost precision, or became 0, because all of their output channel is below
@@ -298,14 +284,7 @@ impl QWeight {
     /// read from a checkpoint.
     #[doc(hidden)]
     pub fn underflowed(&self) -> usize {
-        self.out_of_range().underflowed
-    }
-
-    fn out_of_range(&self) -> OutOfRange {
-        match self.format {
-            Format::Int8 { .. } | Format::Groups(_) => OutOfRange::default(),
-            Format::Halves(out_of_range) => out_of_range,
-        }
+        self.underflowed
     }
 
     /// The instruction set it is packed for.
@@ -345,6 +324,11 @@ impl QWeight {
     /// Calls `sink` with the values of one output channel, chunk by chunk.
     pub(crate) fn read_channel(&self, channel: usize, sink: impl FnMut(&[f32])) {
         kernels::read_channel(&self.packed, channel, sink);
+    }
+
+    /// The numbers and the activations that they are multiplied with.
+    pub(crate) fn format(&self) -> Format {
+        self.format
     }
 
     pub(crate) fn packed(&self) -> &Packed {

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::format::{Codes, Format};
+use super::format::Format;
 use super::groups::Grouped;
-use crate::halves::{HalfType, Halves};
+use crate::halves::Halves;
 use crate::observer::ZeroPoints;
-use crate::qconfig::GroupConfig;
 use crate::qparams::QScheme;
 use crate::weight::qtable::QTable;
 use crate::weight::qweight::QWeight;
@@ -115,44 +114,12 @@ impl Quantized {
     }
 
     pub fn format(&self) -> Format {
-        let (codes, half, saturated, activation, multiplied) = match self {
-            Self::Weight { weight, multiplied } => (
-                weight.dtype().zip(weight.qscheme()),
-                weight.half_type(),
-                weight.saturated(),
-                weight.activation().filter(|_| *multiplied),
-                *multiplied,
-            ),
-            Self::Table(table) => (
-                table.dtype().zip(table.qscheme()),
-                table.half_type(),
-                table.saturated(),
-                None,
-                false,
-            ),
-        };
-        if let Some(groups) = self.groups() {
-            return Format::Groups { groups, multiplied };
-        }
-        match codes {
-            Some((dtype, qscheme)) => Format::Int8 {
-                codes: Codes { dtype, qscheme },
-                activation,
-            },
-            None => Format::Half {
-                // Elements are codes or halves.
-                half: half.unwrap_or(HalfType::Float16),
-                saturated,
-                multiplied,
-            },
-        }
-    }
-
-    /// The groups of a weight in groups.
-    fn groups(&self) -> Option<GroupConfig> {
         match self {
-            Self::Weight { weight, .. } => weight.groups(),
-            Self::Table(_) => None,
+            Self::Weight { weight, multiplied } => Format {
+                activations: weight.format().activations.filter(|_| *multiplied),
+                ..weight.format()
+            },
+            Self::Table(table) => table.format(),
         }
     }
 

@@ -12,11 +12,10 @@ use crate::checkpoint::write::{Contents, Module, Output, Written, entry, rewrite
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
 use crate::module::LayerKind;
-use crate::observer::ObserverConfig;
-use crate::qconfig::{IntType, QConfig};
+use crate::qconfig::{DynamicConfig, IntType, QConfig};
 use crate::qparams::QScheme;
 use crate::tensor::from_f32_vec;
-use crate::weight::{Codes, Format, QWeight, Zeros};
+use crate::weight::{Format, Numbers, QWeight, Zeros};
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).
@@ -60,7 +59,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
                     is_linear,
                     format,
                 });
-                if is_linear && !format.has_integers() {
+                if is_linear && format.half().is_some() {
                     ignore.push(name());
                 }
             }
@@ -136,36 +135,23 @@ fn weight<'a>(
 }
 
 fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
-    let codes = |config: &ObserverConfig| Codes {
-        dtype: config.dtype,
-        qscheme: config.qscheme,
-    };
     let is_table = *kind == LayerKind::Embedding;
     // A weight that cannot be quantized is an error before anything is written.
     let (_, entry, [_, k]) = matrix(source, tensor)?;
-    match qconfig {
-        QConfig::Table(weight) if is_table => Ok(Format::Int8 {
-            codes: codes(weight),
-            activation: None,
-        }),
-        QConfig::Table(_) => Err(Error::qconfig(
-            "dynamic activations, for a weight that is multiplied",
-            qconfig,
-        )),
-        QConfig::Int8 { weight, activation } => Ok(Format::Int8 {
-            codes: codes(weight),
-            activation: (!is_table).then_some(*activation),
-        }),
+    let (numbers, saturated) = match qconfig {
+        QConfig::Table(weight) if is_table => (Numbers::Codes(weight.into()), 0),
+        QConfig::Table(_) => {
+            let expected = "dynamic activations, for a weight that is multiplied";
+            return Err(Error::qconfig(expected, qconfig));
+        }
+        QConfig::Int8 { weight, .. } => (Numbers::Codes(weight.into()), 0),
         QConfig::Groups(groups) => {
             groups.blocks()?;
             if groups.dtype == IntType::Int4 && entry.shape.len() > 2 {
                 let expected = "8 bits, for a tensor of several layers";
                 return Err(Error::qconfig(expected, groups));
             }
-            Ok(Format::Groups {
-                groups: *groups,
-                multiplied: !is_table,
-            })
+            (Numbers::Groups(*groups), 0)
         }
         QConfig::Half(half) => {
             let max = half.max();
@@ -174,13 +160,18 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
                 saturated += values.iter().filter(|value| value.abs() > max).count();
                 Ok(())
             })?;
-            Ok(Format::Half {
-                half: *half,
-                saturated,
-                multiplied: !is_table,
-            })
+            (Numbers::Half(*half), saturated)
         }
-    }
+    };
+    let format = match qconfig {
+        _ if is_table => numbers.table(),
+        QConfig::Int8 { activation, .. } => numbers.multiplied(*activation),
+        _ => numbers.multiplied(DynamicConfig::default()),
+    };
+    Ok(Format {
+        saturated,
+        ..format
+    })
 }
 
 /// The error of a weight, at its place in the source.

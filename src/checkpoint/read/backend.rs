@@ -43,7 +43,7 @@ impl Backend {
         let Some(kind) = self.0.weights.get(name) else {
             return Ok(Some(shard.tensor(name, entry)?));
         };
-        let halves = matches!(kind, Kind::Whole(Format::Half { .. }));
+        let halves = matches!(kind, Kind::Whole(format) if format.half().is_some());
         let read = || match dtype {
             _ if halves => shard.tensor(name, entry),
             DType::U8 => {

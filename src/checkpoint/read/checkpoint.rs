@@ -16,7 +16,6 @@ use crate::error::Result;
 use crate::halves::HalfType;
 use crate::module::Quantizable;
 use crate::quantize::Report;
-use crate::weight::Format;
 use crate::weight::origin::Source;
 
 /// Tensors in safetensors or GGUF files, float or quantized, read when a layer asks for them.
@@ -146,9 +145,9 @@ impl Checkpoint {
     pub fn clamped(&self) -> impl Iterator<Item = (&str, HalfType, usize)> {
         let found = self.opened.weights.iter();
         found.filter_map(|(name, kind)| match kind {
-            Kind::Whole(Format::Half {
-                half, saturated, ..
-            }) if *saturated > 0 => Some((&**name, *half, *saturated)),
+            Kind::Whole(format) if format.saturated > 0 => {
+                Some((&**name, format.half()?, format.saturated))
+            }
             _ => None,
         })
     }

@@ -81,7 +81,9 @@ impl Opened {
     pub fn check_views(&self, name: &str) -> Result<()> {
         let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
         for view in views {
-            if let Some(Kind::Whole(Format::Int8 { .. })) = self.weights.get(view) {
+            if let Some(Kind::Whole(format)) = self.weights.get(view)
+                && format.codes().is_some()
+            {
                 let (shard, _) = self.tensor(view)?;
                 let scales = weights::positive_scales(&self.files, view);
                 scales.map_err(|e| e.in_file(&shard.path))?;
@@ -152,13 +154,11 @@ impl Source for Opened {
                 return Ok(None);
             };
             let mut format = *format;
-            if let Format::Half { saturated, .. } = &mut format
-                && rows.len() != n
-            {
+            if rows.len() != n {
                 // Their place is unknown.
-                *saturated = 0;
+                format.saturated = 0;
             }
-            let values = weights::contents(&self.files, name, format, rows)?;
+            let values = weights::contents(&self.files, name, format.numbers, rows)?;
             let shape = part.shape;
             Ok(Some(Parts {
                 format,

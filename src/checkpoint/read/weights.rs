@@ -14,11 +14,12 @@ use super::shard::Shard;
 use crate::error::Result;
 use crate::kernels::Precision;
 use crate::observer::ZeroPoints;
-use crate::qconfig::{BLOCK, GroupConfig, GroupScheme, IntType};
+use crate::qconfig::{BLOCK, DynamicConfig, GroupConfig, GroupScheme, IntType};
 use crate::qparams::{QDType, QScheme};
 use crate::weight::origin::{Part, Values};
 use crate::weight::{
-    Coded, Codes, Format, G_IDX, Grouped, MINIMUM, QTable, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
+    Coded, Codes, Format, G_IDX, Grouped, MINIMUM, Numbers, QTable, SCALE, UNSIGNED_ZERO_POINT,
+    ZERO_POINT,
 };
 use crate::words::brief;
 
@@ -141,10 +142,8 @@ pub fn belongs(weights: &Weights, name: &str) -> bool {
 
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let (_, entry) = files.get(name, "the weight that the metadata names")?;
-    let expected = match format {
-        Format::Int8 { .. } | Format::Groups { .. } => Dtype::I8,
-        Format::Half { half, .. } => half.dtype().into(),
-    };
+    let half = format.half().map(|half| half.dtype().into());
+    let expected = half.unwrap_or(Dtype::I8);
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {
         return Err(invalid(name, expected, entry.dtype));
@@ -227,8 +226,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         count_groups(matrix(name, entry)?, &scale, scales)?;
         let mut groups = GroupConfig::INT8;
         groups.group_size = Some(blocks.dtype.elements);
-        let multiplied = true;
-        return Ok(Kind::Whole(Format::Groups { groups, multiplied }));
+        return Ok(multiplied(groups));
     }
     if entry.encoding.is_int4() || matches!(entry.encoding, Encoding::Packed(_)) {
         let is_int4 = entry.encoding.is_int4();
@@ -257,10 +255,12 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         return Ok(Kind::Groups(k / groups));
     };
     let dtype = QDType::QInt8;
-    Ok(Kind::Whole(Format::Int8 {
-        codes: Codes { dtype, qscheme },
-        activation: config.activation(name),
-    }))
+    let codes = Numbers::Codes(Codes { dtype, qscheme });
+    let activation = config.activation(name);
+    Ok(Kind::Whole(activation.map_or_else(
+        || codes.table(),
+        |activation| codes.multiplied(activation),
+    )))
 }
 
 /// Checks that a module with a quantized weight has no tensors but those that are read, such as the
@@ -320,10 +320,7 @@ fn packed(
     let groups = |group_size| {
         let mut groups = like;
         (groups.group_size, groups.scheme) = (group_size, scheme);
-        Kind::Whole(Format::Groups {
-            groups,
-            multiplied: true,
-        })
+        multiplied(groups)
     };
     if count == 1 {
         let whole = Kind::Groups(k.max(1));
@@ -362,6 +359,11 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
     Err(invalid(base, expected, got))
 }
 
+/// Groups that layers multiply.
+fn multiplied(groups: GroupConfig) -> Kind {
+    Kind::Whole(Numbers::Groups(groups).multiplied(DynamicConfig::default()))
+}
+
 impl Kind {
     /// Elements of the dequantized weight as f32, in row order.
     pub fn dequantize(self, files: &Files, name: &str, range: Range<usize>) -> Result<Vec<f32>> {
@@ -372,18 +374,16 @@ impl Kind {
         };
         let within = range.start - rows.start * k..range.end - rows.start * k;
         let values = match self {
-            Self::Whole(Format::Half { .. }) => return shard.floats(name, entry, range),
-            Self::Whole(Format::Groups { groups, .. }) => {
-                grouped(files, name, groups, rows)?.dequantize(k)
-            }
-            Self::Whole(format) => {
-                let shape = [rows.len(), k];
-                let Values::Codes(raw) = contents(files, name, format, rows)? else {
-                    return Err(invalid(name, "codes", "others"));
-                };
-                let table = QTable::of_codes(shape, raw).map_err(|e| e.at(name))?;
-                table.dequantize()?.flatten_all()?.to_vec1()?
-            }
+            Self::Whole(format) => match format.numbers {
+                Numbers::Half(_) => return shard.floats(name, entry, range),
+                Numbers::Groups(groups) => grouped(files, name, groups, rows)?.dequantize(k),
+                Numbers::Codes(codes) => {
+                    let shape = [rows.len(), k];
+                    let coded = coded(files, name, codes, rows)?;
+                    let table = QTable::of_codes(shape, coded).map_err(|e| e.at(name))?;
+                    table.dequantize()?.flatten_all()?.to_vec1()?
+                }
+            },
             Self::Groups(size) => {
                 let scales = checked_scales(files, name, "finite numbers", f32::is_finite)?;
                 let zeros = zeros(files, name, scales.len())?;
@@ -404,16 +404,21 @@ impl Kind {
     }
 }
 
-/// Rows of a weight of that format.
-pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -> Result<Values> {
+/// Rows of a weight of these numbers.
+pub fn contents(files: &Files, name: &str, numbers: Numbers, rows: Range<usize>) -> Result<Values> {
     let (shard, entry, [_, k]) = weight(files, name)?;
     let elements = rows.start * k..rows.end * k;
-    if let Some(groups) = format.groups() {
-        return grouped(files, name, groups, rows).map(Values::Groups);
-    }
-    let Some(Codes { dtype, qscheme }) = format.codes() else {
-        return Ok(Values::Halves(shard.halves(entry, elements)?));
-    };
+    Ok(match numbers {
+        Numbers::Codes(codes) => Values::Codes(coded(files, name, codes, rows)?),
+        Numbers::Half(_) => Values::Halves(shard.halves(entry, elements)?),
+        Numbers::Groups(groups) => Values::Groups(grouped(files, name, groups, rows)?),
+    })
+}
+
+fn coded(files: &Files, name: &str, codes: Codes, rows: Range<usize>) -> Result<Coded<i8>> {
+    let (shard, entry, [_, k]) = weight(files, name)?;
+    let elements = rows.start * k..rows.end * k;
+    let Codes { dtype, qscheme } = codes;
     let scales = scales(files, name, SCALE)?;
     let zero_points = match qscheme {
         QScheme::PerChannelAffineFloatQParams => ZeroPoints::Float(of_rows(
@@ -429,13 +434,13 @@ pub fn contents(files: &Files, name: &str, format: Format, rows: Range<usize>) -
             ZeroPoints::Int(of_rows(zeros, qscheme, &rows))
         }
     };
-    Ok(Values::Codes(Coded {
+    Ok(Coded {
         dtype,
         qscheme,
         codes: shard.codes(entry, elements)?,
         scales: of_rows(scales, qscheme, &rows),
         zero_points,
-    }))
+    })
 }
 
 fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -> Result<Grouped> {

@@ -35,7 +35,7 @@ pub fn entry(modules: &[Module], ignore: &[String], source: &Opened) -> Option<V
     let mut groups: Vec<BTreeSet<&str>> = Vec::new();
     for is_linear in [true, false] {
         let of_kind = modules.iter().filter(|own| own.is_linear == is_linear);
-        for module in of_kind.filter(|own| own.format.has_integers()) {
+        for module in of_kind.filter(|own| own.format.half().is_none()) {
             let key = (is_linear, module.format);
             let number = formats.iter().position(|format| *format == key);
             let number = number.unwrap_or_else(|| {
@@ -131,7 +131,7 @@ fn group(targets: &BTreeSet<String>, format: Format) -> Value {
             "symmetric": symmetric, "type": "int",
         })
     };
-    let activations = format.activation().map_or(Value::Null, |config| {
+    let activations = format.dynamic().map_or(Value::Null, |config| {
         let strategy = match config.granularity {
             Granularity::PerRow => "token",
             Granularity::PerTensor => "tensor",

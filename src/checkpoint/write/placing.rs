@@ -217,8 +217,8 @@ impl<'a> Placed<'a> {
         let same = matches!(&known.pieces[..], [own] if equals(own, &held.weight));
         // If layers share a weight, one that multiplies knows the configuration of activations.
         let both = known.format.is_multiplied() && format.is_multiplied();
-        let agree = !both || known.format.activation() == format.activation();
-        if !(same && agree && known.format.elements() == format.elements()) {
+        let agree = !both || known.format.activations == format.activations;
+        if !(same && agree && known.format.numbers == format.numbers) {
             let is_found = !known.format.is_multiplied() || !held.by_name;
             return if held.origin.is_some() && is_found && format.is_multiplied() {
                 self.view(name, part, held)
@@ -378,7 +378,7 @@ fn equals(a: &Quantized, b: &Quantized) -> bool {
     let parts = |w: &Quantized| (w.codes(), w.grouped(), w.halves(), w.scales());
     a.memory() == b.memory()
         || (a.shape() == b.shape()
-            && a.format().elements() == b.format().elements()
+            && a.format().numbers == b.format().numbers
             && parts(a) == parts(b)
             && a.zero_points() == b.zero_points())
 }

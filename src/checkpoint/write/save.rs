@@ -326,7 +326,7 @@ fn config(
         if is_linear && *kind != LayerKind::Linear {
             continue;
         }
-        if !format.has_integers() {
+        if format.half().is_some() {
             ignore.push(module.to_owned());
         }
         modules.push(Module {

@@ -10,7 +10,8 @@ use crate::checkpoint::read::Axis;
 use crate::error::Result;
 use crate::qconfig::{GroupScheme, IntType};
 use crate::weight::{
-    Format, MINIMUM, PACKED, Quantized, SCALE, SHAPE, UNSIGNED_ZERO_POINT, ZERO_POINT, Zeros,
+    Format, MINIMUM, Numbers, PACKED, Quantized, SCALE, SHAPE, UNSIGNED_ZERO_POINT, ZERO_POINT,
+    Zeros,
 };
 
 /// A weight as it is written, some rows at a time.
@@ -80,9 +81,9 @@ impl<'a> Written<'a> {
             Planned::new(&format!("{}{suffix}", self.name), dtype, shape)
         };
         let (shape, [n, k]) = (&self.shape[..], self.matrix());
-        match self.format {
-            Format::Half { half, .. } => vec![tensor("", half.dtype().into(), shape)],
-            Format::Int8 { codes, .. } => {
+        match self.format.numbers {
+            Numbers::Half(half) => vec![tensor("", half.dtype().into(), shape)],
+            Numbers::Codes(codes) => {
                 let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
                 let of_scales = if codes.qscheme.is_per_channel() {
                     &[rows, &[1]].concat()[..]
@@ -103,7 +104,7 @@ impl<'a> Written<'a> {
                 }
                 all
             }
-            Format::Groups { groups, .. } => {
+            Numbers::Groups(groups) => {
                 let count = groups.count(k);
                 let mut all = match groups.dtype {
                     IntType::Int8 => vec![tensor("", Dtype::I8, shape)],

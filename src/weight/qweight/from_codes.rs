@@ -1,6 +1,6 @@
 //! Weights of codes or halves that were made before.
 
-use super::{Format, QWeight, check_shape, finite_bias};
+use super::{QWeight, check_shape, finite_bias};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::{InBlocks, Int8};
@@ -9,6 +9,7 @@ use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset, offset};
+use crate::weight::format::{Codes, Numbers};
 use candle_core::Tensor;
 
 impl QWeight {
@@ -81,22 +82,20 @@ impl QWeight {
             zero_points: &zero_points,
         };
         let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation.into());
-        let format = Format::Int8 {
+        let codes = Codes {
             dtype: raw.dtype,
             qscheme: raw.qscheme,
-            activation,
         };
-        Ok(Self::new(packed, format))
+        Ok(Self::new(
+            packed,
+            Numbers::Codes(codes).multiplied(activation),
+        ))
     }
 
     /// This weight with another bias, `[out_features]`.
     pub(crate) fn with_bias(&self, bias: &Tensor) -> Result<Self> {
-        match self.format {
-            Format::Int8 {
-                dtype,
-                qscheme,
-                activation,
-            } => {
+        match self.format.numbers {
+            Numbers::Codes(Codes { dtype, qscheme }) => {
                 let raw = Coded {
                     dtype,
                     qscheme,
@@ -104,9 +103,10 @@ impl QWeight {
                     scales: self.scales(),
                     zero_points: ZeroPoints::Int(self.zero_points()),
                 };
+                let activation = self.format.dynamic().unwrap_or_default();
                 Self::of_codes(1, self.shape(), raw, activation, Some(bias))
             }
-            Format::Groups(groups) => {
+            Numbers::Groups(groups) => {
                 let (codes, scales) = self.packed.blocks();
                 let [n, _] = self.shape();
                 let factors: Vec<_> = (0..n).map(|channel| self.packed.scale(channel)).collect();
@@ -119,7 +119,11 @@ impl QWeight {
                     Some(bias),
                 )
             }
-            Format::Halves(out_of_range) => {
+            Numbers::Half(_) => {
+                let out_of_range = OutOfRange {
+                    saturated: self.format.saturated,
+                    underflowed: self.underflowed,
+                };
                 // A format of halves has halves.
                 let halves = self.stored_halves();
                 let halves = halves.unwrap_or(Halves::Float16(Vec::new()));
@@ -167,6 +171,6 @@ impl QWeight {
             Halves::Float16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
             Halves::BFloat16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
         };
-        Ok(Self::new(packed, Format::Halves(out_of_range)))
+        Ok(Self::in_halves(packed, halves.half_type(), out_of_range))
     }
 }
