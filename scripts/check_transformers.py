@@ -38,7 +38,7 @@ MODEL = ROOT / "assets/bert"
 WAYS = {
     "int8": [],
     "int8, embeddings": ["--embeddings"],
-    "default": ["--preset", "pytorch"],
+    "pytorch": ["--preset", "pytorch"],
     "float16": ["--preset", "float16"],
 }
 # dB that an answer may be below ours, and that are as good as none.

@@ -1,4 +1,4 @@
-"""The accuracy of every preset on real checkpoints, in one table (benches/peers/RESULTS.md has it).
+"""The accuracy of every preset on real checkpoints, in one table (docs/presets.md has it).
 
     python3 scripts/presets.py [--minilm DIR] [--spec FILE] [--json]
 

@@ -1,5 +1,6 @@
-//! The chapter of errors, `docs/troubleshooting.md`: it has every kind of error and every reason of
-//! a report, and the messages that it quotes are those that come.
+//! The guide: names of types and variants in `docs` exist. The chapter of errors,
+//! `docs/troubleshooting.md`, has every kind of error and every reason of a report, and quotes the
+//! messages that come.
 
 mod common;
 
@@ -22,6 +23,45 @@ use candle_dynquant::{
 use common::tensor;
 
 const CHAPTER: &str = include_str!("../docs/troubleshooting.md");
+const PRESETS: &str = include_str!("../docs/presets.md");
+
+/// Types of other crates, libraries and languages that the guide names.
+const FOREIGN: &str = "
+    Break Copy Infinity Mutex NaN None Rc RefCell RwLock Span Weak DType Device Tensor
+    ThreadPoolBuilder VarBuilder VarMap CompressedTensorsConfig Conv Conv1D Conv1dConfig Dense
+    Dropout Gather Gemm Int8DynamicActivationInt8WeightConfig
+    Int8DynamicActivationIntxWeightConfig Int8Tensor IntxUnpackedToInt8Tensor LogitScore MatMul
+    Normalize Pooling Classifier Config Embedder Encoder Head Int8Vector Model Options Reranker
+    EmbeddingModel ImageEmbedding SparseTextEmbedding TextEmbedding TextRerank
+    UserDefinedEmbeddingModel";
+
+#[test]
+fn the_guide_names_types_and_variants_that_exist() {
+    let api = include_str!("../docs/public-api.txt");
+    let blocks = regex::Regex::new("(?ms)^```.*?^```$").expect("a pattern");
+    let name = r"`(?:[a-z_]+::)*(([A-Z]\w*[a-z]\w*)(?:::\w+)?)(?:\([^`]*\)\??)?`";
+    let name = regex::Regex::new(name).expect("a pattern");
+    let exists = |name: &str| {
+        let pattern = regex::Regex::new(&format!(r"\b{name}\b"));
+        pattern.expect("a pattern").is_match(api)
+    };
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
+    let files = fs::read_dir(docs).expect("the guide");
+    let mut missing = Vec::new();
+    for path in files.map(|file| file.expect("a file").path()) {
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a chapter");
+        for found in name.captures_iter(&blocks.replace_all(&text, "")) {
+            let foreign = FOREIGN.split_whitespace().any(|name| name == &found[2]);
+            if !foreign && !exists(&found[1]) {
+                missing.push(format!("{}: {}", path.display(), &found[1]));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
 
 /// The variants of an enum in a source, by its text.
 fn variants<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
@@ -37,22 +77,39 @@ fn variants<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn the_chapter_has_every_error_and_every_reason() {
+fn the_chapters_have_every_error_reason_qconfig_and_preset() {
     let enums = [
-        (include_str!("../src/error.rs"), "ErrorKind", 13),
-        (include_str!("../src/quantize/outcome.rs"), "LeftReason", 6),
-        (include_str!("../src/tune/stop.rs"), "Stopped", 7),
+        (include_str!("../src/error.rs"), "ErrorKind", 13, CHAPTER),
+        (
+            include_str!("../src/quantize/outcome.rs"),
+            "LeftReason",
+            6,
+            CHAPTER,
+        ),
+        (include_str!("../src/tune/stop.rs"), "Stopped", 7, CHAPTER),
+        (include_str!("../src/qconfig/mod.rs"), "QConfig", 4, PRESETS),
     ];
-    for (source, name, at_least) in enums {
+    for (source, name, at_least, chapter) in enums {
         let variants = variants(source, name);
         assert!(variants.len() >= at_least, "{name}: {variants:?}");
         for variant in variants {
-            assert!(
-                CHAPTER.contains(&format!("`{variant}`")),
-                "{name}::{variant}"
-            );
+            let mut forms = ["`", "("].iter().map(|end| format!("`{variant}{end}"));
+            let is_named = forms.any(|form| chapter.contains(&form));
+            assert!(is_named, "{name}::{variant}");
         }
     }
+    for preset in QConfigSpec::PRESETS {
+        assert!(PRESETS.contains(&format!("`{preset}`")), "{preset}");
+    }
+}
+
+#[test]
+fn the_readme_counts_the_models_that_were_ported() {
+    let lines = include_str!("../docs/porting.md").lines();
+    let table = lines.skip_while(|line| !line.starts_with("| model | lines |"));
+    let models = table.skip(2).take_while(|line| line.starts_with("| `"));
+    assert_eq!(models.count(), 18);
+    assert!(include_str!("../README.md").contains("[Eighteen models of candle-transformers]"));
 }
 
 /// The messages in the first column of the tables of a section, as patterns.
