@@ -52,7 +52,7 @@ pub fn by_inputs(
 fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch>> {
     let default: Vec<&str> = SENTENCES.lines().collect();
     let sentences = if sentences.is_empty() {
-        &own[..]
+        &default[..]
     } else {
         sentences
     };

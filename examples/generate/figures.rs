@@ -125,7 +125,7 @@ fn table(what: &str, times: &Times) -> String {
     let Times {
         ms, recorded_ms, ..
     } = times;
-    let mut out = format!("\n\n{of}: {ms:.3} ms, {recorded_ms:.3} recorded");
+    let mut out = format!("\n\n{what}: {ms:.3} ms, {recorded_ms:.3} recorded");
     let _ = write!(
         out,
         "\n{:<60}{:>10}{:>12}{:>8}",

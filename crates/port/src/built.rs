@@ -32,7 +32,7 @@ const NORMS: &[&str] = list![add_layer_norm layer_norm layer_norm_slow rms_norm 
 /// Methods that sum a product.
 const SUMS: &[&str] = list![mean mean_keepdim sum sum_all sum_keepdim];
 
-/// The values of all fields by type, and those of assignments by field name.
+/// The values of all fields by type, and the values of assignments by field name.
 pub struct Built<'f> {
     scopes: &'f Scopes,
     module: Module,

@@ -39,7 +39,7 @@ pub fn expand(world: &World, path: &Path, types: &mut Types) {
     }
 }
 
-/// The names in a file's module, including those of globs.
+/// The names in a file's module, including names from globs.
 fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> ModuleNames {
     let mut names = ModuleNames::new();
     if !seen.insert(file.to_path_buf()) {

@@ -37,7 +37,7 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
             .map_err(|fault| match round {
                 0 => fault,
                 _ => Fault::whole(format!(
-                    "the result is no Rust (line {}: {})",
+                    "the rewritten file does not parse (line {}: {})",
                     fault.line, fault.message
                 )),
             })?;

@@ -24,8 +24,7 @@ pub fn respawn(threads: usize) -> std::io::Result<Option<ExitCode>> {
         .envs(VARIABLES.map(|name| (name, &threads)));
     #[cfg(unix)]
     {
-        // The program is replaced, so there is no child that a signal to this process would leave
-        // running.
+        // The program is replaced, so a signal to this process leaves no child running.
         use std::os::unix::process::CommandExt;
         Err(again.exec())
     }

@@ -106,7 +106,7 @@ impl Apart {
         for request in open.into_iter().chain(request) {
             let Some(reply) = running.ask(request) else {
                 bail!(
-                    "chat template: expected one that ends within {} s, {MAX_MEMORY} bytes and a stack, got none",
+                    "chat template: expected a result within {} s, {MAX_MEMORY} bytes and a stack, got none",
                     LIMIT.as_secs()
                 );
             };

@@ -75,7 +75,7 @@ pub enum Family {
     Gemma3,
 }
 
-/// One or several tokens.
+/// A token or several tokens.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(untagged)]
 pub enum Tokens {

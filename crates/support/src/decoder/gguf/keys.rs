@@ -42,7 +42,7 @@ pub const METADATA: Table = Table(rows! {
     Only(&["false"]) =>
         "{arch}.use_parallel_residual" "tokenizer.ggml.add_eos_token"
         "tokenizer.ggml.add_sep_token" "tokenizer.ggml.remove_extra_whitespaces";
-    Harmless("each tensor has a type of its own") => "general.file_type";
+    Harmless("each tensor states its type") => "general.file_type";
     Harmless("defaults of sampling, which is the caller's") => "general.sampling.*";
     Harmless("the origin of the model") =>
         "general.name" "general.author" "general.version" "general.organization"
