@@ -82,9 +82,15 @@ impl Float {
             Ok((name, QTensor::quantize(&tensor, dtype)?))
         });
         let quantized: Vec<_> = quantized.collect::<Result<_>>()?;
-        let tensors: Vec<_> = quantized.iter().map(|(name, tensor)| (&**name, tensor)).collect();
+        let tensors: Vec<_> = quantized
+            .iter()
+            .map(|(name, tensor)| (&**name, tensor))
+            .collect();
         let metadata = self.metadata()?;
-        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (&**key, value)).collect();
+        let metadata: Vec<_> = metadata
+            .iter()
+            .map(|(key, value)| (&**key, value))
+            .collect();
         let mut file = BufWriter::new(File::create(path)?);
         gguf_file::write(&mut file, &metadata, &tensors)?;
         Ok(file.into_inner()?.sync_all()?)
@@ -93,7 +99,7 @@ impl Float {
     fn number(&self, key: &str) -> Result<f64> {
         // transformers 5 writes the base of rotary embeddings in a nested object.
         let nested = &self.config["rope_parameters"][key];
-        let number = self.config[key].as_f64().or_else(|| own.as_f64());
+        let number = self.config[key].as_f64().or_else(|| nested.as_f64());
         number.with_context(|| format!("config.json: key {key:?}: expected a number"))
     }
 
