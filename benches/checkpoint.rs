@@ -1,12 +1,12 @@
 //! all-MiniLM-L6-v2 as an int8 checkpoint: its size, and the memory and time to load it, against
-//! loading the float one and quantizing it.
+//! loading and quantizing the float checkpoint.
 //!
 //! ```text
 //! scripts/fetch_minilm.sh target/minilm
 //! cargo bench --bench checkpoint [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Each load is a process of its own, in turns; the table gives medians. Memory is the peak of
+//! Each load runs in a separate process, in turns; the table gives medians. Memory is the peak of
 //! resident memory (Linux), less the memory of a process that loads nothing. `DYNQUANT_MINILM`
 //! names another folder.
 #![allow(missing_docs)]
@@ -34,9 +34,9 @@ const FILE: &str = "model.safetensors";
 #[derive(Serialize)]
 struct Row {
     model: &'static str,
-    /// Bytes of the float file and the int8 one.
+    /// The megabytes of the float file and of the int8 file.
     file_mb: [f64; 2],
-    /// Of loading and quantizing the one, and of loading the other.
+    /// The milliseconds to load and quantize the float file, and to load the int8 file.
     load_ms: [f64; 2],
     peak_mb: [f64; 2],
 }
@@ -74,8 +74,8 @@ fn main() -> Result<ExitCode> {
         "Load MiniLM, int8 against float",
         "loading MiniLM",
         |args, show| {
-            let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/minilm");
-            let float = std::env::var_os("DYNQUANT_MINILM").map_or(own, PathBuf::from);
+            let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/minilm");
+            let float = std::env::var_os("DYNQUANT_MINILM").map_or(default, PathBuf::from);
             let missing = "no model: run scripts/fetch_minilm.sh target/minilm";
             ensure!(float.join(FILE).exists(), missing);
             measure("int8", QConfigSpec::int8(), &float, args, show)?;

@@ -25,7 +25,7 @@ use candle_nn::{Init, VarBuilder};
 use mimalloc::MiMalloc;
 use serde::Serialize;
 
-/// As the examples have it.
+/// The allocator of the examples.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -36,7 +36,7 @@ const TINYLLAMA: &str = r#"{"model_type": "llama", "vocab_size": 32000, "hidden_
     "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
     "num_key_value_heads": 4, "max_position_embeddings": 4096}"#;
 
-/// Milliseconds of one call, and what it has to read.
+/// The milliseconds of a call, and the tokens that it reads.
 #[derive(Serialize)]
 struct Row {
     model: &'static str,
@@ -140,7 +140,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Of all weights but the table that is only looked up.
+/// The bytes of all weights except the embedding table.
 fn bytes_of_products(model: &impl Quantizable) -> Result<usize> {
     struct Bytes(usize);
     impl Visitor for Bytes {
@@ -165,7 +165,7 @@ fn random(config: &Config) -> Result<Decoder> {
     Decoder::load(config, vb)
 }
 
-/// Random weights of every name and shape; norms are ones.
+/// Random weights for every name and shape; norms are ones.
 struct Weights;
 
 impl SimpleBackend for Weights {

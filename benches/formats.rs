@@ -5,10 +5,10 @@
 //! cargo bench --bench formats [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Activations have a scale a row, as `int8()` has it, but in "both per tensor", which is weights
-//! and activations with one scale each. They are f32; the first format is timed once more with
-//! input and output in bf16 and f16. `DYNQUANT_ISA` chooses the instruction set. Every round times
-//! each contender once; the table gives medians. Outputs are checked against f32 before anything is
+//! Activations have a scale per row, as in `int8()`, except in "both per tensor", where weights and
+//! activations have one scale each. They are f32; the first format is also timed with input and
+//! output in bf16 and f16. `DYNQUANT_ISA` chooses the instruction set. Every round times each
+//! contender once; the table gives medians. Outputs are checked against f32 before anything is
 //! timed.
 #![allow(missing_docs)]
 
@@ -33,7 +33,7 @@ const SHAPES: [[usize; 3]; 6] = [
     [1024, 768, 3072],
 ];
 
-/// Median microseconds, and the time of the first format over it.
+/// The median in microseconds, and the time of the first format divided by it.
 #[derive(Serialize)]
 struct Row {
     m: usize,
@@ -45,7 +45,7 @@ struct Row {
     sqnr_db: f64,
 }
 
-/// The formats; the first is what the others are compared with, the last is candle's f32.
+/// The formats; the first is the baseline, the last is candle's f32.
 const FORMATS: [&str; 11] = [
     "qint8 per channel",
     "the same, bf16 activations",
@@ -124,7 +124,7 @@ fn main() -> Result<ExitCode> {
     )
 }
 
-/// A layer that is given its input in another dtype, and gives its output in it.
+/// A layer whose input and output are cast to another dtype.
 struct Half<'a>(&'a nn::Linear, Tensor);
 
 impl Module for Half<'_> {

@@ -1,12 +1,12 @@
-//! `nn::Linear` of integers in groups against our int8 and candle's Q4_0, Q4_K and Q8_0 `QMatMul`,
-//! in one run.
+//! `nn::Linear` of integers in groups against int8 and candle's Q4_0, Q4_K and Q8_0 `QMatMul`, in
+//! one run.
 //!
 //! ```text
 //! cargo bench --bench groups [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Every round times each contender once, so that a machine's drift hits all alike; the table gives
-//! medians. Outputs are checked against f32 before anything is timed.
+//! Every round times each contender once, so that drift of the machine hits all alike; the table
+//! gives medians. Outputs are checked against f32 before anything is timed.
 #![allow(missing_docs)]
 
 use std::process::ExitCode;

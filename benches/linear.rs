@@ -1,10 +1,10 @@
-//! `nn::Linear` int8 against candle's own f32 `Linear` and Q8_0 `QMatMul`, in one run.
+//! `nn::Linear` int8 against candle's f32 `Linear` and Q8_0 `QMatMul`, in one run.
 //!
 //! ```text
 //! cargo bench --bench linear [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Every round times each contender once, so that a machine's drift hits all alike; the table
+//! Every round times each contender once, so that drift of the machine hits all alike; the table
 //! gives medians. Outputs are checked against f32 before anything is timed.
 #![allow(missing_docs)]
 
@@ -30,7 +30,7 @@ const SHAPES: [[usize; 3]; 10] = [
     [1024, 768, 3072],
 ];
 
-/// Medians in microseconds; candle refuses Q8_0 where k is no multiple of 32.
+/// The medians in microseconds; candle refuses Q8_0 unless k is a multiple of 32.
 #[derive(Serialize)]
 struct Row {
     m: usize,

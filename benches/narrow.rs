@@ -1,12 +1,13 @@
-//! `nn::Linear` int8 against candle's own f32 `Linear` where there are few inputs or outputs, in
-//! one run: from which shapes on a layer gains by `int8()`.
+//! `nn::Linear` int8 against candle's f32 `Linear` with few inputs or outputs, in one run: the
+//! shapes from which a layer gains by `int8()`.
 //!
 //! ```text
 //! cargo bench --bench narrow [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Every round times each contender once; the table gives candle's median time over ours, for each
-//! number of rows, and the bytes of the quantized weight over the f32 one.
+//! Every round times each contender once; the table gives candle's median time divided by the int8
+//! time, for each number of rows, and the bytes of the quantized weight divided by those of the f32
+//! weight.
 #![allow(missing_docs)]
 
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ const ROWS: [usize; 3] = [1, 32, 4096];
 const INPUTS: [usize; 7] = [8, 16, 32, 64, 128, 256, 768];
 const OUTPUTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// One layer.
+/// The figures of one shape.
 #[derive(Serialize)]
 struct Row {
     k: usize,
@@ -31,7 +32,7 @@ struct Row {
     us: [f64; ROWS.len()],
     /// Candle's time over ours, by [`ROWS`].
     ratios: [f64; ROWS.len()],
-    /// Bytes of the quantized weight over the float one.
+    /// The bytes of the quantized weight divided by those of the float weight.
     bytes: f64,
 }
 

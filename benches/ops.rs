@@ -1,10 +1,10 @@
-//! `ops` against candle's own operations, in one run.
+//! `ops` against candle's operations, in one run.
 //!
 //! ```text
 //! cargo bench --bench ops [-- --threads N] [--quick] [--json]
 //! ```
 //!
-//! Every round times each contender once, so that a machine's drift hits all alike; the table
+//! Every round times each contender once, so that drift of the machine hits all alike; the table
 //! gives medians. Results are compared before anything is timed.
 #![allow(missing_docs)]
 
@@ -25,17 +25,17 @@ struct Row {
     ours_us: f64,
     candle_us: f64,
     ratio: f64,
-    /// candle's flash attention for the CPU, where there is one.
+    /// candle's flash attention for the CPU, if it supports the case.
     candle_flash_us: Option<f64>,
-    /// Ours with factors in bfloat16, where it is an option.
+    /// The time of `ops` with factors in bfloat16, if that is an option.
     bf16_us: Option<f64>,
-    /// Ours with factors in 8 bits, where it is an option.
+    /// The time of `ops` with factors in 8 bits, if that is an option.
     int8_us: Option<f64>,
     /// The maximum difference between ours and candle's.
     difference: f32,
 }
 
-/// One way to compute something.
+/// A way to compute a result.
 type Way = Box<dyn Fn() -> CandleResult<Tensor>>;
 
 /// The same computed here, by candle, and by candle's flash attention.
@@ -51,8 +51,8 @@ struct Case {
     int8: Option<Way>,
 }
 
-/// Batch, heads, queries, keys and head dimension: BERT-base, its longest input, MiniLM, a batch, a
-/// short text, one token of a decoder.
+/// The batch, heads, queries, keys and head dimension: BERT-base, its longest input, MiniLM, a
+/// batch, a short text, one token of a decoder.
 const ATTENTION: [[usize; 5]; 7] = [
     [1, 12, 128, 128, 64],
     [1, 12, 512, 512, 64],
@@ -63,7 +63,7 @@ const ATTENTION: [[usize; 5]; 7] = [
     [1, 12, 1, 4096, 64],
 ];
 
-/// Batch, heads, heads of keys, cached keys and head dimension of one token of a decoder.
+/// The batch, heads, heads of keys, cached keys and head dimension of one token of a decoder.
 const CACHES: [[usize; 5]; 2] = [[1, 12, 12, 4096, 64], [1, 32, 8, 4096, 128]];
 
 impl table::Row for Row {
@@ -154,33 +154,35 @@ fn row_cases() -> Result<Vec<Case>> {
     cases.push(case("softmax_last_dim", &scores, ours, candle));
     for rows in [16, 128, 1024] {
         let (xs, residual) = (randn(&[rows, 768])?, randn(&[rows, 768])?);
-        // Factors of at most 1, since errors grow with them.
+        // Factors are at most 1, since errors grow with them.
         let factors = || Tensor::rand(-1f32, 1., 768, &Device::Cpu);
         let norm = candle_nn::LayerNorm::new(factors()?, factors()?, 1e-12);
-        let (a, b, own, theirs) = (xs.clone(), xs.clone(), norm.clone(), norm.clone());
+        let (a, b, fused, plain) = (xs.clone(), xs.clone(), norm.clone(), norm.clone());
         let (ours, candle): (Way, Way) = (
-            Box::new(move || ops::layer_norm(&a, own.weight(), own.bias(), own.eps())),
-            Box::new(move || theirs.forward(&b)),
+            Box::new(move || ops::layer_norm(&a, fused.weight(), fused.bias(), fused.eps())),
+            Box::new(move || plain.forward(&b)),
         );
         cases.push(case("layer_norm", &xs, ours, candle));
-        let (a, b, own, theirs) = (xs.clone(), xs.clone(), norm.clone(), norm);
+        let (a, b, fused, plain) = (xs.clone(), xs.clone(), norm.clone(), norm);
         let (r, s) = (residual.clone(), residual.clone());
         let (ours, candle): (Way, Way) = (
-            Box::new(move || ops::add_layer_norm(&a, &r, own.weight(), own.bias(), own.eps())),
-            Box::new(move || theirs.forward(&(&b + &s)?)),
+            Box::new(move || {
+                ops::add_layer_norm(&a, &r, fused.weight(), fused.bias(), fused.eps())
+            }),
+            Box::new(move || plain.forward(&(&b + &s)?)),
         );
         cases.push(case("add_layer_norm", &xs, ours, candle));
         let (r, s) = (residual.clone(), residual);
         let norm = candle_nn::RmsNorm::new(factors()?, 1e-6);
-        let (a, b, own, theirs) = (
+        let (a, b, fused, plain) = (
             xs.clone(),
             xs.clone(),
             nn::RmsNorm::from(norm.clone()),
             norm,
         );
         let (ours, candle): (Way, Way) = (
-            Box::new(move || Ok(own.forward_add(&a, &r)?.0)),
-            Box::new(move || theirs.forward(&(&b + &s)?)),
+            Box::new(move || Ok(fused.forward_add(&a, &r)?.0)),
+            Box::new(move || plain.forward(&(&b + &s)?)),
         );
         cases.push(case("add_rms_norm", &xs, ours, candle));
     }
@@ -188,7 +190,7 @@ fn row_cases() -> Result<Vec<Case>> {
 }
 
 /// Turns the output of three projections, `[batch, seq, heads * head_dim]`, into the input of the
-/// next one, with a mask of keys.
+/// next projection, with a mask of keys.
 fn attention_case([batch, heads, queries, keys, head_dim]: [usize; 5]) -> Result<Case> {
     let hidden = heads * head_dim;
     let projected = |seq: usize| randn(&[batch, seq, heads, head_dim]);

@@ -1,4 +1,4 @@
-//! `quantize_dynamic` of a large layer and of BERT-base's, by preset.
+//! `quantize_dynamic` of a large layer and of BERT-base's layers, by preset.
 //!
 //! ```text
 //! cargo bench --bench quantize [-- --threads N] [--quick] [--json]

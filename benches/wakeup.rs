@@ -1,14 +1,13 @@
-//! How long a product on several threads takes to start and to end, by how long they had nothing
-//! to do.
+//! The time that a product on several threads takes to start and to end, by the length of the pause
+//! before it.
 //!
 //! ```text
 //! cargo bench --bench wakeup [-- --threads N] [--quick] [--json]
 //! ```
 //!
 //! One row by 512 x 1,024 weights for each thread, against one row by 512 x 1,024, which stays on
-//! its caller's thread: every thread has as much to do, so what the wide product takes longer is
-//! its start, its end, and the larger result. Single calls, interleaved, each after a pause;
-//! medians.
+//! the calling thread: every thread has as much to do, so the extra time of the wide product is its
+//! start, its end, and the larger result. Single calls, interleaved, each after a pause; medians.
 #![allow(missing_docs)]
 
 use std::hint::{black_box, spin_loop};
@@ -24,7 +23,7 @@ use serde::Serialize;
 
 const INPUTS: usize = 512;
 
-/// Channels of each thread: below these and the inputs a product stays on one.
+/// The channels of each thread: a product with fewer stays on one thread.
 const CHANNELS: usize = 1_024;
 
 const PAUSES: [Duration; 5] = [

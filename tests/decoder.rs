@@ -56,7 +56,7 @@ fn logits_are_those_of_transformers() -> Result<()> {
     Ok(())
 }
 
-/// A token's scores do not depend on how many were read with it, nor on the other sequences.
+/// A token's scores do not depend on the tokens read with it, nor on other sequences.
 #[test]
 fn scores_have_the_same_bits_alone_and_in_a_batch() -> Result<()> {
     let presets = ["int8", "int4", "int8_groups"];
@@ -84,7 +84,7 @@ fn scores_have_the_same_bits_alone_and_in_a_batch() -> Result<()> {
     Ok(())
 }
 
-/// Sequences that join at different times, each read in parts of its own, in steps of them all.
+/// Sequences join at different times, each read in different parts, in common steps.
 #[test]
 fn sequences_of_one_step_have_the_bits_of_each_alone() -> Result<()> {
     for (name, preset) in FAMILIES
@@ -96,7 +96,7 @@ fn sequences_of_one_step_have_the_bits_of_each_alone() -> Result<()> {
             let spec = QConfigSpec::preset(preset)?.min_params(0);
             quantize_dynamic(&mut model, &spec.kind(LayerKind::Attention, attention))?;
             let count = ids.dim(1)?;
-            // The other two are batches of their own.
+            // The other two form separate batches.
             let other = Tensor::arange(3u32, 3 + count as u32, &Device::Cpu)?.unsqueeze(0)?;
             let sequences = [
                 ids.clone(),
@@ -172,7 +172,7 @@ fn the_built_in_model_answers_in_every_precision() -> Result<()> {
     Ok(())
 }
 
-/// A long prompt, which is read in several steps, has the scores of one step.
+/// A long prompt, read in several steps, has the scores of one step.
 #[test]
 fn a_long_prompt_has_the_bits_of_one_step() -> Result<()> {
     let folder = Folder::open(&repository().join("assets/decoder"), None)?;
@@ -251,16 +251,40 @@ fn draws_keep_to_what_they_are_asked_for() {
         drawn
     };
     let drawn = |sampling| drawn_after(&[], sampling);
-    let of = Sampling {
+    let sampling = Sampling {
         temperature: 1.,
         ..Sampling::default()
     };
     assert_eq!(drawn(Sampling::default()), [0]);
-    assert_eq!(drawn(of), [0, 1, 2, 3]);
-    assert_eq!(drawn(Sampling { top_k: 2, ..of }), [0, 1]);
-    assert_eq!(drawn(Sampling { top_p: 0.5, ..of }), [0, 1]);
-    assert_eq!(drawn(Sampling { top_p: 0.4, ..of }), [0]);
-    assert_eq!(drawn(Sampling { min_p: 0.1, ..of }), [0, 1, 2]);
+    assert_eq!(drawn(sampling), [0, 1, 2, 3]);
+    assert_eq!(
+        drawn(Sampling {
+            top_k: 2,
+            ..sampling
+        }),
+        [0, 1]
+    );
+    assert_eq!(
+        drawn(Sampling {
+            top_p: 0.5,
+            ..sampling
+        }),
+        [0, 1]
+    );
+    assert_eq!(
+        drawn(Sampling {
+            top_p: 0.4,
+            ..sampling
+        }),
+        [0]
+    );
+    assert_eq!(
+        drawn(Sampling {
+            min_p: 0.1,
+            ..sampling
+        }),
+        [0, 1, 2]
+    );
     let default = Sampling::default();
     let repetition_penalty = 2.;
     let penalized = Sampling {
@@ -269,7 +293,7 @@ fn draws_keep_to_what_they_are_asked_for() {
     };
     assert_eq!(drawn(penalized), [1]);
     assert_eq!(drawn_after(&[1], penalized), [0]);
-    // Tokens of the prompt do not count, those written as often as they are there.
+    // Tokens of the prompt do not count; generated tokens count as often as they occur.
     for (written, presence_penalty, frequency_penalty, expected) in [
         (&[][..], 0.2, 0.2, 0),
         (&[1, 1], -0.2, 0.06, 0),
@@ -286,7 +310,7 @@ fn draws_keep_to_what_they_are_asked_for() {
     }
 }
 
-/// Of many tokens, which are sorted in parts.
+/// A large vocabulary is sorted in parts.
 #[test]
 fn log_probabilities_and_draws_are_by_rank() {
     let mut random = Random::new(3);
@@ -415,15 +439,15 @@ fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
     Ok(())
 }
 
-/// Writes one of these files with other values of some keys, and some more tensors.
+/// Writes a fixture with other values of some keys, and additional tensors.
 fn rewrite(
     name: &str,
     changes: &[(&str, Option<Value>)],
     extra: &[&str],
     path: &Path,
 ) -> Result<()> {
-    let own = format!("assets/reference/decoders/gguf_{name}.gguf");
-    let mut file = std::fs::File::open(repository().join(own))?;
+    let fixture = format!("assets/reference/decoders/gguf_{name}.gguf");
+    let mut file = std::fs::File::open(repository().join(fixture))?;
     let mut content = Content::read(&mut file)?;
     for (key, value) in changes {
         match value {
@@ -435,7 +459,7 @@ fn rewrite(
     let tensors = names.map(|name| Ok((name, content.tensor(&mut file, name, &Device::Cpu)?)));
     let tensors = tensors.collect::<Result<Vec<_>>>()?;
     let tensor = QTensor::quantize(&Tensor::zeros(8, DType::F32, &Device::Cpu)?, GgmlDType::F32)?;
-    let tensors = tensors.iter().map(|(name, own)| (name.as_str(), own));
+    let tensors = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
     let more = extra.iter().map(|name| (*name, &tensor));
     let tensors: Vec<_> = tensors.chain(more).collect();
     let metadata = content.metadata.iter();
@@ -490,9 +514,9 @@ fn each_key_of_a_gguf_file_is_known_or_named() -> Result<()> {
     ] {
         assert!(refused.contains(&key), "{key}");
     }
-    // Tensors, by gguf's names: those that a llama has, and others, also of a layer that is not there.
-    let own = repository().join("assets/reference/decoders/gguf_llama.gguf");
-    let own = Content::read(&mut std::fs::File::open(own)?)?.tensor_infos;
+    // Tensors by gguf's names: those of a llama, and others, also of a missing layer.
+    let llama = repository().join("assets/reference/decoders/gguf_llama.gguf");
+    let known = Content::read(&mut std::fs::File::open(llama)?)?.tensor_infos;
     let tensors = fixture["tensors"]["llama"].as_array().context("names")?;
     let tensors = tensors
         .iter()
@@ -504,7 +528,7 @@ fn each_key_of_a_gguf_file_is_known_or_named() -> Result<()> {
         "a.bias",
     ];
     let all = tensors.chain(more.map(str::to_owned));
-    for name in all.filter(|name| !own.contains_key(name) && name != "output.weight") {
+    for name in all.filter(|name| !known.contains_key(name) && name != "output.weight") {
         rewrite("llama", &[], &[&name], &path)?;
         let error = Folder::open(&path, None)
             .err()
@@ -520,7 +544,7 @@ fn each_key_of_a_gguf_file_is_known_or_named() -> Result<()> {
     Ok(())
 }
 
-/// The chats of llama.cpp: one first token, by the template or by the file; and its ends of texts.
+/// The chats of llama.cpp: a single first token, by the template or the file; and its end tokens.
 #[test]
 fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -564,8 +588,8 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
         let is_first = begins.get_ids().first() == Some(&1);
         assert_eq!(is_first, flag.unwrap_or(expected == "<s>x"), "{changes:?}");
     }
-    let own = repository().join("assets/reference/decoders/gguf_llama.gguf");
-    let content = Content::read(&mut std::fs::File::open(own)?)?;
+    let llama = repository().join("assets/reference/decoders/gguf_llama.gguf");
+    let content = Content::read(&mut std::fs::File::open(llama)?)?;
     let mut tokens = content.metadata["tokenizer.ggml.tokens"].to_vec()?.clone();
     for (id, name) in [
         (470, "<|im_end|>"),
@@ -587,7 +611,7 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
     Ok(())
 }
 
-/// Each case changes one key of the metadata; the error names the key or what it expected.
+/// Each case changes one key of the metadata; the error names the key or the expected value.
 #[test]
 fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
     use Value::{Array, Bool, F32, String as Text, U32};

@@ -1,4 +1,5 @@
-//! Folders of decoders as transformers writes them: each key and tensor is used, known to be harmless, or named.
+//! Folders of decoders as transformers writes them: each key and tensor is used, known to be
+//! harmless, or reported.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use candle_core::{Device, Tensor};
 use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Template, Texts};
 use candle_dynquant_support::repository;
 
-/// Keys that are left out, or that transformers chooses among others.
+/// Missing keys, and keys that transformers prefers to others.
 #[test]
 fn a_config_has_the_defaults_of_transformers() -> Result<()> {
     let base = r#""vocab_size": 8, "hidden_size": 512, "intermediate_size": 8, "num_hidden_layers": 6,
@@ -143,7 +144,7 @@ fn each_tensor_is_read_or_named() -> Result<()> {
         candle_core::safetensors::save(&tensors, &path)?;
         match Folder::open(dir.path(), None) {
             Err(error) => assert!(is_fault && format!("{error:#}").contains(name), "{error:#}"),
-            // A head that differs is used, though config.json calls it tied.
+            // A head that differs is used, although config.json says that it is tied.
             Ok(opened) => {
                 let is_head = name == "lm_head.weight";
                 assert_eq!(scores(&opened.load()?)? != plain, is_head, "{name}");

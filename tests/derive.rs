@@ -290,7 +290,7 @@ fn opaque_fields_have_their_full_type_names() {
     );
 }
 
-/// A BERT as candle writes it: spans beside layers, and names that Rust cannot spell.
+/// A BERT in candle's style: spans beside layers, and names that are not Rust identifiers.
 mod bert {
     use super::*;
 

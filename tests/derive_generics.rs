@@ -1,4 +1,4 @@
-//! `#[derive(Quantizable)]` of generic types, of layers, and beside names of the user's own.
+//! `#[derive(Quantizable)]` of generic types, of layers, and beside names that the user defines.
 
 #![allow(dead_code, reason = "what is skipped is never read")]
 
@@ -19,7 +19,7 @@ struct Newtype(Toy);
 /// No module tree.
 struct Foreign;
 
-/// Everything that generics can hold, opaque fields among it.
+/// All forms of generics, including opaque fields.
 #[derive(Quantizable)]
 struct Generic<'a, T, U, const N: usize>
 where
@@ -104,7 +104,7 @@ impl Config for Small {
     type Body = Vec<Toy>;
 }
 
-/// The parameter itself is no module tree, its projection is.
+/// The parameter itself is not a module tree, its projection is.
 #[derive(Quantizable)]
 struct Projected<C: Config> {
     head: C::Head,
@@ -271,7 +271,7 @@ fn names_do_not_meet_the_users() {
     );
 }
 
-/// The crate under another name, as a re-export of a user's own.
+/// The crate under another name, such as a user's re-export.
 mod renamed_crate {
     pub mod deep {
         pub use candle_dynquant as quant;
@@ -295,7 +295,7 @@ fn the_crate_can_be_found_elsewhere() {
     );
 }
 
-/// A layer that chooses between two, and one with a parameter.
+/// A layer that chooses between two layers, and a layer with a parameter.
 mod leaves {
     use super::*;
     use candle_dynquant::{Layer, QConfig, Result, WeightInfo};
@@ -330,7 +330,7 @@ mod leaves {
         }
     }
 
-    /// The derive asks of `T` what this impl asks.
+    /// The derive has the bounds of this impl for `T`.
     impl<T: Layer> Layer for Wrapped<T> {
         fn kind(&self) -> LayerKind {
             LayerKind::custom("Wrapped")

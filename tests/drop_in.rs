@@ -1,4 +1,4 @@
-//! Drop-in replacements under candle_nn's names: each gives candle's own result, for every dtype,
+//! Drop-in replacements under candle_nn's names: each gives candle's result, for every dtype,
 //! layout, shape and gradient.
 
 mod common;
@@ -18,7 +18,7 @@ const DTYPES: [(DType, f64); 4] = [
     (DType::F64, 1e-12),
 ];
 
-/// A tensor as it is, as a transposed view, and as a part of a larger one.
+/// A tensor as it is, as a transposed view, and as a part of a larger tensor.
 fn layouts(xs: &Tensor) -> Result<Vec<Tensor>> {
     let mut all = vec![xs.clone()];
     if xs.rank() >= 2 {
@@ -139,7 +139,7 @@ fn a_norm_of_a_sum_is_the_norm_of_it() -> Result<()> {
         assert_eq!(f64s(&ours.forward_add(&ys, &xs)?)?, f64s(&expected)?);
         assert!(ours.forward_add(&xs, &tensor(&[2, 2, 32], 5)?).is_err());
     }
-    // Parameters that broadcast, as candle's slow way has them.
+    // Parameters that broadcast, as in candle's slow path.
     let odd = nn::LayerNorm::new_no_bias(tensor(&[3, 32], 2)?, 1e-5);
     let expected = odd.forward(&(&xs + &xs)?)?;
     assert_eq!(f64s(&odd.forward_add(&xs, &xs)?)?, f64s(&expected)?);
@@ -186,7 +186,7 @@ fn an_rms_norm_of_a_sum_has_the_bits_of_both_steps() -> Result<()> {
     }
     let message = norm.forward_add(&xs, &tensor(&[2, 2, 32], 5)?).unwrap_err();
     assert!(message.to_string().contains("[2, 2, 32]"), "{message}");
-    // One factor for all, as candle's layer takes it.
+    // A single factor, which candle's layer accepts.
     let one = nn::RmsNorm::new(tensor(&[1], 2)?, 1e-5);
     let (got, of) = one.forward_add(&xs, &xs)?;
     assert_eq!(bits(&of)?, bits(&(&xs + &xs)?)?);
@@ -510,7 +510,7 @@ fn functions_are_candle_s_in_every_dimension() -> Result<()> {
             .contains("expected F32, got F16")
     );
     assert_close("gelu_erf", &ops::gelu_erf(&xs)?, &xs.gelu_erf()?, 1e-6);
-    // candle's own arguments: references and f32.
+    // candle's arguments: references and f32.
     let (weight, bias) = (tensor(&[8], 2)?, tensor(&[8], 3)?);
     let candle = candle_nn::ops::layer_norm(&xs, &weight, &bias, 1e-5f32)?;
     assert_close(
@@ -546,7 +546,7 @@ fn functions_are_candle_s_in_every_dimension() -> Result<()> {
 #[test]
 fn rotary_embeddings_are_candle_s_bit_for_bit() -> Result<()> {
     let xs = tensor(&[2, 6, 5, 14], 1)?;
-    // More positions than there are, and positions of each sequence.
+    // Too many positions, and positions per sequence.
     for shape in [&[9, 7][..], &[2, 6, 7]] {
         let (cos, sin) = (tensor(shape, 2)?, tensor(shape, 3)?);
         let bits = |ys: Tensor| ys.flatten_all()?.to_vec1::<f32>();
@@ -617,7 +617,7 @@ fn sequential_is_candle_s_and_is_walked() -> Result<()> {
         assert_close("forward_all", ours, candle, 1e-6);
     }
     assert_close("nothing", &nn::seq().forward(&xs)?, &xs, 0.);
-    // A closure may hold a layer if it holds anything.
+    // A closure may hold a layer if it captures anything.
     let closure = "3 ? drop_in::sequential_is_candle_s_and_is_walked::{{closure}}";
     assert_walks("seq", &mut ours, &["0: Linear", "4.0: Linear"], &[closure]);
     Ok(())

@@ -195,7 +195,7 @@ fn halves_beyond_their_range_saturate_and_are_counted() -> Result<()> {
     let layer = nn::Embedding::new(float, 2).quantize(&QConfig::float16())?;
     assert_eq!(values(layer.embeddings()), [65_504., -65_504., 65_504., 3.]);
     assert_eq!(layer.weight_infos()[0].saturated, 2);
-    // The dtype of the output holds what the halves held.
+    // The output dtype represents all values of the halves.
     let tiny = Tensor::new(&[[f16::from_f32(0.1)], [f16::MIN_POSITIVE_SUBNORMAL]], CPU)?;
     let layer = nn::Embedding::new(tiny.clone(), 1).quantize(&QConfig::float16())?;
     assert_eq!(
@@ -225,7 +225,7 @@ fn indexes_out_of_range_are_errors_that_name_them() -> Result<()> {
             assert!(message.contains("300 rows"), "{message}");
             assert!(message.starts_with("Embedding: "), "{message}");
         }
-        // The max u8 is an index like any other.
+        // The largest u8 is an ordinary index.
         let row = layer.forward(&Tensor::new(&[255u8], CPU)?)?;
         assert_eq!(values(&row), values(&layer.embeddings().i(255)?));
         for indexes in [
@@ -463,7 +463,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         assert_eq!(outcome(&report, "embedding"), &shared, "{case}");
         assert_eq!(report.swapped().count(), 3, "{case}");
 
-        // The head is what it would be by itself, and counts what both hold.
+        // The head equals a head without the embedding, and counts the bytes of both.
         let mut alone = float.head.clone();
         let head_alone = quantize_dynamic(&mut alone, &spec)?;
         assert_eq!(bytes(&report, "head"), bytes(&head_alone, ""), "{case}");
@@ -490,7 +490,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
             "{case}"
         );
         assert_eq!(model.embedding.embeddings().dtype(), dtype, "{case}");
-        // Dequantized they are one tensor too, if the dtype allows.
+        // Dequantized they share a tensor too, if the dtype allows.
         let tensors = [model.embedding.embeddings(), model.head.weight()];
         let [table, weight] = tensors.map(WeightId::of_tensor);
         assert_eq!(table == weight, dtype == DType::F32, "{case}");
@@ -557,7 +557,7 @@ fn the_report_says_who_shares() -> Result<()> {
     );
     assert_eq!(embedding["bytes_after"], 0);
 
-    // A second call sees one quantized weight, not two.
+    // A second call sees a single quantized weight.
     let spec = with_embeddings(QConfigSpec::new()).name("head", QConfig::int8());
     let again = quantize_dynamic(&mut model, &spec)?;
     assert_eq!(again.swapped().count(), 0);
@@ -634,7 +634,7 @@ fn an_error_leaves_a_tied_model_as_it_was() -> Result<()> {
     assert!(error.to_string().starts_with("hidden: "), "{error}");
     let infos = [model.embedding.weight_infos(), model.head.weight_infos()];
     assert!(infos.iter().flatten().all(|info| !info.quantized));
-    // A qconfig that a table refuses is refused of a tied one too.
+    // A qconfig that a table refuses is refused for a tied table too.
     let spec = QConfigSpec::int8().name("embedding", QConfig::int8());
     let mut model = self::model(false, DType::F32);
     let error = quantize_dynamic(&mut model, &spec).expect_err("dynamic");
@@ -676,7 +676,7 @@ fn embeddings_share_with_embeddings_that_are_quantized_alike() -> Result<()> {
     Ok(())
 }
 
-/// A head of a user's own, which lends what its projection holds.
+/// A head that a user defines, which lends its projection's weight.
 #[derive(Quantizable, Clone)]
 #[quantizable(layer)]
 struct Head {

@@ -21,7 +21,7 @@ enum Failure {
 thread_local! {
     /// Calls so far.
     static CALLS: Cell<usize> = const { Cell::new(0) };
-    /// Which of them fails, and how.
+    /// The index of the failing call, and the kind of failure.
     static FAILS: Cell<Option<(usize, Failure)>> = const { Cell::new(None) };
     /// Calls after which all fail that show a layer of this number.
     static STUBBORN: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
@@ -29,7 +29,7 @@ thread_local! {
 
 const MESSAGE: &str = "a layer that fails";
 
-/// A call that may be the one to fail.
+/// A call that may fail.
 fn call() -> Result<()> {
     CALLS.set(CALLS.get() + 1);
     match FAILS.get() {
@@ -41,9 +41,9 @@ fn call() -> Result<()> {
     }
 }
 
-/// One that cannot return an error.
+/// A call that cannot return an error.
 fn infallible() {
-    // An error elsewhere is tried by the other calls.
+    // The other calls cover errors.
     let _ = call();
 }
 
@@ -234,7 +234,7 @@ fn state(model: &Model) -> (Vec<(usize, Vec<u32>)>, [*const (); 4]) {
     (weights.into(), pointers)
 }
 
-/// Quantizes with these failures; whether one passed through.
+/// Quantizes with these failures; returns whether one passed through.
 fn fails(case: &str, model: &mut Model) -> bool {
     CALLS.set(0);
     let result = catch_unwind(AssertUnwindSafe(|| quantize_dynamic(model, &spec())));
@@ -250,18 +250,18 @@ fn fails(case: &str, model: &mut Model) -> bool {
     true
 }
 
-/// These tests panic in every call: their messages are not printed.
+/// Runs `f`, whose calls all panic, without printing the messages.
 fn in_silence(f: impl FnOnce()) {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let payload = info.payload();
-        let own = payload
+        let is_expected = payload
             .downcast_ref::<String>()
             .is_some_and(|m| m == MESSAGE)
             || payload
                 .downcast_ref::<&str>()
                 .is_some_and(|m| *m == MESSAGE);
-        if !own {
+        if !is_expected {
             hook(info);
         }
     }));
@@ -300,7 +300,7 @@ fn whichever_call_fails_the_model_is_as_it_was() {
     });
 }
 
-/// One layer fails from some call on, also while what was installed before it is put back.
+/// A layer fails from some call on, also while an earlier installation is undone.
 #[test]
 fn a_layer_that_fails_again_and_again() {
     in_silence(|| {

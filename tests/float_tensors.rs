@@ -1,5 +1,5 @@
-//! Float tensors that no layer holds: a report names them, strict types refuse them, and nothing
-//! else of the walk's users sees them.
+//! Float tensors outside of layers: a report names them, strict types refuse them, and nothing else
+//! that walks sees them.
 #![allow(
     missing_docs,
     dead_code,
@@ -38,7 +38,7 @@ fn named(report: &Report) -> Vec<(&str, usize)> {
     tensors.map(|t| (t.path.as_str(), t.bytes)).collect()
 }
 
-/// A Linear of a project's own: nothing in it is a layer.
+/// A Linear that a project defines: nothing in it is a layer.
 #[derive(Quantizable, Clone)]
 struct OwnLinear {
     weight: Tensor,
@@ -52,7 +52,7 @@ fn own_linear(outputs: usize) -> OwnLinear {
     }
 }
 
-/// A norm of a project's own.
+/// A norm that a project defines.
 #[derive(Quantizable, Clone)]
 struct OwnNorm {
     weight: Tensor,
@@ -294,7 +294,7 @@ fn a_vector_that_is_a_view_counts_the_memory_that_it_keeps() {
     let large = ones(&[10_000, 100]);
     assert_eq!(alone(large.get(0).expect("a row")), 1);
     assert_eq!(alone(large.narrow(0, 7, 0).expect("no row")), 1);
-    // It keeps nothing of that.
+    // Nothing of that is kept.
     assert_eq!(
         alone(
             large
@@ -326,27 +326,27 @@ fn floats_of_other_forms_are_named_too() {
     );
 
     let matrix = ones(&[64, 64]);
-    let of = |dtype| QTensor::quantize(&matrix, dtype).expect("a tensor");
+    let quantized_tensor = |dtype| QTensor::quantize(&matrix, dtype).expect("a tensor");
     for (dtype, name, bytes) in [
         (GgmlDType::F32, WeightDType::F32, 16_384),
         (GgmlDType::F16, WeightDType::F16, 8_192),
         (GgmlDType::BF16, WeightDType::BF16, 8_192),
     ] {
-        let shared = Arc::new(of(dtype));
+        let shared = Arc::new(quantized_tensor(dtype));
         let products = [0, 1].map(|_| QMatMul::QTensor(Arc::clone(&shared)));
-        let report = quantized(&mut (linear(1), products, of(dtype)));
+        let report = quantized(&mut (linear(1), products, quantized_tensor(dtype)));
         assert_eq!(named(&report), [("1.0", bytes), ("2", bytes)]);
         let tensor = &report.float_tensors[0];
         assert_eq!((tensor.dtype, &tensor.shape[..]), (name, &[64, 64][..]));
     }
-    let product = QMatMul::QTensor(Arc::new(of(GgmlDType::Q8_0)));
-    let report = quantized(&mut (linear(1), of(GgmlDType::Q4_0), product));
+    let product = QMatMul::QTensor(Arc::new(quantized_tensor(GgmlDType::Q8_0)));
+    let report = quantized(&mut (linear(1), quantized_tensor(GgmlDType::Q4_0), product));
     assert_eq!(named(&report), []);
 
     #[derive(Quantizable)]
     #[quantizable(strict)]
     struct Strict(nn::Linear, QMatMul);
-    let product = QMatMul::QTensor(Arc::new(of(GgmlDType::F16)));
+    let product = QMatMul::QTensor(Arc::new(quantized_tensor(GgmlDType::F16)));
     let error = quantize_dynamic(
         &mut Strict(linear(1), product),
         &QConfigSpec::int8().min_params(0),
@@ -391,7 +391,7 @@ fn a_var_builder_is_said_to_keep_what_it_loads_from() {
     let message = error.to_string();
     let got = "got 0.vb, a VarBuilder, which may keep all tensors that it loads: do not hold it";
     assert!(message.contains(got), "{message}");
-    // Wherever it was met before.
+    // Also if it was visited before.
     let shared = Arc::new((linear(100), model(true).vb));
     #[derive(Quantizable)]
     #[quantizable(strict)]
@@ -525,7 +525,7 @@ fn a_strict_type_refuses_memory_that_other_places_hold_too() {
     let outside = (Arc::clone(&found.nested), Arc::clone(&found));
     refused((outside, strict(&found), strict(&found)), "1.inner.nested");
 
-    // A layer that is met again is one layer.
+    // A layer that is visited twice counts once.
     let layers = Arc::new((linear(100), ones(&[1])));
     #[derive(Quantizable)]
     #[quantizable(strict)]

@@ -1,5 +1,5 @@
-//! GPTQ: smaller errors on the inputs that it saw, named layers, and a model that an error leaves
-//! as it was.
+//! GPTQ: smaller errors on the calibration inputs, named layers, and a model that is unchanged
+//! after an error.
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_dynquant::{
@@ -13,7 +13,7 @@ fn linear(n: usize, k: usize, seed: u64) -> nn::Linear {
     nn::Linear::new(common::tensor(&[n, k], seed).unwrap(), None)
 }
 
-/// Inputs of a few directions, and little beside them.
+/// Inputs along a few directions, with little noise.
 fn correlated(rows: usize, k: usize) -> Tensor {
     let few = common::tensor(&[rows, 6], 1).unwrap();
     let directions = common::tensor(&[6, k], 2).unwrap();
@@ -131,7 +131,7 @@ fn dead_dependent_and_few_inputs_are_no_fault() {
     }
 }
 
-/// A model in which one layer is not called, and one is recurrent.
+/// A model with a layer that is not called, and a recurrent layer.
 #[derive(Quantizable, Clone)]
 struct Parts {
     used: nn::Linear,

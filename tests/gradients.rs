@@ -10,13 +10,13 @@ fn values(tensor: &Tensor) -> Result<Vec<f64>> {
     Ok(tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?)
 }
 
-fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, of: &str) -> Result<()> {
-    assert_eq!(got.dims(), expected.dims(), "{of}");
+fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, name: &str) -> Result<()> {
+    assert_eq!(got.dims(), expected.dims(), "{name}");
     for (got, expected) in values(got)?.into_iter().zip(values(expected)?) {
         let bound = tolerance * (1. + expected.abs());
         assert!(
             (got - expected).abs() <= bound,
-            "{of}: {got}, expected {expected}"
+            "{name}: {got}, expected {expected}"
         );
     }
     Ok(())

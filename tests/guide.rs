@@ -123,8 +123,8 @@ fn quoted(section: &str) -> Vec<regex::Regex> {
         .filter_map(|line| line.split_once(" | "))
         .map(|(cell, _)| cell);
     let quoted = cells.filter_map(|cell| {
-        let of = |quotes: &str| cell.strip_prefix(quotes)?.strip_suffix(quotes);
-        of("``").map(str::trim).or_else(|| of("`"))
+        let quoted = |quotes: &str| cell.strip_prefix(quotes)?.strip_suffix(quotes);
+        quoted("``").map(str::trim).or_else(|| quoted("`"))
     });
     quoted
         .map(|message| {
@@ -156,7 +156,7 @@ impl Model {
     }
 }
 
-/// A model of one layer, which has a path.
+/// A model of one layer with a path.
 fn of_one(layer: nn::Linear, spec: &QConfigSpec) -> Result<()> {
     quantize_dynamic(&mut vec![layer], spec).map(|_| ())
 }
@@ -514,7 +514,7 @@ fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> String {
 
 #[test]
 fn the_chapter_quotes_the_messages_that_come() {
-    // As they are told: see the tests of `Error`.
+    // The texts that the tests of `Error` check.
     let unavailable = Error::new(
         ErrorKind::Unsupported,
         "DYNQUANT_ISA=amx_int8 is not available on this CPU: expected one of portable, avx2",

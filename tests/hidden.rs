@@ -1,5 +1,5 @@
-//! Fields that a walk enters, and the report of those that may hide layers: none is skipped in
-//! silence.
+//! Fields that a walk enters, and the report of fields that may hide layers: none is skipped
+//! silently.
 #![allow(
     missing_docs,
     dead_code,
@@ -37,7 +37,7 @@ fn quantized<M: Quantizable>(mut model: M) -> Report {
 }
 
 /// The form of candle-transformers' `bert.rs`: spans, dropouts, sizes, norms and a device beside
-/// the layers. Not one field needs an attribute.
+/// the layers. No field needs an attribute.
 #[cfg(feature = "tracing")]
 mod bert {
     use super::*;
@@ -564,7 +564,7 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
         error.to_string()
     };
     let per_row = QConfig::int8;
-    // Where nothing is left to quantize, tuning says the same.
+    // If nothing is left to quantize, tuning says the same.
     #[derive(Quantizable)]
     struct Done {
         layer: nn::Linear,
@@ -599,7 +599,7 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
     }
 }
 
-/// Types of a user's own for which nothing is derived, and which own no layer.
+/// Types that a user defines without a derive, and which own no layer.
 mod plain {
     #[derive(Clone, PartialEq)]
     pub enum Activation {
@@ -652,7 +652,7 @@ fn what_cannot_own_a_layer_is_no_alarm() {
         of.join(" ")
     };
     let opaque = report.opaque.iter().map(|field| field.path.as_str());
-    // An enum without fields and a type without a value have no room for a layer.
+    // An enum without fields and a type without values cannot hold a layer.
     assert_eq!(
         paths(opaque.collect()),
         "beside borrowed pair sizes",
@@ -725,7 +725,7 @@ fn advice_is_what_makes_a_walk_see_the_layers() {
     }
 }
 
-/// A trait of a project's own for the forms of a product.
+/// A trait that a project defines for the forms of a product.
 trait QuantMethod {
     fn product(&self) -> usize;
 }

@@ -1,4 +1,4 @@
-//! Layers of a user's own whose `Layer` is derived, by `#[quantizable(layer = "Kind")]`.
+//! Layers that a user defines, with a `Layer` derived by `#[quantizable(layer = "Kind")]`.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;

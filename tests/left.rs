@@ -77,7 +77,7 @@ fn sums_that_can_leave_an_i32_leave_their_layer_and_no_other() -> Result<()> {
                 }
             }
         }
-        // Again with the same spec, there is nothing new to say.
+        // A second call with the same spec has nothing new to report.
         let again = quantize_dynamic(&mut model, &QConfigSpec::preset(preset)?)?;
         assert_eq!(again.left().count(), 3, "{preset}");
     }

@@ -250,7 +250,7 @@ struct Pair {
     bad: nn::Linear,
 }
 
-/// A fault in the second layer must name it and leave the first as it was.
+/// A fault in the second layer is an error that names it and leaves the first unchanged.
 #[test]
 fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
     let mut poisoned = randn(&[4, 3])?.to_vec2::<f32>()?;
@@ -297,7 +297,7 @@ fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
             good: layer(4, 3)?,
             bad: nn::Linear::new(weight, bias),
         };
-        // By its exact name, so that an overflow is an error, too.
+        // An exact name makes an overflow an error, too.
         let spec = QConfigSpec::int8()
             .min_params(0)
             .name("bad", QConfig::int8());
@@ -344,8 +344,8 @@ fn quantizing_again_is_reported_and_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Every way to share a product between threads: the crate's pool, callers that find it taken,
-/// a rayon pool, and a caller inside one of its tasks.
+/// Every way to share a product between threads: the crate's pool, callers that find it taken, a
+/// rayon pool, and a caller inside a rayon task.
 #[test]
 fn many_callers_and_rayon_pools_give_the_same_bits() -> Result<()> {
     let int8 = quantized(&layer(300, 256)?, &QConfig::int8());
@@ -371,7 +371,7 @@ fn many_callers_and_rayon_pools_give_the_same_bits() -> Result<()> {
     Ok(())
 }
 
-/// The function of a whole layer: applied to the same sums, within the stated bound of it in f64.
+/// The activation of a whole layer: applied to the same sums, within the stated bound in f64.
 #[test]
 fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
     let plain = layer(70, 33)?;
@@ -600,7 +600,7 @@ fn float16_is_the_product_of_the_rounded_weight() -> Result<()> {
 }
 
 /// `x.bfloat16().float() @ W.bfloat16().float().T + b`, within the stated bound of the float
-/// product, and the same whatever the other rows of a call are.
+/// product, and independent of the other rows of a call.
 #[test]
 fn bfloat16_is_the_product_of_what_is_rounded() -> Result<()> {
     for (n, k) in [(5, 1), (70, 33), (64, 300), (130, 1030)] {
@@ -618,9 +618,9 @@ fn bfloat16_is_the_product_of_what_is_rounded() -> Result<()> {
             let exact =
                 |xs: &Tensor, weight: &Tensor| xs.to_dtype(DType::F64)?.matmul(&weight.t()?);
             let bias = float.bias().expect("a bias").to_dtype(DType::F64)?;
-            let of = xs.to_dtype(DType::BF16)?.to_dtype(DType::F64)?;
-            let expected = exact(&of, &rounded)?.broadcast_add(&bias)?;
-            let terms = exact(&of.abs()?, &rounded.abs()?)?.broadcast_add(&bias.abs()?)?;
+            let inputs = xs.to_dtype(DType::BF16)?.to_dtype(DType::F64)?;
+            let expected = exact(&inputs, &rounded)?.broadcast_add(&bias)?;
+            let terms = exact(&inputs.abs()?, &rounded.abs()?)?.broadcast_add(&bias.abs()?)?;
             let got = bfloat.forward(&xs)?;
             assert_eq!(values(&got), values(&whole.narrow(0, 40 - rows, rows)?));
             let got = got.to_dtype(DType::F64)?;
@@ -671,9 +671,9 @@ fn an_observer_s_choice_has_to_fit_its_scheme() -> Result<()> {
         }
     }
     let choose = |count, qscheme| {
-        let own = CustomObserver::new("Chosen", move |_| Ok(Box::new(Chosen(count))));
+        let observer = CustomObserver::new("Chosen", move |_| Ok(Box::new(Chosen(count))));
         let qconfig = QConfig::Int8 {
-            weight: ObserverConfig::new(ObserverKind::Custom(own), QDType::QInt8, qscheme),
+            weight: ObserverConfig::new(ObserverKind::Custom(observer), QDType::QInt8, qscheme),
             activation: DynamicConfig::default(),
         };
         let projection = nn::Projection::new(randn(&[4, 3])?, None);

@@ -1,5 +1,5 @@
-//! Many threads on one model; quantizing again and again: the same bits, and no memory is left.
-//! Memory for what a file has and nobody reads.
+//! Many threads on one model, and repeated quantizing: the same bits, and no memory leaks. No memory
+//! for what a file has and nobody reads.
 //!
 //! `cargo run --release -p stress` does the same for ten minutes, and in
 //! tokio's blocking pool and forked children.
@@ -16,7 +16,7 @@ static ALLOCATOR: Counting = counting();
 
 const SHORT: Duration = Duration::from_secs(2);
 
-/// One test, since memory is counted for the process.
+/// A single test, since memory is counted for the whole process.
 #[test]
 fn a_load_leaks_nothing() -> Result<()> {
     sixty_four_threads_share_a_model()?;

@@ -186,7 +186,7 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
                 fail("histogram differs".into());
             }
         }
-        // Where torch's scale is infinite, ours is an error.
+        // Infinite scales of torch are errors here.
         if !expected.iter().all(|scale| scale.is_finite()) {
             refused += 1;
             if !got
@@ -249,7 +249,7 @@ fn weights_equal_onnxruntime() -> Result<()> {
         let (n, k) = (int(&case["n"]), int(&case["k"]));
         let dtype: QDType = named(&case["weight_type"]);
         let flag = |key: &str| case[key].as_bool();
-        // Where it is not set, signed weights are symmetric.
+        // By default, signed weights are symmetric.
         let symmetric = flag("symmetric").unwrap_or(dtype == QDType::QInt8);
         let per_channel = flag("per_channel") == Some(true);
         let qscheme = match (per_channel, symmetric) {
@@ -305,7 +305,7 @@ fn activation_qparams_equal_onnxruntime() {
             failures.push(format!("{recipe}: got {got:?}, expected {expected:?}"));
         }
         let expected = codes.take(count);
-        // Zero over a scale that rounded to zero has no code that means anything.
+        // Zero divided by a scale that rounded to zero has no meaningful code.
         if got.scale > 0. {
             let (scale, zero) = (got.scale, got.zero_point);
             let divide = Rounding::Divide;
@@ -435,7 +435,7 @@ fn senseless_configurations_are_refused() {
     }
 }
 
-/// One observer of each kind that observes.
+/// An observer of each kind that observes.
 fn observers() -> Vec<Box<dyn Observer>> {
     let (dtype, tensor, channel) = (
         QDType::QUInt8,
@@ -488,7 +488,7 @@ fn a_tensor_that_is_refused_changes_nothing() -> Result<()> {
         let integers = tensor(&[1u32, 2]);
         let error = observer.observe(&integers).expect_err("integers");
         assert!(error.kind() == ErrorKind::Unsupported, "{error}");
-        // Nothing in it: ignored, whatever its rank.
+        // Empty tensors are ignored, whatever their rank.
         for shape in [vec![0], vec![0, 3], vec![3, 0], vec![2, 0, 2]] {
             observer.observe(&Tensor::zeros(shape, DType::F32, &Device::Cpu)?)?;
         }
@@ -590,13 +590,13 @@ fn numbers_too_far_apart_are_an_error_not_a_scale() -> Result<()> {
     assert!(error.to_string().contains("2048 bins"), "{error}");
     assert_eq!(observer.calculate_qparams()?, before);
 
-    // Symmetric schemes and ONNX Runtime, which subtracts in f64, have a scale for them.
+    // Symmetric schemes and ONNX Runtime, which subtracts in f64, have a scale for these values.
     for kind in [ObserverKind::MinMax, ObserverKind::OnnxRuntime] {
         let mut observer = config(kind, QDType::QInt8, QScheme::PerTensorSymmetric).build()?;
         observer.observe(&far)?;
         assert!(observer.calculate_qparams()?.scales()[0].is_finite());
     }
-    // torch has no histogram of one number that far from zero.
+    // torch has no histogram of a single number that far from zero.
     let mut observer = HistogramObserver::new(&affine, 2_048)?;
     observer.observe(&tensor(&[1e30f32]))?;
     assert_eq!(observer.range(), Some([1e30, 1e30]));
@@ -663,7 +663,7 @@ fn hostile_qparams_are_refused() {
     assert_eq!(qparams.quantize(2, &[1.]), [0; 0], "no such channel");
 }
 
-/// A user's own: the maximum magnitude of each row, to the next power of two.
+/// An observer that a user defines: the maximum magnitude of each row, to the next power of two.
 #[derive(Debug, Default)]
 struct PowerOfTwo {
     scales: Vec<f32>,
@@ -683,7 +683,7 @@ impl Observer for PowerOfTwo {
     }
 }
 
-/// The parameters it was made with, whatever it sees.
+/// An observer that returns the parameters it was built with.
 #[derive(Debug)]
 struct Fixed(Option<WeightQParams>);
 

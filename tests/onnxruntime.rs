@@ -16,15 +16,15 @@ fn made(shape: &[usize], recipe: &Value) -> Result<Tensor> {
     Tensor::from_vec(generator::tensor(shape, recipe), shape, &Device::Cpu)
 }
 
-/// One unit in the last place of the larger of two numbers.
+/// A unit in the last place of the larger of two numbers.
 fn ulp(a: f32, b: f32) -> f32 {
     let larger = a.abs().max(b.abs());
     larger.next_up() - larger
 }
 
-/// Without a bias the outputs are equal in every bit. With one, onnxruntime rounds the product
-/// and then the sum, where we round once: they differ by at most one unit in the last place of
-/// the larger of product and sum.
+/// Without a bias the outputs are bit-identical. With a bias, onnxruntime rounds the product and
+/// then the sum, where this library rounds once: they differ by at most one unit in the last place
+/// of the larger of product and sum.
 #[test]
 fn products_equal_onnxruntime() -> Result<()> {
     let fixture = Fixture::open("onnxruntime_linear");

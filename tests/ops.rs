@@ -1,4 +1,4 @@
-//! `ops`: every operation against candle's own in f64, over shapes, dtypes, layouts, mistakes.
+//! `ops`: every operation against candle's in f64, over shapes, dtypes, layouts, mistakes.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn activations_are_those_of_f64_for_any_shape() -> Result<()> {
         for shape in shapes {
             let xs = tensor(shape, 1)?;
             let got = ops::activate(&xs, activation)?;
-            // f64 takes candle's own way.
+            // f64 uses candle's implementation.
             let expected = ops::activate(&f64s(&xs)?, activation)?;
             assert_eq!((got.dtype(), expected.dtype()), (DType::F32, DType::F64));
             let difference = difference(&got, &expected)?;
@@ -154,7 +154,7 @@ fn layer_norms_are_those_of_f64_for_any_shape() -> Result<()> {
     let (xs, column) = (view.contiguous()?, column.contiguous()?);
     let expected = ops::add_layer_norm(&xs, &xs, &column, Some(&column), 1e-5)?;
     assert_eq!(bits(&got)?, bits(&expected)?);
-    // candle's own layer agrees.
+    // candle's layer agrees.
     let layer = candle_nn::LayerNorm::new(column.clone(), column.clone(), 1e-5);
     let got = ops::layer_norm(&xs, layer.weight(), layer.bias(), layer.eps())?;
     assert!(difference(&got, &layer.forward(&xs)?)? <= 1e-5);
@@ -405,7 +405,7 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
         error.contains("[2, 1, keys, 5]") && !error.contains("divisor"),
         "{error}"
     );
-    // In 8 bits, as many keys as sums in i32 have room for.
+    // In 8 bits, the number of keys is bounded by sums in i32.
     let many = |keys| {
         let (q, k) = (heads([1, 1, 1, 1], 1)?, heads([1, 1, keys, 1], 2)?);
         let precision = ops::Precision::Int8;
@@ -428,7 +428,7 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
     Ok(())
 }
 
-/// Where candle tracks gradients they flow: its own operations compute the same.
+/// Gradients flow where candle tracks them: candle's operations compute the same.
 #[test]
 fn gradients_flow_where_they_are_tracked() -> Result<()> {
     let data = Tensor::new(&[[0.5f32, -1., 2.], [1., 0., -0.25]], &Device::Cpu)?;

@@ -1,9 +1,9 @@
 //! Recurrent layers and cells against torch 2.9.1, by the fixtures of `assets/reference`.
 //!
-//! The quantized projections are equal bit for bit, and so is whatever has no sigmoid or tanh
-//! in it. Elsewhere torch's functions and ours differ in the last places, so states are
-//! compared within [`STATE`]: the fixture's metadata shows that good sigmoids and tanhs differ
-//! from torch's by up to 3.6e-7 in a sequence, and 2 units in the last place more by 8.6e-7.
+//! The quantized projections are equal bit for bit, and so is everything without a sigmoid or tanh.
+//! Elsewhere torch's functions and this library's differ in the last places, so states are compared
+//! within [`STATE`]: the fixture's metadata shows that accurate sigmoids and tanhs differ from
+//! torch's by up to 3.6e-7 in a sequence, and 2 units in the last place more by 8.6e-7.
 
 mod common;
 
@@ -22,7 +22,7 @@ const STATE: f32 = 1e-6;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// One case of a fixture, with its tensors.
+/// A case of a fixture, with its tensors.
 struct Case {
     json: Value,
     tensors: HashMap<String, Tensor>,
@@ -274,7 +274,7 @@ fn quantized_cells_equal_torch() -> Result<()> {
         let mut check = |key: &str, got: &[Tensor]| -> Result<()> {
             let got = Tensor::stack(got, 0)?;
             let expected = fixture.f32(&format!("{}.{key}", case.name()));
-            // No transcendental function in it: the same bits.
+            // Without a transcendental function the bits are equal.
             let fault = match case.nonlinearity() {
                 Nonlinearity::Relu => difference(&values(&got)?, &expected),
                 Nonlinearity::Tanh => beyond(&got, &expected, STATE)?,
@@ -312,7 +312,7 @@ fn quantized_projections_equal_torch() -> Result<()> {
             let bias = case.tensor(&format!("bias_{name}{tail}")).cloned();
             nn::Projection::new(weight.clone(), bias).quantize(&case.qconfig())
         };
-        // One range for all steps of a layer, without padding; for each call of a cell.
+        // One range for all steps of a layer, without padding; one for each call of a cell.
         let xs = case.tensor("x").expect("x");
         let xs = match (case.kind().ends_with("Cell"), case.flag("batch_first")) {
             (true, _) => xs.narrow(0, 0, 1)?,

@@ -1,4 +1,4 @@
-//! Recurrent layers as a user meets them: candle's interface, dtypes, empty input, mistakes.
+//! Recurrent layers in use: candle's interface, dtypes, empty input, mistakes.
 
 mod common;
 
@@ -179,7 +179,7 @@ fn every_dtype_and_empty_input() -> Result<()> {
             all.lstm.forward(&xs.to_dtype(DType::F32)?, Some(&state))?;
             assert_eq!(all.gru_cell.forward(&xs.get(0)?, None)?.dtype(), dtype);
         }
-        // No steps leave the state as it is; no sequences give empty results.
+        // Without steps the state is unchanged; without sequences the results are empty.
         let h = randn(&[1, 2, 9])?;
         let (ys, last) = all.gru.forward(&randn(&[0, 2, 7])?, Some(&h))?;
         assert_eq!((ys.dims(), values(&last)), (&[0, 2, 9][..], values(&h)));
@@ -239,7 +239,7 @@ fn a_sequence_that_is_not_finite_touches_no_other() -> Result<()> {
     Ok(())
 }
 
-/// That an error names all of `words`.
+/// Checks that an error names all of `words`.
 fn fails<T>(result: std::result::Result<T, impl std::fmt::Display>, words: &[&str]) {
     let message = match result {
         Ok(_) => panic!("must fail with {words:?}"),
@@ -330,7 +330,7 @@ fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
     let two = nn::LSTM::new(7, 9, with(|c| c.num_layers = 2), vb.pp("two"))?;
     fails(two.zero_state(1), &["two", "one layer in one direction"]);
 
-    // A checkpoint without the reverse direction, and one with a wrong shape.
+    // A checkpoint without the reverse direction, and a checkpoint with a wrong shape.
     let tensors = vars
         .data()
         .lock()
@@ -364,7 +364,7 @@ fn a_weight_that_is_not_finite_is_named() -> Result<()> {
         message.starts_with("0.weight_hh_l0: ") && message.contains("inf"),
         "{message}"
     );
-    // A chain of sources, as anyhow prints it, does not say it twice.
+    // A chain of sources, as anyhow prints it, does not repeat the message.
     assert!(std::error::Error::source(&error).is_none());
     Ok(())
 }

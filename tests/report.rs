@@ -62,7 +62,7 @@ fn report<M: Quantizable>(mut model: M, spec: &QConfigSpec) -> Report {
     quantize_dynamic(&mut model, spec).expect("quantizes")
 }
 
-/// The rows of the table without header and rules: name, and count if there is one.
+/// The rows of the table without header and rules: the name, and the count if there is one.
 fn rows(report: &str) -> Vec<String> {
     let rule = |line: &str| line.trim_start().starts_with('─');
     let mut lines = report.lines().skip_while(|line| !rule(line)).skip(1);
@@ -225,7 +225,7 @@ fn embeddings_left_by_default_name_the_method_that_adds_them() {
     );
     let text = report(model(1), &QConfigSpec::int8().min_params(0).embeddings()).to_string();
     assert!(!text.contains("left:"), "{text}");
-    // Another kind that no rule matches has no such method.
+    // A kind that no rule matches has no such method.
     let spec = QConfigSpec::of(["head"], candle_dynquant::QConfig::int8());
     let text = report(model(1), &spec).to_string();
     assert!(text.contains("left: no rule matches"), "{text}");
@@ -381,7 +381,7 @@ fn clamped_weights_are_counted_once_and_told_by_layer() {
 #[test]
 fn of_many_fields_that_may_hold_more_three_are_named_first() {
     type Hidden = Option<candle_nn::Linear>;
-    // Paths of different lengths, which are not folded into one.
+    // Paths of different lengths are not merged.
     #[derive(Quantizable, Clone)]
     struct Model {
         head: nn::Linear,

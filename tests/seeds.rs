@@ -1,5 +1,5 @@
-//! The examples that the documentations of PyTorch, ONNX Runtime and Neural Compressor give for
-//! dynamic quantization, as they stand there, and what they are here.
+//! The examples of dynamic quantization in the documentation of PyTorch, ONNX Runtime and Neural
+//! Compressor, quoted, and their equivalents here.
 
 mod common;
 
@@ -52,7 +52,7 @@ impl Tagger {
     }
 }
 
-/// Its Markdown has this YAML, comments included.
+/// The YAML in its Markdown, with comments.
 const NEURAL_COMPRESSOR: &str = r"
 model:                                               # mandatory. used to specify model specific information.
   name: bert 

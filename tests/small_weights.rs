@@ -1,5 +1,5 @@
-//! Weights that are small, all of them or in single channels only: `int8` has a scale for them,
-//! down to the smallest that f32 can invert, and half precision says what it loses.
+//! Weights that are small, all or in single channels: `int8` has a scale for them, down to the
+//! smallest that f32 can invert, and half precision reports its losses.
 
 mod common;
 
@@ -141,8 +141,8 @@ fn int8_keeps_a_small_channel_beside_large_ones() -> Result<()> {
     Ok(())
 }
 
-/// A float layer's own products are subnormal below about 1e-38; until then the product of the two
-/// scales has bits enough.
+/// A float layer's products are subnormal below about 1e-38; until then the product of the two
+/// scales has enough bits.
 #[test]
 fn int8_keeps_small_activations_with_small_weights() -> Result<()> {
     for (inputs, weights) in [
@@ -176,7 +176,7 @@ fn presets_of_others_keep_their_minimum_scale() -> Result<()> {
     }
     let table = QConfig::table();
     assert_ne!(table, table.clone().eps(QConfig::MIN_EPS));
-    // ONNX Runtime has none.
+    // ONNX Runtime has no scale for these.
     let mut layer = nn::Linear::new(weight, None);
     quantize_dynamic(&mut layer, &QConfigSpec::onnxruntime())?;
     assert!(layer.projection().qweight().expect("quantized").scales()[0] < 1e-9);

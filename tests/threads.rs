@@ -1,5 +1,5 @@
-//! Layers and operations in rayon pools of many sizes, called in every way: each call ends, and
-//! one thread gives the same bits.
+//! Layers and operations in rayon pools of many sizes, called in every way: each call ends with the
+//! bits of one thread.
 //!
 //! `DYNQUANT_LONG=1 cargo test --release --test threads` makes thousands of calls of each.
 
@@ -76,7 +76,7 @@ fn rnn(input: usize, hidden: usize) -> Result<nn::RNN> {
     let (vars, device) = (VarMap::new(), Device::Cpu);
     let rnn = |vb| nn::RNN::new(input, hidden, Nonlinearity::Tanh, Default::default(), vb);
     rnn(VarBuilder::from_varmap(&vars, DType::F32, &device)).map_err(candle_core::Error::wrap)?;
-    // Variables have gradients, and a float layer of such is candle's operations.
+    // Variables have gradients, and a float layer of variables uses candle's operations.
     let vars = vars.data().lock().expect("no panic while it was locked");
     let weights = vars
         .iter()
@@ -169,7 +169,7 @@ const WAYS: [(&str, Way); 7] = [
     ("scope", |pool, calls, call| {
         pool.scope(|scope| (0..calls).for_each(|_| scope.spawn(|_| call())));
     }),
-    // A worker of one pool waits for another pool, and meanwhile takes what there is in its own.
+    // A worker of one pool waits for another pool, and meanwhile runs the work of its pool.
     ("nested pools", |outer, calls, call| {
         let inner = pool(3);
         let call = || inner.install(call);
@@ -209,7 +209,7 @@ fn every_call_in_a_pool_ends_with_the_bits_of_one_thread() -> Result<()> {
                     watchdog.step(&name);
                 });
             }
-            // By turns: what a thread finds to help with is another's.
+            // The ways take turns: a thread that helps works for others.
             let name = format!("all by {way} on {threads} threads");
             let turn = AtomicUsize::new(0);
             run(&pool, calls * cases.len() / 4, &|| {
@@ -249,7 +249,7 @@ fn a_large_recurrence_ends_in_a_pool() -> Result<()> {
     Ok(())
 }
 
-/// Calls a function as its thread ends.
+/// A function to call as its thread ends.
 struct AtEnd(Cell<Option<Box<dyn FnOnce()>>>);
 
 impl Drop for AtEnd {
@@ -264,8 +264,8 @@ thread_local! {
     static AT_END: AtEnd = const { AtEnd(Cell::new(None)) };
 }
 
-/// Thread-locals are destroyed from the last one to the first: the crate's are gone where the
-/// thread began with the caller's, and are made in the end where it made no other call.
+/// Thread-locals are destroyed from the last to the first: the crate's are gone if the thread began
+/// with the caller's, and are created at the end if it made no other call.
 #[test]
 fn a_call_in_a_destructor_of_a_thread_has_the_same_bits() -> Result<()> {
     let watchdog = Watchdog::start();
@@ -298,7 +298,7 @@ fn a_call_in_a_destructor_of_a_thread_has_the_same_bits() -> Result<()> {
 
 const CHILD: &str = "DYNQUANT_WITHOUT_THREADS";
 
-/// In a process that can start no thread: all calls are made by the only one.
+/// Runs in a process that cannot start threads: the only thread makes all calls.
 #[test]
 fn child_without_threads() -> Result<()> {
     if std::env::var_os(CHILD).is_none() {
@@ -329,7 +329,7 @@ fn where_no_thread_can_be_started_the_caller_computes_alone() {
     let child = std::env::current_exe().map(std::process::Command::new);
     let child = child
         .expect("own path")
-        // On one thread the tests run on the first.
+        // With one test thread the tests run on the main thread.
         .args([
             "child_without_threads",
             "--exact",

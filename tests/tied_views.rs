@@ -77,7 +77,7 @@ fn spec() -> QConfigSpec {
     QConfigSpec::int8().min_params(0).embeddings()
 }
 
-/// Quantizes and compares what the report says with the memories themselves.
+/// Quantizes, and compares the report with the memories themselves.
 fn checked(case: &str, model: &mut Model, spec: &QConfigSpec) -> Result<Report> {
     let before = model.float_bytes();
     let report = quantize_dynamic(model, spec)?;
@@ -135,7 +135,7 @@ fn model_view(table: &Tensor, case: &str) -> Result<Tensor> {
 fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
     let table = memory()?.reshape((ROWS, SIZE))?;
     let part = |start, rows| table.narrow(0, start, rows);
-    // Query, key and value of one fused weight.
+    // The query, key and value of a fused weight.
     let third = ROWS / 3;
     let fused = || -> Result<Model> {
         let model = Model::default().linear(part(0, third)?);
@@ -148,7 +148,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
     assert_eq!(each, [BYTES / 3; 3]);
     assert!(report.layers.iter().all(|l| l.tied_to.is_none()));
 
-    // The memory stays as long as any of it is in use.
+    // The memory stays while any part of it is in use.
     let report = checked("one left", &mut fused()?, &spec().exclude(["linears.1"]))?;
     let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
     assert_eq!(each, [0, BYTES, 0]);
@@ -167,7 +167,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
         checked(name, &mut padded()?, &spec().exclude([name]))?;
     }
 
-    // Windows over each other, one of them twice, and rows that no layer reads.
+    // Overlapping windows, one of them twice, and rows that no layer reads.
     let mut windows = Model::default().table(part(0, 20)?)?;
     windows = windows
         .linear(part(4, 20)?)
@@ -179,7 +179,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
         checked("windows, one left", &mut windows.clone(), &spec)?;
     }
 
-    // Two matrices of the same elements, and a matrix that repeats one element.
+    // Two matrices with the same elements, and a matrix that repeats one element.
     let mut model = Model::default().linear(table.clone()).linear(table.t()?);
     checked("transposed", &mut model, &spec())?;
     let row = Tensor::ones((1, SIZE), DType::F32, CPU)?;
@@ -244,7 +244,7 @@ fn an_id_is_of_the_memory_and_of_the_part() -> Result<()> {
     assert!(format!("{:?}", id(&table)).starts_with("WeightId { memory: "));
     let square = table.narrow(0, 0, SIZE)?;
     assert_ne!(id(&square), id(&square.t()?));
-    // The stride of an axis of one element leads nowhere.
+    // The stride of an axis of length one has no effect.
     let flat = table.flatten_all()?.narrow(0, 0, SIZE)?;
     let (row, column) = (flat.reshape((1, SIZE))?, flat.reshape((SIZE, 1))?);
     assert_ne!(row.stride(), column.t()?.stride());

@@ -25,7 +25,7 @@ fn tied() -> Tied {
     }
 }
 
-/// A pointer with a pointer in it.
+/// A pointer that holds a pointer.
 #[derive(Quantizable, Clone)]
 struct Outer {
     inner: Arc<Toy>,
@@ -83,7 +83,7 @@ fn an_arc_under_which_nothing_changes_keeps_its_pointer() {
 
 #[test]
 fn arcs_within_arcs() {
-    // Whichever is met first, the inner pointer or the outer one, all places agree after.
+    // Whichever pointer is visited first, the inner or the outer, all places agree afterwards.
     let inner = Arc::new(Toy::new());
     let outer = Arc::new(Outer {
         inner: Arc::clone(&inner),

@@ -1,4 +1,4 @@
-//! Our side of `run.sh`, and what candle itself offers: see `protocol`.
+//! This library's contenders in `run.sh`, and candle's: see `protocol`.
 #![allow(missing_docs)]
 
 mod decoder;
@@ -33,8 +33,8 @@ fn main() -> Result<()> {
     protocol::serve(Ours::default())
 }
 
-/// `int8()`, and what a user may take in its place. Weights of a reduced range are multiplied by
-/// another instruction where there is no VNNI.
+/// The spec `int8()` and its alternatives. Weights of a reduced range use another instruction on
+/// CPUs without VNNI.
 fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
     let mut specs = vec![
         ("ours", QConfigSpec::int8()),
@@ -163,7 +163,7 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     if weight.dim(1)?.is_multiple_of(GgmlDType::Q8_0.block_size()) {
         let q8_0 = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
         let bias = candle.bias().context("bias")?;
-        // Timed as it comes, without the bias.
+        // The product is timed without the bias.
         outputs.push(("candle Q8_0", q8_0.forward(&xs)?.broadcast_add(bias)?));
         contenders.push(("candle Q8_0", module(q8_0, &xs)));
     }
@@ -200,7 +200,7 @@ fn int4(mut tensors: Tensors) -> Result<Case> {
     Ok(case)
 }
 
-/// Float operations of a BERT layer, ours against candle's own.
+/// The float operations of a BERT layer, in this library and in candle.
 fn operation(case: &Value, mut tensors: Tensors) -> Result<Case> {
     let xs = take(&mut tensors, "xs")?;
     let ys = xs.clone();
@@ -235,7 +235,7 @@ fn operation(case: &Value, mut tensors: Tensors) -> Result<Case> {
 }
 
 /// Turns the output of three projections, `[3, batch, seq, heads * head_dim]`, into the input of
-/// the next one.
+/// the next projection.
 fn attention_of(xs: &Tensor, heads: usize) -> Result<Vec<(&'static str, Contender)>> {
     let (_, batch, seq, hidden) = xs.dims4()?;
     let apart = xs.reshape((3, batch, seq, heads, hidden / heads))?;
@@ -245,7 +245,7 @@ fn attention_of(xs: &Tensor, heads: usize) -> Result<Vec<(&'static str, Contende
         Ok(context.transpose(1, 2)?.reshape((batch, seq, hidden))?)
     };
     let mut contenders = Vec::new();
-    // It takes one sequence.
+    // candle's flash attention takes a single sequence.
     if batch == 1 {
         let (q, k, v) = (q.clone(), k.clone(), v.clone());
         let call = move || {
@@ -299,7 +299,7 @@ fn recurrent(case: &Value, mut tensors: Tensors) -> Result<Case> {
         let (layer, xs) = (quantized(&float, spec)?, xs.clone());
         contenders.push((name, contender(move || layer.run(&xs))));
     }
-    // candle has one layer in one direction, batch first; a GRU's states side by side.
+    // candle has one layer in one direction, batch first; a GRU's states are concatenated.
     let (batch, steps, _) = batch_first.dims3()?;
     let steps_first = |states: Tensor| {
         let states = states.reshape((batch, steps, hidden))?;

@@ -1,5 +1,5 @@
-//! The limits of the machine: int8 products and f32 multiply-adds on registers alone, and
-//! reading memory, on some threads at once.
+//! The limits of the machine: int8 products and f32 multiply-adds on registers alone, and memory
+//! reads, on several threads at once.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -10,19 +10,20 @@ use serde_json::{Value, json};
 
 use crate::protocol::{size, text};
 
-/// How long a thread is measured, and how often: what disturbs one try is no limit.
+/// The duration and number of measurements of a thread, so that a disturbance does not lower the
+/// limit.
 const DURATION: Duration = Duration::from_millis(3);
 const TRIES: usize = 5;
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Bytes between a read and its prefetch, where prefetching is asked for: the
-/// hardware's own prefetchers do not always reach a cache's speed.
+/// The bytes between a read and its prefetch, if prefetching is on: the hardware's prefetchers do
+/// not always reach a cache's speed.
 const AHEAD: usize = 4_096;
 
 /// Answers `{"op": "peak", "kind": "int8" | "f32" | "read", "threads": .., "bytes": ..}` with
-/// operations (two of a multiply-add) or bytes per second, and what they were done with; with
-/// null where the machine lacks the instructions.
+/// operations (two for a multiply-add) or bytes per second and the instructions used; with null if
+/// the machine lacks the instructions.
 pub fn answer(request: &Value) -> Result<Value> {
     let threads = size(request, "threads")?;
     let block = match text(request, "kind")? {
@@ -30,7 +31,7 @@ pub fn answer(request: &Value) -> Result<Value> {
         "f32" => instances::f32(),
         "read" => {
             let lines = size(request, "bytes")?.div_ceil(threads).div_ceil(LINE * 8);
-            // A clock takes as long as some kilobytes.
+            // Reading the clock takes as long as some kilobytes.
             let passes = MEGABYTE.div_ceil(lines * LINE * 8);
             let read = |ahead| {
                 let data = vec![[1u64; LINE]; lines];
@@ -59,8 +60,8 @@ struct Block {
     run: fn(),
 }
 
-/// How often per second `threads` threads, started together, get through what `work` makes for
-/// each of them, at best.
+/// The best number of calls per second, over all of `threads` threads started together, of the
+/// function that `work` returns for each.
 fn rate<W: FnMut()>(threads: usize, work: impl Fn() -> W + Sync) -> f64 {
     let barrier = Barrier::new(threads);
     let measure = || {
@@ -93,7 +94,7 @@ fn rate<W: FnMut()>(threads: usize, work: impl Fn() -> W + Sync) -> f64 {
 /// Numbers that are read at once: eight registers of AVX-512.
 const LINE: usize = 64;
 
-/// All numbers of `data` folded into one, with prefetches `ahead` bytes before they are read.
+/// Folds all numbers of `data` into one, with prefetches `ahead` bytes before the reads.
 #[inline(always)]
 fn fold(data: &[[u64; LINE]], ahead: Option<usize>) -> u64 {
     let mut folded = [0; LINE];
@@ -118,8 +119,8 @@ mod instances {
 
     const REPEATS: u64 = 1000;
 
-    /// A loop over sums in registers, each an operand of its own instruction: enough of them to
-    /// hide an instruction's latency, few enough to stay in registers.
+    /// A loop over sums in registers, each updated by a separate instruction: enough sums to hide
+    /// an instruction's latency, few enough to stay in registers.
     macro_rules! block {
         ($name:ident, $feature:literal, $sums:literal x $lanes:literal, $zero:expr, $step:expr) => {
             mod $name {
@@ -140,7 +141,7 @@ mod instances {
                 }
 
                 pub fn call() {
-                    // SAFETY: a block is only made where the machine has the feature.
+                    // SAFETY: a block is built only if the machine has the feature.
                     unsafe { run() }
                 }
             }
@@ -149,8 +150,8 @@ mod instances {
 
     block!(avx512_vnni, "avx512f,avx512vnni", 24 x 64, _mm512_setzero_si512(), _mm512_dpbusd_epi32);
     block!(avx_vnni, "avx2,avxvnni", 12 x 32, _mm256_setzero_si256(), _mm256_dpbusd_avx_epi32);
-    // Bytes widened to i16. A sum is an operand of its product, or the compiler computes one for
-    // all.
+    // Bytes are widened to i16. A sum is an operand of its product, otherwise the compiler would
+    // compute one product for all.
     block!(madd, "avx2", 12 x 16, _mm256_setzero_si256(), |sum, _, b| _mm256_add_epi32(sum, _mm256_madd_epi16(sum, b)));
     block!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
     block!(fma, "avx2,fma", 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));
@@ -164,7 +165,7 @@ mod instances {
         const SUMS: u64 = 4;
         pub const OPERATIONS: u64 = 2 * SUMS * 16 * 16 * 64 * REPEATS;
 
-        /// Eight tiles of 16 rows of 64 bytes, as `ldtilecfg` reads it.
+        /// Eight tiles of 16 rows of 64 bytes, in the layout of `ldtilecfg`.
         #[repr(align(64))]
         struct Configuration([u8; 64]);
 
@@ -181,8 +182,8 @@ mod instances {
         };
 
         pub fn call() {
-            // SAFETY: a block is only made where the library found tiles, and was permitted to
-            // use them; they are released at the end.
+            // SAFETY: a block is built only if the library found tiles and was permitted to use
+            // them; they are released at the end.
             unsafe {
                 asm!(
                     "ldtilecfg [{configuration}]",

@@ -1,5 +1,5 @@
-//! How `run.py` speaks with a process of contenders: one JSON object a line on standard input,
-//! one on standard output.
+//! The protocol between `run.py` and a process of contenders: one JSON object per line on standard
+//! input, and one on standard output.
 //!
 //! - `{"op": "load", "case": .., "file": .., "out": ..}`: makes the contenders of a case from the
 //!   tensors of a file, and writes what they return to another
@@ -25,8 +25,8 @@ pub fn contender(call: impl Fn() -> Result<Tensor> + Send + Sync + 'static) -> C
 
 pub type Tensors = HashMap<String, Tensor>;
 
-/// A case, set up: contenders by name, and outputs to compare, of a contender too if it does not
-/// return the outputs to compare.
+/// A prepared case: contenders by name, and outputs to compare, also of contenders that do not
+/// return them.
 #[derive(Default)]
 pub struct Case {
     pub contenders: Vec<(&'static str, Contender)>,
@@ -36,7 +36,7 @@ pub struct Case {
 pub trait Process {
     fn load(&mut self, case: &Value, tensors: Tensors) -> Result<Case>;
 
-    /// Answers every other request.
+    /// Answers all other requests.
     fn answer(&self, request: &Value) -> Result<Value> {
         anyhow::bail!("unknown request {request}")
     }

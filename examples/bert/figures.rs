@@ -30,22 +30,22 @@ pub struct Figures {
     pub threads: usize,
     pub float: Side,
     pub quantized: Side,
-    /// Of `--profile`.
+    /// The stages of `--profile`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
 }
 
-/// One of the two models.
+/// The figures of one of the two models.
 #[derive(Serialize)]
 pub struct Side {
-    /// Share of right answers among the labelled texts; a classifier's, where there are any.
+    /// The share of correct answers among labelled texts, for a classifier with labelled texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     pub p50_ms: f64,
     pub p95_ms: f64,
-    /// Of the layers that were swapped.
+    /// The bytes of the layers that were swapped.
     pub weight_bytes: usize,
-    /// Of the whole model.
+    /// The bytes of the whole model.
     pub total_bytes: usize,
     #[serde(flatten)]
     pub against_float: Option<Distance>,
@@ -172,7 +172,7 @@ impl Distance {
     }
 }
 
-/// The share of true ones.
+/// The share of true answers.
 fn share(answers: impl Iterator<Item = bool>) -> f64 {
     let (count, yes) = answers.fold((0, 0), |(count, yes), is| {
         (count + 1, yes + usize::from(is))

@@ -12,7 +12,8 @@ use candle_dynquant_io::output::NewFile;
 
 use candle_dynquant_support::{checkpoint, repository};
 
-/// A download that is slow takes hours; one that stands still is ended by curl, after a minute.
+/// The longest download, since a slow download takes hours; curl ends a stalled download after a
+/// minute.
 const LIMIT: Duration = Duration::from_secs(24 * 3600);
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -46,7 +47,7 @@ pub fn fetch(id: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Downloads one file; it is there when it is whole.
+/// Downloads one file, which appears only when it is complete.
 fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
     let path = folder.join(file);
     if path.exists() {
@@ -73,7 +74,7 @@ fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
     curl.args(["--fail", "--location", "--show-error", progress])
         .args(["--connect-timeout", "60"])
         .args(["--speed-limit", "1000", "--speed-time", "60"])
-        // A token is passed by stdin: other users of the machine can see arguments.
+        // The token is passed by stdin: other users of the machine can see arguments.
         .args(["--config", "-"])
         .arg(format!("{endpoint}/{id}/resolve/main/{file}"))
         .stdout(stdout);

@@ -33,8 +33,8 @@
 //! whole model                          5.75 MB       3.37 MB
 //! ```
 //!
-//! The model is `crates/support/src/bert/model.rs`, which tests, benchmarks and `apps` use, too.
-//! Beside it `folder` reads and checks its files, `texts` makes batches, `measure` runs them. Here
+//! The model is `crates/support/src/bert/model.rs`, which tests, benchmarks and `apps` also use.
+//! Beside it `folder` reads and checks files, `texts` makes batches, `measure` runs them. Here
 //! `figures` prints the results; `hub` is for `--hub`, `probe` for `--equalize`, `--gptq` and
 //! `--page`, `profile` for `--profile`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -163,7 +163,7 @@ impl Arguments for Args {
         let float = folder.model.clone();
         let (mut before, mut quantized, report) = self.quantized(&folder, spec)?;
 
-        let mut progress = Progress::of("batches");
+        let mut progress = Progress::new("batches");
         let runs = measure::side_by_side(&float, &quantized, &batches, self.timings, |total| {
             progress.tick(total);
         })?;
@@ -196,7 +196,7 @@ impl Arguments for Args {
 }
 
 impl Args {
-    /// The preset or the file, with what is asked for besides.
+    /// The preset or the file as a spec, with the options of the command line.
     fn spec(&self) -> Result<QConfigSpec> {
         let mut spec = self.common.spec()?;
         if self.embeddings {
@@ -208,7 +208,7 @@ impl Args {
         Ok(spec)
     }
 
-    /// The float model as it is quantized, equalized or not; quantized; and the report.
+    /// The float model before quantizing, equalized or not; the quantized model; and the report.
     fn quantized(&self, folder: &Folder, spec: QConfigSpec) -> Result<(Bert, Bert, Report)> {
         let mut quantized = folder.model.clone();
         let sentences = match &self.sentences {
@@ -223,7 +223,7 @@ impl Args {
             }
         }
         let before = quantized.clone();
-        let mut progress = Progress::of("layers quantized");
+        let mut progress = Progress::new("layers quantized");
         let report = if self.gptq {
             probe::by_inputs(&mut quantized, folder, spec, &sentences)?
         } else {
@@ -235,7 +235,8 @@ impl Args {
         Ok((before, quantized, report))
     }
 
-    /// The answers of a model that was loaded from a quantized folder; there is no other beside it.
+    /// Prints the answers of a model that was loaded from a quantized folder, without a float model
+    /// beside it.
     fn answer(&self, folder: &mut Folder, texts: &[Text], batches: &[Batch]) -> Result<()> {
         ensure!(
             !self.equalize

@@ -1,5 +1,4 @@
-//! Equalisation, quantizing by inputs, and inspection: what needs the model to run on a few texts
-//! of its own.
+//! Equalization, quantizing by inputs, and inspection, which run the model on a few sentences.
 
 use std::path::Path;
 
@@ -11,7 +10,7 @@ use candle_dynquant::{
 use candle_dynquant_io::{output, print};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
 
-/// Sentences of many kinds, none of which is among the texts that accuracy is measured on.
+/// Sentences of many kinds, none of which is among the texts that measure accuracy.
 const SENTENCES: &str = include_str!("../../assets/sentences.txt");
 
 /// Equalizes the norms of a float model.
@@ -29,7 +28,8 @@ pub fn equalized(model: &mut Bert, folder: &Folder, sentences: &[&str]) -> Resul
     })?)
 }
 
-/// Quantizes a float model by its inputs on sentences, one at a time: padding is no input.
+/// Quantizes a float model by its inputs on sentences, one at a time, so that no padding is
+/// measured.
 pub fn by_inputs(
     model: &mut Bert,
     folder: &Folder,
@@ -48,11 +48,11 @@ pub fn by_inputs(
     Ok(report.quantized)
 }
 
-/// Sentences, or these where there are none, in batches.
+/// The given sentences, or the default sentences, in batches.
 fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch>> {
-    let own: Vec<&str> = SENTENCES.lines().collect();
+    let default: Vec<&str> = SENTENCES.lines().collect();
     let sentences = if sentences.is_empty() {
-        &own[..]
+        &default[..]
     } else {
         sentences
     };
@@ -62,7 +62,7 @@ fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch
     texts::batches(&tokens, size, config.pad_token_id)
 }
 
-/// Writes a page of what quantization did to a model, equalized or not, measured on a batch.
+/// Writes a page about the quantization of a model, equalized or not, measured on a batch.
 pub fn write_page(
     path: &Path,
     title: &str,

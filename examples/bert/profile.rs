@@ -8,22 +8,22 @@ use candle_dynquant_support::bert::{Batch, Bert};
 use candle_dynquant_support::profile::{Profile, Recorder};
 use serde::Serialize;
 
-/// Batches that are run in each model; if there are few, they are repeated.
+/// The number of batches run in each model; fewer batches are repeated.
 const BATCHES: usize = 40;
 
-/// A kind of layer at a place of the model, `*` for its numbers: its own time, without the
-/// layers within it.
+/// A kind of layer at a place of the model, with `*` for numbers, and its time without nested
+/// layers.
 #[derive(Serialize)]
 pub struct Stage {
     pub stage: String,
-    /// Of the model with more of them, in a batch.
+    /// The number of calls per batch, of the model with more calls.
     pub calls: usize,
     pub float_ms: f64,
     pub quantized_ms: f64,
 }
 
-/// The stages of both models, those that take the quantized model longest first; the last one is
-/// what candle computes between the layers.
+/// The stages of both models, the slowest in the quantized model first; the last is candle's time
+/// between the layers.
 pub fn stages(float: &Bert, quantized: &Bert, batches: &[Batch]) -> Result<Vec<Stage>> {
     let recorder = Recorder::install()?;
     let mut profiles = [Profile::default(), Profile::default()];
@@ -54,7 +54,9 @@ pub fn stages(float: &Bert, quantized: &Bert, batches: &[Batch]) -> Result<Vec<S
     };
     let mut all: Vec<_> = names.into_iter().map(of_both).collect();
     all.sort_by(|a, b| b.quantized_ms.total_cmp(&a.quantized_ms));
-    let between = profiles.each_ref().map(|of| (BATCHES, of.between()));
+    let between = profiles
+        .each_ref()
+        .map(|profile| (BATCHES, profile.between()));
     all.push(stage("between the layers", between));
     Ok(all)
 }

@@ -23,11 +23,11 @@ pub struct Figures {
     pub tokens: usize,
     /// The text after the prompt.
     pub text: String,
-    /// From the prompt to the first token.
+    /// The milliseconds from the prompt to the first token.
     pub first_token_ms: f64,
-    /// The median of each token after it.
+    /// The median milliseconds of each later token.
     pub token_ms: Option<f64>,
-    /// Of all layers.
+    /// The bytes of all layers.
     pub weight_bytes: usize,
     /// Keys and values at the end.
     pub cache_bytes: usize,
@@ -65,7 +65,7 @@ impl Figures {
         })
     }
 
-    /// With the perplexity of a text, before and after quantizing.
+    /// Adds the perplexity of a text, before and after quantizing.
     pub fn with_perplexity(
         mut self,
         float: Option<Perplexity>,
@@ -75,7 +75,7 @@ impl Figures {
         self
     }
 
-    /// With the time of each stage.
+    /// Adds the time of each stage.
     pub fn with_profile(mut self, profile: Option<Steps>) -> Self {
         self.profile = profile;
         self
@@ -121,11 +121,11 @@ impl Figures {
 }
 
 /// The stages of a step, with their shares of its time.
-fn table(of: &str, times: &Times) -> String {
+fn table(what: &str, times: &Times) -> String {
     let Times {
         ms, recorded_ms, ..
     } = times;
-    let mut out = format!("\n\n{of}: {ms:.3} ms, {recorded_ms:.3} recorded");
+    let mut out = format!("\n\n{what}: {ms:.3} ms, {recorded_ms:.3} recorded");
     let _ = write!(
         out,
         "\n{:<60}{:>10}{:>12}{:>8}",

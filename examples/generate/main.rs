@@ -12,8 +12,8 @@
 //! bits (by `dynquant quantize`, as pack-quantized, GPTQ, AWQ or GGUF) runs as it is.
 //!
 //! The model is `crates/support/src/decoder/model.rs`; beside it `folder` and `gguf` read files and
-//! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity, and `profile`
-//! the time of each stage of a step.
+//! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity, and
+//! `profile` times the stages of a step.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod figures;
@@ -118,11 +118,11 @@ struct Args {
     float: bool,
 
     /// Before quantizing, move range from norms and up projections to the weights that read them,
-    /// as this text has it: the first windows of it, 4 at most
+    /// as measured on the first windows of this text, at most 4
     #[arg(long, value_name = "FILE", conflicts_with = "float")]
     equalize: Option<PathBuf>,
 
-    /// Quantize weights in groups for this text, by GPTQ: the first windows of it, 32 at most
+    /// Quantize weights in groups by GPTQ for the first windows of this text, at most 32
     #[arg(long, value_name = "FILE", conflicts_with = "float")]
     gptq: Option<PathBuf>,
 
@@ -134,7 +134,8 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     perplexity: Option<PathBuf>,
 
-    /// Tokens of a window, which begins without any before it, of --perplexity, --equalize and --gptq
+    /// Tokens of a window of --perplexity, --equalize and --gptq; each window is read without
+    /// earlier tokens
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     context: usize,
 
@@ -274,7 +275,7 @@ impl Args {
         (!self.float).then(|| self.common.spec()).transpose()
     }
 
-    /// How tokens are drawn: by the options, then as the model's author says if that is asked for.
+    /// The sampling by the options, else by the model's author on request.
     fn sampling(&self, folder: &Folder) -> Result<Sampling> {
         let (temperature, top_p) = (0.7, 0.95);
         let plain = Sampling {
@@ -298,7 +299,7 @@ impl Args {
         })
     }
 
-    /// Quantizes the layers of a float model, and attention where it is asked for.
+    /// Quantizes the layers of a float model, and attention on request.
     fn quantize(
         &self,
         model: &mut Decoder,
@@ -326,7 +327,7 @@ impl Args {
         Ok(Some(gptq(model, &GptqConfig::new(spec), read)?.quantized))
     }
 
-    /// Scores of the token after each of the first windows, of so many at most.
+    /// The scores of the next token after each of the first windows, at most `count`.
     fn scores(
         &self,
         model: &Decoder,
@@ -367,7 +368,7 @@ impl Args {
             return Ok(None);
         };
         let tokens = tokens_of("--perplexity", path, texts)?;
-        let mut progress = Progress::of("windows");
+        let mut progress = Progress::new("windows");
         let perplexity =
             Perplexity::measure(model, &tokens, self.context, |total| progress.tick(total))?;
         Ok(Some(perplexity))

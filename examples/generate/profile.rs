@@ -1,4 +1,4 @@
-//! The time of each stage of a step: of reading the prompt, and of a token after it.
+//! The time of each stage of a step: of reading the prompt, and of a later token.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,25 @@ use serde::Serialize;
 
 use crate::writer::Writer;
 
-/// Times that a text is written; every other step is recorded, and the others the next time.
+/// The number of times that a text is written; every other step is recorded, alternating between
+/// texts.
 const TEXTS: usize = 6;
 
 /// The two kinds of steps.
 #[derive(Serialize)]
 pub struct Steps {
     pub prompt: Times,
-    /// If there is more than one.
+    /// The times of later tokens, if there are any.
     pub token: Option<Times>,
 }
 
 /// Means of a step.
 #[derive(Serialize)]
 pub struct Times {
-    /// When it is not recorded.
+    /// The milliseconds of a step that is not recorded.
     pub ms: f64,
     pub recorded_ms: f64,
-    /// Those that take longest first; the last one is what candle computes between the layers.
+    /// The stages, the slowest first; the last is candle's time between the layers.
     pub stages: Vec<Stage>,
 }
 
@@ -34,18 +35,18 @@ pub struct Times {
 pub struct Stage {
     pub stage: String,
     pub calls: usize,
-    /// Its own time, without the stages within it.
+    /// The milliseconds of the stage without nested stages.
     pub ms: f64,
 }
 
-/// Steps of a kind that were recorded, and others.
+/// The steps of a kind that were recorded, and the others.
 #[derive(Default)]
 struct Sums {
     recorded: (usize, Profile),
     others: (usize, Duration),
 }
 
-/// Writes a text of `length` tokens several times, each by a writer of its own.
+/// Writes a text of `length` tokens several times, each with a new writer.
 pub fn steps<'a>(writer: impl Fn() -> Writer<'a>, prompt: &[u32], length: usize) -> Result<Steps> {
     let recorder = Recorder::install()?;
     let (mut of_prompt, mut of_token) = (Sums::default(), Sums::default());

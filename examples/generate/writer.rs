@@ -29,16 +29,16 @@ impl Text {
     }
 }
 
-/// The text that was written, and how long it took.
+/// The generated text and its times.
 pub struct Written {
     pub text: String,
     pub prompt: usize,
     pub tokens: usize,
-    /// Tokens that were drawn, with one that ended the text.
+    /// The number of drawn tokens, including a token that ended the text.
     pub steps: usize,
-    /// From the prompt to the first token.
+    /// The time from the prompt to the first token.
     pub first: Duration,
-    /// The median time of each token after it.
+    /// The median time of each later token.
     pub token: Option<Duration>,
     pub cache_bytes: usize,
 }
@@ -53,8 +53,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Continues `prompt` by up to `length` tokens, or until one that ends a text; `show` gets each
-    /// part of the text when it is certain.
+    /// Continues `prompt` by up to `length` tokens, or until a token ends the text; `show` gets
+    /// each part of the text once it is certain.
     pub fn write(
         &mut self,
         prompt: &[u32],
@@ -103,7 +103,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Reads the tokens that were not, and draws the one after them.
+    /// Reads the tokens not read yet, and draws the next token.
     pub fn step(&mut self, text: &mut Text) -> Result<u32> {
         let unread = &text.tokens[text.cache.len()..];
         let unread = Tensor::new(unread, &Device::Cpu)?.unsqueeze(0)?;

@@ -24,24 +24,24 @@ pub struct Figures {
     pub quantized: Side,
 }
 
-/// One of the two models.
+/// The figures of one of the two models.
 #[derive(Serialize)]
 pub struct Side {
-    /// Of the next character.
+    /// The perplexity of the next character.
     pub perplexity: f64,
     pub bits_per_token: f64,
-    /// Of writing, one at a time.
+    /// The speed of writing, one character at a time.
     pub tokens_per_s: f64,
-    /// Of reading, in batches of `--batch`.
+    /// The speed of reading, in batches of `--batch`.
     pub scored_tokens_per_s: f64,
-    /// Of the layers that were swapped.
+    /// The bytes of the layers that were swapped.
     pub weight_bytes: usize,
-    /// Of the whole model.
+    /// The bytes of the whole model.
     pub total_bytes: usize,
     /// Share of characters where its most likely prediction equals the float model's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agreement: Option<f64>,
-    /// The text it wrote after the prompt.
+    /// The text that it wrote after the prompt.
     pub text: String,
 }
 
@@ -163,7 +163,7 @@ fn texts(figures: &Figures, prompt: &str) -> String {
     out
 }
 
-/// The text in lines of at most [`COLUMN`] characters, broken between words where it can be.
+/// The text in lines of at most [`COLUMN`] characters, broken between words if possible.
 fn wrap(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {

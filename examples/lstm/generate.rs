@@ -23,7 +23,7 @@ pub struct Generator<'a> {
 }
 
 impl<'a> Generator<'a> {
-    /// A text that begins with `prompt`, of one character or more.
+    /// A text that begins with `prompt`, which has at least one character.
     pub fn new(model: &'a CharModel, prompt: &[u32], sampling: Sampling) -> Result<Self> {
         let (scores, state) = model.read(prompt)?;
         Ok(Self {
@@ -35,7 +35,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    /// Draws the next character and lets the model read it.
+    /// Draws the next character, which the model then reads.
     pub fn step(&mut self) -> Result<u32> {
         let id = sample(&self.scores, self.temperature, self.random.uniform());
         (self.scores, self.state) = self.model.step(id, &self.state)?;

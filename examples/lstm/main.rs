@@ -32,8 +32,8 @@
 //! whole model                          3.69 MB       0.97 MB
 //! ```
 //!
-//! The model is `crates/support/src/lstm/model.rs`, which the fuzz targets read, too; beside it
-//! `folder` reads and checks its files, and `text` turns characters into numbers. Here `generate`
+//! The model is `crates/support/src/lstm/model.rs`, which the fuzz targets also read; beside it
+//! `folder` reads and checks files, and `text` turns characters into numbers. Here `generate`
 //! writes text, `measure` runs both models, `figures` prints the results.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -147,7 +147,7 @@ impl Arguments for Args {
         let mut quantized = float.clone();
         let report = quantize_dynamic(&mut quantized, &spec)?;
 
-        let mut progress = Progress::of("steps");
+        let mut progress = Progress::new("steps");
         let tick = || progress.tick(streams.calls());
         let readings = measure::read(&float, &quantized, &streams, tick)?;
         let writings = measure::write(&float, &quantized, &prompt, self.length, sampling)?;
@@ -175,8 +175,8 @@ impl Arguments for Args {
 }
 
 impl Args {
-    /// The text and the perplexity of a model that was loaded quantized; there is no other beside
-    /// it.
+    /// Prints the text and the perplexity of a model that was loaded quantized, without a float
+    /// model beside it.
     fn answer(
         &self,
         folder: &Folder,

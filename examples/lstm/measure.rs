@@ -1,4 +1,4 @@
-//! Reads the same text with both models, and writes one with each.
+//! Reads the same text with both models, and writes a text with each.
 
 use std::time::{Duration, Instant};
 

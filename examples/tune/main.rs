@@ -80,7 +80,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     texts: Option<PathBuf>,
 
-    /// Criterion, strategy and limits as Neural Compressor's YAML has them
+    /// Criterion, strategy and limits in Neural Compressor's YAML
     #[arg(long, value_name = "FILE", conflicts_with = "goal")]
     config: Option<PathBuf>,
 
@@ -131,7 +131,7 @@ struct Figures<'a> {
     history: &'a Path,
     page: &'a Path,
     checkpoint: &'a Path,
-    /// How many layers became what.
+    /// The number of layers by their final precision.
     layers: BTreeMap<LayerPrecision, usize>,
 }
 
@@ -161,7 +161,7 @@ impl Arguments for Args {
         let outcome = tune_with(
             &mut folder.model,
             &config,
-            |model| evaluation.of(model),
+            |model| evaluation.evaluate(model),
             |progress| {
                 if on_terminal {
                     let progress = progress.to_string();
@@ -192,10 +192,10 @@ impl Arguments for Args {
     }
 }
 
-/// Whether ctrl-c was pressed; a second one ends the process.
+/// Whether ctrl-c was pressed; a second ctrl-c ends the process.
 fn interruption() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    // In this order: the first one finds the flag as it was.
+    // The order matters: the first handler must find the flag unset.
     flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&interrupted))?;
     flag::register(SIGINT, Arc::clone(&interrupted))?;
     Ok(interrupted)
@@ -234,11 +234,11 @@ impl Args {
         })
     }
 
-    /// Writes the model, loads it again, and checks that it is the same.
+    /// Writes the model, loads it again, and checks that both are equal.
     fn save(&self, tuned: &Folder, out: &Path, evaluation: &Evaluation, best: f64) -> Result<()> {
         let source = Checkpoint::open(&self.model_dir)?;
         candle_dynquant::checkpoint::save(&tuned.model, &source, out)?;
-        let again = evaluation.of(&Folder::read(out)?.model)?;
+        let again = evaluation.evaluate(&Folder::read(out)?.model)?;
         ensure!(
             again == best,
             "{}: expected {best}, as the tuned model has, got {again}",

@@ -17,7 +17,7 @@ pub enum Metric {
     Accuracy,
     /// Share of texts that get the class that the float model gives them.
     Agreement,
-    /// Signal to noise of all answers, in dB; the float model counts as [`FLOAT_DB`].
+    /// The signal-to-noise ratio of all answers, in dB; the float model counts as [`FLOAT_DB`].
     Sqnr,
 }
 
@@ -25,7 +25,7 @@ pub enum Metric {
 const FLOAT_DB: f64 = 100.;
 
 impl Metric {
-    /// The float model's own value, where it is the same for every model.
+    /// The value of the float model, if it is the same for every model.
     pub fn of_float(self) -> Option<f64> {
         match self {
             Self::Accuracy => None,
@@ -76,8 +76,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Reads the texts: those given, else the labelled ones beside a classifier, else example
-    /// sentences.
+    /// Reads the given texts, else the labelled texts beside a classifier, else example sentences.
     pub fn new(
         metric: Metric,
         folder: &Folder,
@@ -125,7 +124,7 @@ impl Evaluation {
     }
 
     /// The value of a model.
-    pub fn of(&self, model: &Bert) -> Result<f64> {
+    pub fn evaluate(&self, model: &Bert) -> Result<f64> {
         let answers = answers(model, &self.batches)?;
         let share = |right: Vec<bool>| {
             let count = right.iter().filter(|right| **right).count();

@@ -1,9 +1,9 @@
-//! A checkpoint, of which one file is the input: it is read or refused; tensors that were read have
-//! the sizes that it says.
+//! A checkpoint with one file from the input: it is read or refused, and tensors that are read have
+//! the stated sizes.
 //!
-//! The first byte says which: `r` a safetensors file, `i` an index, `c` a config.json; else the
-//! rest, up to the first line break, is the header of a safetensors file, and what follows its
-//! body.
+//! The first byte selects the file: `r` a safetensors file, `i` an index, `c` a config.json;
+//! otherwise the rest, up to the first line break, is the header of a safetensors file, and the
+//! remainder its body.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn file(header: &[u8], body: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header, body].concat()
 }
 
-/// Folders of which one file is replaced, the others being right.
+/// The folder whose file is replaced; its other files are valid.
 fn folder() -> &'static TempDir {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -85,7 +85,7 @@ fn read(path: &Path) -> Result<(), Error> {
     let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
     for tensor in checkpoint.tensors() {
         for dtype in [DType::F32, DType::U8, DType::I64] {
-            // One tensor may be refused and the next one right.
+            // A tensor may be refused while the next is valid.
             if let Ok(read) = vb.get_unchecked_dtype(&tensor.name, dtype) {
                 assert_eq!(read.dims(), tensor.shape, "{tensor:?}");
             }

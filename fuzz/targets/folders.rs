@@ -1,5 +1,4 @@
-//! One file of a folder that the examples read, the others being right: the folder is read or
-//! refused.
+//! One file of a folder that the examples read, beside valid files: the folder is read or refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +18,7 @@ const INDEX: &str = r#"{"weight_map": {"bias": "a.safetensors", "weight": "a.saf
 /// A folder with files that are right.
 struct Sample {
     dir: TempDir,
-    /// By name.
+    /// The files by name.
     files: BTreeMap<&'static str, Vec<u8>>,
 }
 
@@ -61,7 +60,7 @@ fn safetensors(shapes: &[(&str, &[usize])]) -> Vec<u8> {
     safetensors::serialize(tensors, None).expect("a file")
 }
 
-/// The first byte says which file the others are.
+/// Runs the input; its first byte selects the file.
 pub fn run(data: &[u8]) {
     let Some((file, data)) = data.split_first() else {
         return;

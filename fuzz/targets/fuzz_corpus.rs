@@ -1,6 +1,6 @@
 //! The targets of `fuzz/` over its corpus, over each entry cut short, and over entries with random
-//! changes: a short form of fuzzing, without nightly. `DYNQUANT_LONG=1` makes a million
-//! changes for each target, and `DYNQUANT_FUZZ_SEED` chooses others.
+//! changes: a short form of fuzzing, without nightly. `DYNQUANT_LONG=1` makes a million changes for
+//! each target, and `DYNQUANT_FUZZ_SEED` chooses others.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn over_corpus(name: &str, run: fn(&[u8])) {
         entries.len()
     );
     for (path, data) in &entries {
-        // After a panic only this line says which entry it was.
+        // After a panic this line is the only trace of the entry.
         println!("{}", path.display());
         run(data);
         (1..8).for_each(|eighths| run(&data[..data.len() * eighths / 8]));
@@ -62,7 +62,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// One change: of a byte or a bit, by leaving out, repeating, or a piece of another entry.
+/// Changes a byte or a bit, removes or repeats a piece, or inserts a piece of another entry.
 fn change(data: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const WORDS: [&str; 20] = [
         "null",

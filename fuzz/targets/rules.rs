@@ -1,4 +1,4 @@
-//! A tree of layers, and a spec for it: an error changes nothing, and a report is what was done.
+//! A tree of layers and a spec for it: an error changes nothing, and the report is correct.
 
 use candle_dynquant::{
     ErrorKind, Layer, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Result,
@@ -6,7 +6,7 @@ use candle_dynquant::{
 };
 use candle_dynquant::{Walk, WalkMut};
 
-/// Layers in a line, each with a path of its own, as one line of the input says.
+/// A flat tree of layers, whose paths the lines of the input give.
 #[derive(Clone)]
 struct Tree(Vec<(String, Leaf)>);
 
@@ -84,7 +84,7 @@ fn tree(text: &str) -> Tree {
     Tree(leaves.collect())
 }
 
-/// The tree before an empty line, the spec in YAML after it.
+/// Runs the tree before an empty line against the spec in YAML after it.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -104,7 +104,7 @@ pub fn run(data: &[u8]) {
             assert!((0..model.0.len()).all(|i| !changed(i)), "{error}");
             let known = matches!(error.kind(), ErrorKind::Unmatched | ErrorKind::InvalidModel);
             assert!(known, "{error:?}");
-            // As long as what was written, and a few names of the model.
+            // An error is about as long as the input, plus a few names of the model.
             assert!(error.to_string().len() < 10 * data.len() + 1_000);
         }
         Ok(report) => {

@@ -1,4 +1,5 @@
-//! A text as a spec: it is read, or refused in few words; a spec that was read can be written.
+//! A text as a spec: it is read, or refused with a short message; a spec that was read can be
+//! written.
 
 use candle_dynquant::QConfigSpec;
 

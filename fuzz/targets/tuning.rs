@@ -1,4 +1,5 @@
-//! A text as a tuning configuration: it is read or refused in few words, with its place.
+//! A text as a tuning configuration: it is read, or refused with a short message that has its
+//! place.
 
 use candle_dynquant::TuningConfig;
 

@@ -18,7 +18,8 @@ use crate::vit::{Digits, Vit};
 
 const PRECISIONS: [Precision; 3] = [Precision::Float32, Precision::BFloat16, Precision::Int8];
 
-/// One text in so many is taken, unless the test runs long: the kernels of a debug build are slow.
+/// The step between the texts used, unless the test runs long: the kernels of a debug build are
+/// slow.
 const STEP: usize = 8;
 
 fn step() -> usize {
@@ -27,7 +28,8 @@ fn step() -> usize {
 
 type Answers = Vec<Vec<f32>>;
 
-/// Answers of the float model and of `int8()`, each with attention in every one of `PRECISIONS`.
+/// The answers of the float model and of `int8()`, each with attention in every one of
+/// `PRECISIONS`.
 struct Compared([[Answers; 3]; 2]);
 
 impl Compared {
@@ -56,8 +58,8 @@ impl Compared {
         self.0.each_ref().map(of_model)
     }
 
-    /// Checks SQNR in dB against the float model with attention in f32: by itself, and that it
-    /// adds no more to the noise of `int8()` than its own.
+    /// Checks SQNR in dB against the float model with attention in f32: of attention alone, and
+    /// that attention adds only its noise to that of `int8()`.
     fn check(&self, name: &str, least: f64) {
         let exact = &self.0[0][0];
         let db = self.map(|rows| sqnr_db(exact, rows));
@@ -75,7 +77,7 @@ impl Compared {
     }
 }
 
-/// SQNR of two noises that do not depend on each other.
+/// The SQNR of two independent noises.
 fn sum_of_noise(a: f64, b: f64) -> f64 {
     let noise = |db: f64| 10f64.powf(-db / 10.);
     -10. * (noise(a) + noise(b)).log10()
@@ -134,7 +136,7 @@ fn the_embedded_bert_loses_little_by_attention_in_8_bits() -> Result<()> {
     Ok(())
 }
 
-/// Its loss of accuracy is at most 0.3 points.
+/// Checks that the loss of accuracy is at most 0.3 points.
 fn check_accuracy(compared: &Compared, name: &str, labels: &[Option<usize>]) {
     let accuracy = compared.map(|rows| {
         let pairs = labels.iter().zip(rows);

@@ -68,12 +68,12 @@ fn it_gives_the_bits_of_the_function_on_all_keys() -> Result<()> {
             assert!(cache.capacity() >= len && cache.capacity() < 2 * len + 64);
             for queries in [1, 7] {
                 let q = heads([batch, count, queries, dim], 1)?;
-                let own = tensor(&[queries, len], 4)?;
-                let excluded = own.gt(2.)?;
+                let keys_mask = tensor(&[queries, len], 4)?;
+                let excluded = keys_mask.gt(2.)?;
                 for mask in [
                     Mask::All,
                     Mask::Causal,
-                    Mask::Add(&own),
+                    Mask::Add(&keys_mask),
                     Mask::Exclude(&excluded),
                 ] {
                     let (k, v) = (k.narrow(2, 0, len)?, v.narrow(2, 0, len)?);
@@ -120,7 +120,7 @@ fn rows_that_were_taken_back_leave_nothing() -> Result<()> {
             all(31)?,
             "{precision}"
         );
-        // Without rows the sizes stay, until a reset.
+        // Without rows the sizes stay until a reset.
         cache.truncate(0);
         let nothing = cache.attend(&q, Mask::Causal, 0.3)?;
         assert!(cache.is_empty() && bits(&nothing)?.iter().all(|bits| *bits == 0));
@@ -318,7 +318,7 @@ fn a_backward_pass_through_a_cache_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// One layer of a decoder.
+/// A layer of a decoder.
 #[derive(Quantizable, Clone)]
 struct Decoder {
     query: nn::Linear,
@@ -359,7 +359,7 @@ fn a_decoder_keeps_its_cache_beside_its_attention() -> candle_dynquant::Result<(
         assert!(message.contains(word), "{message} lacks {word}");
     }
     int8.cache = int8.attention.cache();
-    // Token by token, as all at once.
+    // Reading token by token gives the bits of reading all at once.
     let mut alone = int8.clone();
     let all = int8.forward(&xs)?;
     for i in 0..12 {

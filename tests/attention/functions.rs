@@ -24,7 +24,7 @@ fn masked_fill(scores: &Tensor, mask: &Tensor) -> Result<Tensor> {
     mask.where_cond(&excluded.broadcast_as(scores.shape())?, scores)
 }
 
-/// Attention as its models write it, in f64.
+/// Attention as in candle-transformers' models, in f64.
 fn expected(q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>, scale: f64) -> Result<Tensor> {
     let [q, k, v] = [q, k, v].map(|t| t.to_dtype(DType::F64)?.contiguous());
     let (q, k, v) = (q?, k?, v?);
@@ -81,7 +81,7 @@ fn every_mask_in_every_shape_and_dtype() -> Result<()> {
             heads([batch, kv, keys, 8], 2)?,
             heads([batch, kv, keys, 6], 3)?,
         );
-        // Never the first key, so that each query sees one.
+        // The first key is never excluded, so that each query has a key.
         let excluded = |shape: &[usize]| -> Result<Tensor> {
             let mask = tensor(shape, 4)?.gt(1.)?;
             let seen = mask.narrow(D::Minus1, 0, 1)?.zeros_like()?;
@@ -160,7 +160,7 @@ fn later_keys_are_not_read() -> Result<()> {
         heads([1, 2, 300, 8], 3)?,
     );
     let expected = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
-    // A block of queries ends with the last one that sees the keys before 256.
+    // A block of queries ends with the last query that attends to the keys before 256.
     let poison = Tensor::full(f32::NAN, (1, 2, 44, 8), &Device::Cpu)?;
     let v = Tensor::cat(&[&v.narrow(2, 0, 256)?, &poison], 2)?;
     let got = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
@@ -169,7 +169,7 @@ fn later_keys_are_not_read() -> Result<()> {
     Ok(())
 }
 
-/// A value at a key that is not finite affects only queries that see it, on any number of threads,
+/// A non-finite value at a key affects only queries that attend to it, on any number of threads,
 /// for every dtype, and with gradients.
 #[test]
 fn what_is_not_finite_at_a_key_reaches_no_query_that_does_not_see_it() -> Result<()> {
@@ -225,7 +225,7 @@ fn what_is_not_finite_at_a_key_reaches_no_query_that_does_not_see_it() -> Result
                             let with = with.flatten_all()?.to_vec1::<f64>()?;
                             let of_v = std::ptr::eq(v, &poisoned_v);
                             assert!(!of_v || with.iter().all(|y| !y.is_finite()), "{case}");
-                            // The sum of weights and values, one of which is an infinity.
+                            // The sum of weights and values with an infinity.
                             if of_v && !poison.is_nan() && precision != Precision::Int8 {
                                 let is_poison = |y: &f64| *y == f64::from(poison);
                                 assert!(with.iter().all(is_poison), "{case}");
@@ -377,7 +377,7 @@ fn near_and_alone(sizes: [usize; 5], precision: Precision, bound: f64) -> Result
         let of_query = |t: &Tensor| t.i((of_last.0, .., of_last.1))?.contiguous();
         let expected = of_query(&got)?.flatten_all()?.to_vec1::<f32>()?;
         assert_eq!(alone.flatten_all()?.to_vec1::<f32>()?, expected, "{case}");
-        // Halves are computed as the f32 that they are.
+        // Halves are computed as f32.
         let [half_q, half_k, half_v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F16));
         let (half_q, half_k, half_v) = (half_q?, half_k?, half_v?);
         let halves = attend(&half_q, &half_k, &half_v, mask)?;

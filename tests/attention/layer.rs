@@ -1,4 +1,4 @@
-//! Attention as a layer: what specs, reports, checkpoints, inspections and searches make of it.
+//! Attention as a layer, in specs, reports, checkpoints, inspections and searches.
 
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor};
@@ -88,7 +88,7 @@ fn inputs() -> Result<Tensor> {
     Ok((tensor(&[2, 40, HIDDEN], 1)? / 4.)?)
 }
 
-/// A float checkpoint, and the model that is loaded from it.
+/// A float checkpoint, and a model that is loaded from it.
 fn write(dir: &std::path::Path) -> Result<(Checkpoint, Model)> {
     let vars = VarMap::new();
     Model::load(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
@@ -115,7 +115,7 @@ fn float() -> Result<Model> {
     Ok(write(dir.path())?.1)
 }
 
-/// What the layers of attention become: the outcome in words, or the error.
+/// The outcome of quantizing the attention layers: precisions and report, or the error.
 fn becomes(spec: &QConfigSpec) -> Result<(Vec<Precision>, Report)> {
     let mut model = float()?;
     let report = quantize_dynamic(&mut model, spec)?;
@@ -223,10 +223,10 @@ fn files_ask_for_it() -> Result<()> {
         assert_eq!(QConfigSpec::from_yaml(yaml)?, spec, "{yaml}");
         assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec, "{yaml}");
     }
-    let own = QConfigSpec::from_yaml("preset: int8\nkinds: {Attention: bfloat16}")?;
-    assert_eq!(becomes(&own)?.0, [BFloat16; 4]);
+    let spec = QConfigSpec::from_yaml("preset: int8\nkinds: {Attention: bfloat16}")?;
+    assert_eq!(becomes(&spec)?.0, [BFloat16; 4]);
     assert_eq!(
-        own.to_yaml()?,
+        spec.to_yaml()?,
         "preset: int8\nkinds:\n  Attention: bfloat16\n"
     );
     let written = QConfigSpec::int8().attention().to_yaml()?;
@@ -241,7 +241,8 @@ fn files_ask_for_it() -> Result<()> {
     Ok(())
 }
 
-/// What has no meaning for it: an error where it was asked for, a reason where its neighbours were.
+/// A rule without a meaning for attention is an error by name, and a reason in the report
+/// otherwise.
 #[test]
 fn what_has_no_meaning_is_told() -> Result<()> {
     for qconfig in [
@@ -426,7 +427,7 @@ fn attention_that_cannot_be_found_again_is_not_saved() -> Result<()> {
     for word in ["nn::Attention::load", "one in int8 without a name"] {
         assert!(error.to_string().contains(word), "{error}");
     }
-    // Two under one name are told apart by nothing.
+    // Two layers with one name cannot be distinguished.
     model.pool = Some(model.layers[0].attend.clone());
     checkpoint::save(&model, &source, &out)?;
     model.layers[0] = write(dir.path())?.1.layers[0].clone();
@@ -509,7 +510,7 @@ fn an_inspection_measures_its_output() -> Result<()> {
     ];
     let input = of("layers.0.attend").input.as_ref().expect("activations");
     assert_eq!([input.min, input.max], ends, "of queries, keys and values");
-    // The picture of sizes has no bars for what has no weights.
+    // The picture of sizes has no bars for layers without weights.
     let page = inspection.page("attention", &[]);
     let (_, sizes) = page.split_once("Weights in kB").expect("the picture");
     let (sizes, _) = sizes.split_once("</table>").expect("its end");
@@ -521,7 +522,7 @@ fn an_inspection_measures_its_output() -> Result<()> {
     assert!(!left.quantized && left.output.is_none() && left.along.is_some());
     let table = inspection.to_string();
     assert!(table.contains(" layers.0.attend   Attention "), "{table}");
-    // By one run of the float model.
+    // Computed from one run of the float model.
     let others = inspect::replays(&quantized)?;
     assert!(others.contains_key("pool") && !others.contains_key("layers.1.attend"));
     let observed = inspect::observe(&mut float, others, |model| model.forward(&xs))?;
@@ -547,7 +548,7 @@ fn masks_of_all_kinds_are_measured_as_they_are() -> Result<()> {
         Mask::Exclude(&excluded),
         Mask::Include(&excluded),
     ] {
-        // The layer itself, from what it reports.
+        // Computed by the layer from its report.
         let others = [(
             String::new(),
             candle_dynquant::Layer::replay(&float).expect("one"),
@@ -582,7 +583,7 @@ fn a_search_has_it_in_its_ladder() -> Result<()> {
     };
     let config = TuningConfig::default().lower_is_better();
     let all = config.clone().spec(QConfigSpec::int8().attention());
-    // Not asked for, it is as it was.
+    // Without a request the precision stays.
     let precisions = of_attention(&mut float.clone(), &config.clone().absolute(10.))?;
     assert_eq!(precisions, [LayerPrecision::Float; 4]);
     let mut model = float.clone();
@@ -616,7 +617,7 @@ fn a_search_has_it_in_its_ladder() -> Result<()> {
             text.contains("Attention") && text.contains("FP32"),
             "{text}"
         );
-        // As far as a bound between the two lets it.
+        // The bound between the two limits the mix.
         let mut bfloat16 = float.clone();
         quantize_dynamic(
             &mut bfloat16,

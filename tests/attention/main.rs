@@ -1,5 +1,5 @@
-//! Attention: the functions, the layer that a spec quantizes, caches of keys and values, and what
-//! fewer bits cost models.
+//! Attention: the functions, the layer that a spec quantizes, caches of keys and values, and the
+//! accuracy of models in fewer bits.
 
 mod accuracy;
 mod cache;

@@ -1,4 +1,4 @@
-//! A ViT that reads handwritten digits, made by `assets/reference/vit.py`.
+//! A ViT that reads handwritten digits, trained by `assets/reference/vit.py`.
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Module, Tensor};
@@ -17,7 +17,7 @@ const CLASSES: usize = 10;
 const PATCHES: usize = 4;
 const PATCH: usize = 2;
 
-/// The model, and images that did not train it with what transformers computes of them.
+/// The model, and images outside its training with transformers' results.
 pub struct Digits {
     pub model: Vit,
     /// `[images, 8, 8]`

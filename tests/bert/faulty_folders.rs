@@ -23,7 +23,7 @@ struct Entry {
 
 type Entries = BTreeMap<String, Entry>;
 
-/// A BERT of one layer, sizes 8 and 16, 9 words, 12 positions, 3 classes.
+/// A BERT with one layer, sizes 8 and 16, 9 words, 12 positions, 3 classes.
 fn config() -> Value {
     json!({
         "model_type": "bert", "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1,
@@ -93,7 +93,7 @@ fn linear(entries: &mut Entries, name: &str, out: usize, size: usize) {
     entries.insert(format!("{name}.bias"), Entry { dtype, shape: bias });
 }
 
-/// A classifier's tensors, as transformers names them.
+/// The tensors of a classifier under transformers' names.
 fn classifier() -> Entries {
     let mut entries = encoder("bert.");
     linear(&mut entries, "bert.pooler.dense", 8, 8);
@@ -115,7 +115,7 @@ fn write_tensors(path: &Path, entries: &Entries) -> Result<()> {
     Ok(())
 }
 
-/// A folder on disk that each test spoils in its own way.
+/// A folder on disk that a test damages.
 struct Sample(TempDir);
 
 impl Sample {
@@ -148,7 +148,7 @@ fn refuses<T>(result: Result<T>, parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A folder whose config.json has one key changed, or taken away by null.
+/// A folder whose config.json has one key changed, or removed if the value is null.
 fn with_config(key: &str, value: Value) -> Result<Sample> {
     let sample = Sample::new(&classifier())?;
     let mut config = config();
@@ -171,7 +171,7 @@ fn good_folders_are_read() -> Result<()> {
     };
     assert_eq!(folder.bytes, 4 * elements(&classifier()));
 
-    // No prefix, no heads; other float dtypes; tensors without a use that are known.
+    // Without a prefix and heads; with other float dtypes and known unused tensors.
     let mut entries = encoder("");
     for (dtype, entry) in [Dtype::F16, Dtype::BF16, Dtype::F64]
         .into_iter()
@@ -371,7 +371,7 @@ fn files_that_are_no_safetensors() -> Result<()> {
 
 #[test]
 fn missing_tensors() -> Result<()> {
-    // Every single one; the classifier is missed only where config.json promises it.
+    // Each tensor in turn; the classifier is required only if config.json promises it.
     for key in classifier()
         .keys()
         .filter(|key| *key != "classifier.weight")
@@ -418,7 +418,7 @@ fn extra_tensors() -> Result<()> {
 
 #[test]
 fn wrong_shapes() -> Result<()> {
-    // Every single tensor with one row too many.
+    // Each tensor in turn with an extra row.
     for (key, entry) in classifier() {
         let mut entries = classifier();
         let mut wrong = entry.clone();
@@ -567,14 +567,14 @@ fn texts_and_labels() -> Result<()> {
     )
 }
 
-/// Each file of a folder as a fifo without a writer; a fifo of texts has one.
+/// Each file of a folder as a fifo without a writer; a fifo of texts has a writer.
 #[cfg(unix)]
 #[test]
 fn only_texts_may_be_a_pipe() -> Result<()> {
     let fifo = |path: &Path| {
         let _ = fs::remove_file(path);
-        let made = std::process::Command::new("mkfifo").arg(path).status();
-        assert!(made.expect("mkfifo").success());
+        let status = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(status.expect("mkfifo").success());
     };
     for name in ["config.json", "tokenizer.json", WEIGHTS] {
         let sample = Sample::new(&classifier())?;
@@ -601,7 +601,7 @@ fn lengths_and_batches() -> Result<()> {
         texts::tokenize(&folder.tokenizer, &folder.config, texts, seq_len)
     };
 
-    // The file's own truncation to 4 tokens is not used; 12 positions are the limit.
+    // The file's truncation to 4 tokens is ignored; 12 positions are the limit.
     let long = "a b c d e a b c d e";
     assert_eq!(tokenize(&[long], None)?[0].len(), 12);
     let longer = "a b c d e a b c d e a";

@@ -5,8 +5,8 @@
 //!     scripts/fetch_minilm.sh DIR
 //!     DYNQUANT_MINILM=DIR cargo test --release --test bert minilm
 //!
-//! Without the variable the tests say so and pass. The expected values are made by
-//! `assets/reference/minilm.py`.
+//! Without the variable the tests print a note and pass. `assets/reference/minilm.py` computes the
+//! expected values.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const ALONE: usize = 8;
 /// The fixture, the model, and the fixture's sentences in tokens and batches of ours.
 pub(super) struct Setup {
     reference: HashMap<String, Tensor>,
-    /// SQNR of PyTorch's own quantized embeddings against its float ones, by fixture tensor.
+    /// The SQNR of PyTorch's quantized embeddings against its float embeddings, by fixture tensor.
     torch_db: HashMap<&'static str, f64>,
     pub(super) model: Bert,
     pad: u32,
@@ -32,7 +32,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// `None`, and a line that says how to get the model, where it is not there.
+    /// Loads the model; prints how to get it and returns `None` if it is missing.
     pub(super) fn new() -> Result<Option<Self>> {
         let Some(dir) = std::env::var_os("DYNQUANT_MINILM") else {
             println!(
@@ -74,7 +74,8 @@ impl Setup {
     fn quantized(&self, spec: &QConfigSpec) -> Result<Bert> {
         let mut model = self.model.clone();
         let report = quantize_dynamic(&mut model, spec)?;
-        // 6 layers of query, key, value, two outputs and one intermediate; the pooler.
+        // Each of 6 layers has query, key, value, two outputs and an intermediate product; then the
+        // pooler.
         assert_eq!(report.swapped().count(), 6 * 6 + 1);
         Ok(model)
     }
@@ -177,7 +178,7 @@ fn int8_is_close_to_float() -> Result<()> {
     Ok(())
 }
 
-/// PyTorch's presets lose what PyTorch loses: neither more nor, by mistake, less.
+/// PyTorch's presets lose as much accuracy as PyTorch: neither more nor, by mistake, less.
 #[test]
 fn torch_presets_are_as_close_as_in_torch() -> Result<()> {
     let Some(setup) = Setup::new()? else {

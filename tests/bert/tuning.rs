@@ -1,7 +1,7 @@
-//! Tuning `assets/bert` and all-MiniLM-L6-v2 to an SQNR that int8 misses, and loading what was
-//! saved.
+//! Tuning `assets/bert` and all-MiniLM-L6-v2 to an SQNR that int8 misses, and loading the saved
+//! model.
 //!
-//! MiniLM as in `tests/bert/minilm.rs`, by `DYNQUANT_MINILM`.
+//! MiniLM needs `DYNQUANT_MINILM`, as in `tests/bert/minilm.rs`.
 
 use std::path::{Path, PathBuf};
 

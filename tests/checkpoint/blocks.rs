@@ -12,7 +12,7 @@ use candle_dynquant::{
 };
 
 const COLUMNS: usize = 1 << 12;
-/// A block of the converter is 2^22 elements, so this is one and a bit.
+/// The number of rows, a little more than a block of the converter, which has 2^22 elements.
 const ROWS: usize = 1_030;
 
 #[test]
@@ -63,8 +63,8 @@ fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
 
 #[test]
 fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
-    // Each input adds 255 * 255 at most. A block is 126 of these rows; only the last one, of the
-    // second block, has other elements than 0.
+    // Each input adds at most 255 * 255. A block is 126 of these rows; only the last row, in the
+    // second block, has elements other than 0.
     let (rows, columns) = (127, 33_100);
     let zeros = Tensor::zeros((rows - 1, columns), DType::BF16, &Device::Cpu)?;
     let ones = Tensor::ones((1, columns), DType::BF16, &Device::Cpu)?;
@@ -87,12 +87,12 @@ fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
             activation: DynamicConfig::new(Granularity::PerTensor, true),
         };
         let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
-        // The only layer: with others it would be left.
+        // The only layer fails; beside others it would be left.
         let error = Plan::new(&source, &spec, &[], &[]).unwrap_err().to_string();
         let expected = "head.weight: output channel 126 can overflow the i32 accumulator";
         assert!(error.contains(expected), "{qscheme:?}: {error}");
         assert!(error.contains("got 2152327500"), "{qscheme:?}: {error}");
-        // By the plan of a checkpoint with other values, it is found while it is written.
+        // With the plan of a checkpoint with other values, the overflow is found during the write.
         let plan = Plan::new(&zeros, &spec, &[], &[])?;
         let error = checkpoint::quantize(&source, &plan, &written, |_| ()).unwrap_err();
         assert!(error.to_string().contains(expected), "{qscheme:?}: {error}");

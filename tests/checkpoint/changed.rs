@@ -1,4 +1,4 @@
-//! Float weights that were changed after they were loaded: saved as the model has them.
+//! Float weights that were changed after they were loaded are saved as in the model.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -170,7 +170,7 @@ fn a_float_weight_that_was_not_loaded_is_named() -> Result<()> {
         text.starts_with("1: its float weight is not written"),
         "{text}"
     );
-    // One that a loader computes of a tensor with the name of its path would be computed again.
+    // A weight that a loader computes from the tensor at its path would be computed again.
     let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
     model.query = nn::Linear::new((model.query.weight() * 2.)?, None);
     let weight = (model.norm.weight() + 1.)?;
@@ -206,10 +206,10 @@ fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
         let error = saved(&b)?.expect_err("a layer of another checkpoint");
         let error = error.to_string();
         assert!(error.contains("another checkpoint"), "{error}");
-        // One that has the same tensor is as good.
+        // A clone with the same tensor is saved as well.
         saved(&copy)??;
     }
-    // Quantized ones, closed.
+    // Closed quantized checkpoints.
     let load = |path: &Path| {
         let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
         nn::linear(8, 6, vb.pp("query"))
@@ -228,7 +228,7 @@ fn layers_of_two_checkpoints_with_equal_names_are_not_mixed() -> Result<()> {
     Ok(())
 }
 
-/// A layer of a known tensor is saved in its place, or is an error; any other is listed.
+/// A layer of a known tensor is saved in its place, or is an error; other layers are listed.
 #[test]
 fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -240,7 +240,7 @@ fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
     let mut model = load(&vb)?;
     model.query = nn::Linear::new(random(&[4, 8])?, None);
     assert_eq!(checkpoint::save(&model, &source, &out)?.unsaved, ["query"]);
-    // Two layers of one tensor, one of them changed.
+    // Two layers with one tensor, one of which is changed.
     let table =
         || -> Result<nn::Linear> { Ok(nn::Linear::new(vb.get((9, 8), "words.weight")?, None)) };
     let model = load(&vb)?;
@@ -255,7 +255,7 @@ fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
         );
     }
     assert!(checkpoint::save(&(model, head), &source, &out).is_err());
-    // Norms of one name at odds.
+    // Different norms with one name.
     let norm = || -> Result<nn::LayerNorm> { Ok(nn::layer_norm(8, 1e-5, vb.pp("norm"))?) };
     let norms = vec![norm()?, norm()?];
     for (norm, by) in norms.iter().zip([1., 2.]) {
@@ -264,7 +264,7 @@ fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
     }
     let error = checkpoint::save(&norms, &source, &out).expect_err("two norms");
     assert!(error.to_string().contains("norm.weight"), "{error}");
-    // A changed float layer beside a quantized one of the same tensor.
+    // A changed float layer beside a quantized layer with the same tensor.
     let mut quantized = nn::linear_no_bias(8, 6, vb.pp("query"))?;
     quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0))?;
     let changed = nn::linear_no_bias(8, 6, vb.pp("query"))?;
@@ -316,7 +316,7 @@ fn equalized_layers_and_norms_need_their_tensors() -> Result<()> {
         assert_eq!(report.pairs.len(), 1);
     }
     assert_eq!(checkpoint::save(&model, &source, &out)?, Saved::default());
-    // Of other shapes, of integers, or missing.
+    // Tensors of other shapes or of integers, or missing tensors.
     let long = Tensor::ones(5, DType::F32, &Device::Cpu)?;
     let integers = Tensor::ones(4, DType::U32, &Device::Cpu)?;
     for gain in [&long, &integers] {

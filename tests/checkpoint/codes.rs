@@ -1,4 +1,4 @@
-//! Weights and tables of codes that were made elsewhere.
+//! Weights and tables of codes from elsewhere.
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
@@ -89,8 +89,8 @@ fn wrong_arguments_are_refused() -> Result<()> {
             dtype,
             qscheme,
         } = parts;
-        let made = QWeight::from_codes(shape, codes, scales, zeros, bias, dtype, qscheme);
-        let error = made.expect_err(expected).to_string();
+        let qweight = QWeight::from_codes(shape, codes, scales, zeros, bias, dtype, qscheme);
+        let error = qweight.expect_err(expected).to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     };
     let with_codes = |codes, dtype| Parts {
@@ -164,8 +164,8 @@ fn wrong_arguments_are_refused() -> Result<()> {
     };
     refused(long, "can overflow");
     let table = |zeros, dtype, qscheme| {
-        let made = QTable::from_codes([2, 1], &[1, 1], &[1., 2.], zeros, dtype, qscheme);
-        made.err().map_or(String::new(), |error| error.to_string())
+        let table = QTable::from_codes([2, 1], &[1, 1], &[1., 2.], zeros, dtype, qscheme);
+        table.err().map_or(String::new(), |error| error.to_string())
     };
     let float = |zeros: &[f32]| ZeroPoints::Float(zeros.to_vec());
     let cases = [

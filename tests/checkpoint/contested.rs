@@ -1,4 +1,4 @@
-//! Layers that contest a tensor: each is saved, beside it or once, or is refused by its path.
+//! Layers that compete for a tensor: each is saved, beside it or once, or is refused by its path.
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
@@ -9,7 +9,7 @@ use candle_nn::VarBuilder;
 
 use super::origins::{in_proj, quantized, random, round_trip, write, write_in_proj};
 
-/// Saves layers that were loaded from a file of these tensors.
+/// Saves layers that were loaded from a file with these tensors.
 pub fn saved<M: Quantizable, const N: usize>(
     tensors: [(&str, Tensor); N],
     load: impl Fn(VarBuilder<'static>) -> candle_core::Result<M>,
@@ -72,7 +72,7 @@ fn rows_of_a_tensor_that_another_layer_needs_are_saved_beside_it() -> Result<()>
         m.iter().collect()
     })?;
     assert_eq!(saved.beside.len(), 3);
-    // One that is in no file needs none.
+    // A layer that is in no file needs no tensor.
     let with_other = |vb: VarBuilder<'static>| {
         let mut layers = in_proj(&vb)?;
         let other = Tensor::ones((5, 16), DType::F32, &Device::Cpu)?;
@@ -149,7 +149,7 @@ fn a_layer_whose_path_is_another_layers_tensor_is_refused() -> Result<()> {
         error.starts_with("w: ") && error.contains(CONTESTED),
         "{error}"
     );
-    // A tensor that is no weight.
+    // A tensor that is not a weight.
     let ids = Tensor::ones((6, 8), DType::U8, &Device::Cpu)?;
     let tensors = [("w.weight", ids), ("first.weight", random(&[6, 8])?)];
     let load = |vb: VarBuilder<'static>| {

@@ -24,8 +24,8 @@ fn folder(dir: &Path) -> Result<PathBuf> {
     Ok(float)
 }
 
-/// The tensors and the config of the folder that `spec` makes, by a model and without one: they
-/// are the same.
+/// The tensors and the config of the folder that `spec` gives, with a model and without; both must
+/// be the same.
 fn written(dir: &Path, spec: &QConfigSpec, name: &str) -> Result<(Vec<u8>, Value)> {
     let float = dir.join("float");
     let [saved, converted] = ["saved", "converted"].map(|name| dir.join(name));
@@ -114,7 +114,7 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
             vec![linear],
             json!(["narrow"]),
         ),
-        // Two treatments of Linears: each names its own.
+        // Two treatments of Linears: each lists its layers.
         (
             int8().name("narrow", per_tensor),
             vec![
@@ -143,7 +143,7 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
             assert_eq!(group["weights"]["symmetric"], true);
         }
     }
-    // Written as floats, none is left.
+    // The float copy has no quantized weight.
     let (int8, float) = (dir.path().join("saved"), dir.path().join("again"));
     checkpoint::dequantize(&Checkpoint::open(&int8)?, &float, |_| ())?;
     let config: Value = serde_json::from_slice(&fs::read(float.join("config.json"))?)?;
@@ -151,7 +151,7 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
     Ok(())
 }
 
-/// A folder with matrices of these names and shapes, vectors where there is one number.
+/// A folder with matrices of these names and shapes, and a vector for a single number.
 fn folder_of(dir: &Path, config: &str, tensors: &[(&str, &[usize])]) -> Result<Checkpoint> {
     let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
     let tensors: HashMap<String, Tensor> = tensors
@@ -261,7 +261,7 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
         ("pos", "Embedding", "off by default"),
         ("q.lora_A.default", "Custom(Adapter)", "merged"),
         ("linear_pos", "Linear", ""),
-        // A gate that no experts are beside, as in a gated MLP; and projections of embeddings.
+        // A gate without experts, as in a gated MLP; and projections of embeddings.
         ("h.2.mlp.gate", "Linear", ""),
         ("embed_out", "Linear", ""),
         ("embedding_mapping", "Linear", ""),
@@ -289,7 +289,7 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
         );
         assert_eq!(layer.qconfig.is_ok(), why.is_empty(), "{name}");
     }
-    // Asked for: experts by a rule, others by what they are said to be.
+    // Requested explicitly: experts by a rule, others by their kinds.
     let experts = spec.clone().regex("experts", QConfig::int8());
     let plan = Plan::new(&source, &experts, &["h.0.mlp.gate.weight".to_owned()], &[])?;
     for name in ["h.0.mlp.experts.0.up", "h.0.mlp.gate"] {
@@ -359,7 +359,7 @@ fn many_rows_without_columns_are_written_block_by_block() -> Result<()> {
     Ok(())
 }
 
-/// Of a file with these matrices, the reason why a plan or its writing fails.
+/// The error of planning or writing a file with these matrices.
 fn fails(tensors: &[(&str, Tensor)], spec: &QConfigSpec) -> Result<String> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
@@ -378,7 +378,7 @@ fn faults_of_a_weight_are_told_once_and_at_their_place() -> Result<()> {
     let error = fails(&[("a.weight", weight.clone())], &spec)?;
     assert_eq!(error.matches("a.weight").count(), 1, "{error}");
     assert_eq!(error.matches("float").count(), 1, "in the source: {error}");
-    // A table is no weight that is multiplied.
+    // A table is not a weight of a product.
     let table = QConfigSpec::new().kind(LayerKind::Linear, QConfig::table());
     let error = fails(&[("a.weight", weight.zeros_like()?)], &table)?;
     assert!(error.contains("a weight that is multiplied"), "{error}");
@@ -411,7 +411,7 @@ fn a_tensor_of_several_layers_is_no_module_of_other_libraries() -> Result<()> {
     let tensors: &[(&str, &[usize])] = &[("attn.in_proj_weight", &[24, 8]), ("up.weight", &[8, 8])];
     let source = folder_of(dir.path(), "{}", tensors)?;
     let names = ["attn.in_proj_weight".to_owned()];
-    // Where layers are treated differently, the config names their modules.
+    // If layers are treated differently, the config names their modules.
     for (i, qconfig) in [QConfig::int8(), QConfig::pytorch(), QConfig::float16()]
         .into_iter()
         .enumerate()
@@ -456,7 +456,7 @@ fn values_beyond_a_half_are_counted_as_a_model_counts_them() -> Result<()> {
     let (bytes, _) = written(dir.path(), &QConfigSpec::float16(), "float16")?;
     // The record of the format, in the file's metadata.
     assert!(String::from_utf8_lossy(&bytes[..4_000]).contains("saturated"));
-    // The greatest half is none.
+    // The greatest half is not clamped.
     let wide = (tensors["wide.weight"].zeros_like()? + 65_504.)?;
     tensors.insert("wide.weight".into(), wide);
     candle_core::safetensors::save(&tensors, &float)?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::model::{Model, quantized, write_float};
 
-/// A folder with a config, a tokenizer and other things, in a number of shards.
+/// A folder with a config, a tokenizer and other files, in a number of shards.
 fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
     let folder = dir.join("float");
     fs::create_dir(&folder)?;
@@ -94,7 +94,7 @@ fn a_folder_for_a_folder() -> Result<()> {
         assert_eq!(group["targets"], serde_json::json!(["Linear"]));
         assert_eq!(group["weights"]["strategy"], "channel");
         assert_eq!(group["input_activations"]["strategy"], "token");
-        // Nothing is left beside it.
+        // No temporary file is left.
         let left: Vec<_> = fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
         assert_eq!(left.len(), 2, "{left:?}");
     }
@@ -123,7 +123,7 @@ fn a_table_of_ones_own_is_named_by_its_path() -> Result<()> {
     Ok(())
 }
 
-/// Files that are a part of a model, and no other form of its weights, stay beside it.
+/// Files that belong to a model, and are not another form of its weights, are copied.
 #[test]
 fn folders_are_kept_whole() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -140,7 +140,7 @@ fn folders_are_kept_whole() -> Result<()> {
         fs::create_dir_all(path.parent().expect("a folder"))?;
         fs::write(&path, name)?;
     }
-    // As sentence-transformers writes it.
+    // The layout of sentence-transformers.
     fs::create_dir(float.join("4_Normalize"))?;
     let out = dir.path().join("out");
     let source = Checkpoint::open(&float)?;
@@ -162,7 +162,7 @@ fn folders_are_kept_whole() -> Result<()> {
     check()
 }
 
-/// With what makes safetensors of them.
+/// The error names the way to convert the folder to safetensors.
 #[test]
 fn folders_of_other_forms_are_refused() -> Result<()> {
     let zip = |name: &str| [b"PK\x03\x04.......................", name.as_bytes()].concat();
@@ -184,7 +184,7 @@ fn folders_of_other_forms_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// An adapter changes what its model computes.
+/// An adapter changes the results of its model.
 #[test]
 fn adapters_are_refused() -> Result<()> {
     for name in ["adapter_config.json", "adapter_model.safetensors"] {
@@ -217,7 +217,7 @@ fn folders_are_copied_to_a_depth_of_eight() -> Result<()> {
     Ok(())
 }
 
-/// A reader makes a layer of its own of a head that has no tensor.
+/// A reader builds a separate layer for a head that has no tensor.
 #[test]
 fn a_config_tells_which_layers_stay_float() -> Result<()> {
     #[derive(Quantizable)]
@@ -275,11 +275,11 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
             let entry = &config["quantization_config"];
             assert_eq!(entry["ignore"], ignored, "{spec}");
             let groups = entry["config_groups"].as_object().context("groups")?;
-            let own: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
-            assert_eq!(json!(own), targets, "{spec}");
+            let found: Vec<&Value> = groups.values().map(|group| &group["targets"]).collect();
+            assert_eq!(json!(found), targets, "{spec}");
         }
     }
-    // A table beside the float one would not be found again.
+    // A table beside the float table would not be found again.
     let mut model = load(true)?;
     quantize_dynamic(&mut model, &int8.exclude("head").embeddings())?;
     let error = checkpoint::save(&model, &source, &out).unwrap_err();
@@ -357,7 +357,7 @@ fn an_open_file_stays_readable_where_it_is_replaced() -> Result<()> {
     Ok(())
 }
 
-/// A writer that is alive holds a lock; one that has just begun may not hold it yet.
+/// A live writer holds a lock; a writer that has just begun may not hold it yet.
 #[test]
 fn what_killed_writers_left_is_removed() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -419,7 +419,7 @@ fn a_file_in_memory_is_as_that_on_a_disk() -> Result<()> {
     checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
 
     let bytes = fs::read(&saved)?;
-    // Named like an existing file: it may be written, since the checkpoint does not use it.
+    // The name of an existing file may be written, since the checkpoint does not use that file.
     let name = again.to_string_lossy();
     fs::write(&again, "old")?;
     let memory = Checkpoint::from_bytes(&name, bytes.clone())?;

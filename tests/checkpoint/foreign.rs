@@ -61,10 +61,10 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
         (2, json!([1, 1]), &[-3], Some(WholeAffine), two, [-3.; 4]),
         (2, json!([2]), &[], Some(Rows), two, [0.; 4]),
         (2, json!([2, 1]), &[5, 6], Some(RowsAffine), two, [5.; 4]),
-        // One row: the same by either name.
+        // A single row is the same under either name.
         (1, json!([1, 1]), &[], Some(Rows), two, [0.; 4]),
         (1, json!([1]), &[-3], Some(RowsAffine), two, [-3.; 4]),
-        // Groups of inputs: floats, some of negative scales.
+        // Groups of inputs become floats, some with negative scales.
         (2, json!([2, 2]), &[], None, mixed, [0.; 4]),
         (2, json!([2, 2]), four, None, mixed, [7., 7., 8., 8.]),
         (1, json!([1, 4]), four, None, [2., -3., 4., -5.], of_four),
@@ -97,12 +97,12 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
             .qweight()
             .and_then(|weight| weight.qscheme());
         assert_eq!(got, qscheme, "{case}");
-        let theirs = candle_nn::linear_no_bias(4, rows, vb.pp("a"))?;
-        for weight in [ours.weight(), theirs.weight()] {
+        let candles = candle_nn::linear_no_bias(4, rows, vb.pp("a"))?;
+        for weight in [ours.weight(), candles.weight()] {
             assert_eq!(weight.get(0)?.to_vec1::<f32>()?, first, "{case}");
         }
     }
-    // A scale of a group that is none.
+    // The scale of a group is not finite.
     for scale in [f32::NAN, f32::INFINITY] {
         let scales = f32s(&[1., 1., scale, 1.]);
         let all = [
@@ -122,7 +122,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
     Ok(())
 }
 
-/// A config's activations hold for the layers that it names.
+/// A config's activations apply to the layers that it names.
 #[test]
 fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -156,7 +156,7 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
     }});
     std::fs::write(dir.path().join("config.json"), config.to_string())?;
     let vb = Checkpoint::open(dir.path())?.var_builder(DType::F32, &Device::Cpu);
-    // By the first row alone it is told whether rows share a scale.
+    // The first row alone shows whether rows share a scale.
     let (row, large) = (
         [[0.3f32, -0.7, 0.9]],
         [[0.3f32, -0.7, 0.9], [90., 5., -90.]],
@@ -174,8 +174,8 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
     Ok(())
 }
 
-/// Static scales of activations are replaced by scales of each row; what else a module has is an
-/// error, as the factors of a smoothed activation.
+/// Static scales of activations are replaced by scales per row, with a note; any other tensor of a
+/// module is an error, such as the factors of a smoothed activation.
 #[test]
 fn static_scales_of_activations_are_left_out_and_that_is_said() -> Result<()> {
     let dir = tempfile::tempdir()?;

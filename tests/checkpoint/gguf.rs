@@ -1,4 +1,4 @@
-//! GGUF files: as candle writes them, and files that lie.
+//! GGUF files as candle writes them, and malformed files.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ fn write(path: &Path, architecture: &str, tensors: &[(&str, QTensor)]) -> Result
         ("llama.attention.head_count", Value::U32(4)),
         ("llama.attention.head_count_kv", Value::U32(2)),
         ("llama.rope.freq_base", Value::F32(10_000.)),
-        // A value of every other type is skipped, whatever its name is.
+        // A value of any other type is skipped, whatever its name.
         ("general.name", Value::String("another".into())),
         ("a.u8", Value::U8(1)),
         ("a.i8", Value::I8(1)),
@@ -177,13 +177,16 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
     write(&path, "qwen2", &tensors)?;
     let checkpoint = Checkpoint::open(&path)?;
     for ((name, tensor), dtype) in tensors.iter().zip(types) {
-        let own = name
+        let layer_name = name
             .replace("blk", "model.layers")
             .replace("ffn_up", "mlp.up_proj");
-        assert!(checkpoint.floats(&own)? == floats(tensor)?, "{dtype:?}");
+        assert!(
+            checkpoint.floats(&layer_name)? == floats(tensor)?,
+            "{dtype:?}"
+        );
         let infos = || {
             let all = checkpoint.tensors();
-            all.filter(|info| info.name.starts_with(&own))
+            all.filter(|info| info.name.starts_with(&layer_name))
         };
         let bytes: usize = infos().map(|info| info.bytes as usize).sum();
         assert_eq!(bytes, tensor.storage_size_in_bytes(), "{dtype:?}");
@@ -200,7 +203,7 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
                 .all(|shown| *shown == expected || shown == "F16")
         );
         let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-        let layer = nn::linear_no_bias(512, 5, vb.pp(own.trim_end_matches(".weight")))?;
+        let layer = nn::linear_no_bias(512, 5, vb.pp(layer_name.trim_end_matches(".weight")))?;
         let groups = layer.projection().qweight().and_then(QWeight::groups);
         let expected = match dtype {
             Q4_0 | Q4_1 => Some(IntType::Int4),
@@ -215,7 +218,7 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
     Ok(())
 }
 
-/// The file itself, as it is saved, and as floats.
+/// The file itself, its saved copy, and its float copy.
 fn copies(dir: &Path, path: &Path) -> Result<[Checkpoint; 3]> {
     let [saved, float] = ["a.safetensors", "b.safetensors"].map(|name| dir.join(name));
     let checkpoint = Checkpoint::open(path)?;
@@ -356,7 +359,7 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
                 assert!(checkpoint.floats(name)? == *expected, "{dtype:?} {name}");
             }
         }
-        // Of a layer, and of the layer that a saved one is read as.
+        // The activations of a layer, and of the layer that a saved copy loads.
         let load = |checkpoint: &Checkpoint| {
             let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
             nn::linear_no_bias(64, 64, vb.pp("model.layers.0.self_attn.q_proj"))
@@ -441,8 +444,8 @@ fn names_are_those_of_the_architecture() -> Result<()> {
         ),
         ("blk.1.ssm.weight", "blk.1.ssm.weight"),
     ];
-    let own = of_bert.map(|(name, _)| (name, name));
-    for (architecture, names) in [("bert", of_bert), ("mamba", own)] {
+    let names = of_bert.map(|(name, _)| (name, name));
+    for (architecture, names) in [("bert", of_bert), ("mamba", names)] {
         let tensors = of_bert.map(|(name, _)| Ok((name, random(&[2, 4], GgmlDType::F32)?)));
         let tensors = tensors.into_iter().collect::<Result<Vec<_>>>()?;
         write(&path, architecture, &tensors)?;
@@ -455,7 +458,7 @@ fn names_are_those_of_the_architecture() -> Result<()> {
     Ok(())
 }
 
-/// A file of one key and no tensors, or of what is behind that.
+/// A file with one key and no tensors, or with other bytes after the count.
 fn file(tensors: u64, key: &[u8], behind: &[&[u8]]) -> Vec<u8> {
     let keys = u64::from(!key.is_empty()).to_le_bytes();
     let head: [&[u8]; 4] = [b"GGUF", &3u32.to_le_bytes(), &tensors.to_le_bytes(), &keys];
@@ -470,7 +473,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
 fn sizes_have_limits() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.gguf");
-    // Arrays that are in each other, the innermost empty, of 8-bit numbers.
+    // Nested arrays, the innermost an empty array of 8-bit numbers.
     let nested = |depth: usize| {
         let array = [9u32.to_le_bytes().to_vec(), 1u64.to_le_bytes().to_vec()].concat();
         let innermost = [0u32.to_le_bytes().to_vec(), 0u64.to_le_bytes().to_vec()].concat();
@@ -572,7 +575,7 @@ fn read(path: &Path) -> Result<(), candle_dynquant::Error> {
     Ok(())
 }
 
-/// A file cut short, and files with other bytes, are read or refused.
+/// Truncated files and files with changed bytes are read or refused.
 #[test]
 fn files_that_lie_are_read_or_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -589,7 +592,7 @@ fn files_that_lie_are_read_or_refused() -> Result<()> {
         fs::write(&path, &bytes[..length])?;
         read(&path).expect_err("a file that is cut short");
     }
-    // One tensor in the bytes of another would be written as often as it is named.
+    // A tensor inside the bytes of another would be written for each mention.
     let name = bytes.windows(8).position(|own| own == b"a.weight");
     let offset = name.expect("its name") + 8 + 4 + 2 * 8 + 4;
     let mut twice = bytes.clone();

@@ -19,7 +19,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/reference/pack_quantized")
 }
 
-/// The greatest difference, as a share of the greatest element.
+/// The greatest difference relative to the greatest element.
 pub fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     let max = |tensor: &Tensor| tensor.abs()?.max_all()?.to_scalar::<f32>();
     Ok(max(&(a - b)?)? / max(b)?)
@@ -44,10 +44,11 @@ fn packed_linears_are_built_from_their_codes() -> Result<()> {
         let groups = layer.projection().qweight().and_then(QWeight::groups);
         let groups = groups.map(|groups| (groups.group_size, groups.scheme));
         assert_eq!(groups, Some((size, scheme)), "{name}");
-        // Layers round the scales, which are f32 here, to float16; others get them as they are.
+        // Layers round the scales, which are f32 here, to float16; other readers get them
+        // unchanged.
         let weight = &expected[&format!("{name}.weight")];
-        let own = difference(layer.weight(), weight)?;
-        assert!(own < 2f32.powi(-11), "{name}: {own}");
+        let error = difference(layer.weight(), weight)?;
+        assert!(error < 2f32.powi(-11), "{name}: {error}");
         let float = candle_nn::linear_no_bias(weight.dim(1)?, weight.dim(0)?, vb.pp(name))?;
         assert_eq!(difference(float.weight(), weight)?, 0., "{name}");
     }
@@ -146,8 +147,8 @@ pub fn raw(path: &Path) -> Result<Raw> {
     let bytes = fs::read(path)?;
     let file = SafeTensors::deserialize(&bytes)?;
     let tensors = file.iter().map(|(name, view)| {
-        let own = (view.dtype(), view.shape().to_vec(), view.data().to_vec());
-        (name.to_owned(), own)
+        let entry = (view.dtype(), view.shape().to_vec(), view.data().to_vec());
+        (name.to_owned(), entry)
     });
     Ok(tensors.collect())
 }
@@ -224,7 +225,7 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
     Ok(())
 }
 
-/// Groups that are no multiples of 32 reach layers as floats.
+/// Groups whose size is not a multiple of 32 reach layers as floats.
 #[test]
 fn groups_of_other_sizes_are_dequantized() -> Result<()> {
     use safetensors::Dtype::{F32, I32, I64};
@@ -256,8 +257,8 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
     Ok(())
 }
 
-/// The factor of a channel is that of its stored scales, whatever their magnitudes, and lets no sum
-/// overflow that float has.
+/// The factor of a channel matches its stored scales, whatever their magnitudes, and lets no sum
+/// overflow that is finite in float.
 #[test]
 fn small_and_large_weights_stay_as_they_are() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -277,7 +278,7 @@ fn small_and_large_weights_stay_as_they_are() -> Result<()> {
         .iter()
         .flat_map(|power| all.map(|groups| (*power, groups)));
     for (power, groups, is_plain) in cases.flat_map(|(p, g)| [(p, g, true), (p, g, false)]) {
-        // Groups of one channel differ, too.
+        // Groups of one channel differ too.
         let small = |i: usize| [1., 1e-2, 1e-5, 0.][(i / 70 + i % 70 / 32) % 4];
         let weight = Tensor::randn(0f32, 1., (40, 70), &Device::Cpu)?.clamp(-3f32, 3.)?;
         let weight = weight
@@ -354,8 +355,8 @@ fn bytes_are_those_of_the_file() -> Result<()> {
             }
             report?;
             checkpoint::save(&model, &source, &out)?;
-            let own = raw(&out)?;
-            let bytes = own.iter().filter(|(name, _)| !name.ends_with("_shape"));
+            let tensors = raw(&out)?;
+            let bytes = tensors.iter().filter(|(name, _)| !name.ends_with("_shape"));
             let bytes: usize = bytes.map(|(_, (_, _, bytes))| bytes.len()).sum();
             assert_eq!(bytes, groups.bytes([37, 200]), "{groups}");
         }
@@ -363,7 +364,7 @@ fn bytes_are_those_of_the_file() -> Result<()> {
     Ok(())
 }
 
-/// Of a file that was written here, whose record says what its tensors are.
+/// A file written here records what its tensors are.
 #[test]
 fn groups_that_are_not_those_of_the_record_are_refused() -> Result<()> {
     use safetensors::Dtype::{F32, I32};

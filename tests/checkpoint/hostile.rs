@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::model::{Model, saved};
 use super::text::{file, first_line, tensors, written};
 
-/// Opens it and reads every tensor as float and as bits.
+/// Opens a checkpoint and reads every tensor as float and as bits.
 fn read(path: &Path) -> Result<(), Error> {
     let checkpoint = Checkpoint::open(path)?;
     let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
@@ -65,7 +65,7 @@ fn a_file_that_is_cut_short_is_refused() -> Result<()> {
             whole.len()
         );
     }
-    // One that is longer than it says, too.
+    // A file that is longer than its header says.
     fs::write(&path, [&whole[..], b"x"].concat())?;
     assert!(Checkpoint::open(&path).is_err());
     fs::write(&path, &whole)?;
@@ -133,7 +133,7 @@ fn a_header_has_a_limit_also_where_the_file_has_as_many_bytes() -> Result<()> {
     Ok(())
 }
 
-/// A name, the header, bytes behind it, and a part of the error.
+/// A name, the header, the bytes after it, and a part of the error.
 const HEADERS: &str = r#"
 a list | [] | 0 | an object of tensors
 text behind | {} x | 0 | trailing

@@ -12,7 +12,7 @@ use super::model::{Model, quantized, specs, write_float};
 /// The folder that parent and children share.
 const FOLDER: &str = "DYNQUANT_TEST_CHECKPOINTS";
 
-/// In a child: loads what the parent wrote, and writes its own.
+/// Runs in a child: loads the parent's model, and writes a copy.
 #[test]
 fn child() -> Result<()> {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {

@@ -1,4 +1,4 @@
-//! Layouts of other libraries: the fixtures that they wrote, and files that lie in their manner.
+//! Layouts of other libraries: the fixtures that they wrote, and malformed files in these layouts.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn expected(folder: &Path) -> Result<HashMap<String, Tensor>> {
     Ok(candle_core::safetensors::load(path, &Device::Cpu)?)
 }
 
-/// The largest difference, as a share of the largest value.
+/// The largest difference relative to the largest value.
 fn difference(got: &Tensor, expected: &Tensor) -> Result<f32> {
     let max = |t: Tensor| -> Result<f32> {
         Ok(t.abs()?
@@ -62,8 +62,8 @@ impl Model {
     }
 }
 
-/// The weights are the library's own, up to `rounding` of the largest, also for layers of candle's,
-/// and a saved copy is in the layout of compressed-tensors with the same bits.
+/// Checks that the weights equal the library's up to `rounding` of the largest, also in candle's
+/// layers, and that a saved copy in the layout of compressed-tensors has the same bits.
 fn check(folder: &Path, int8: [bool; 2], rounding: f32) -> Result<Model> {
     let expected = expected(folder)?;
     let opened = Checkpoint::open(folder)?;
@@ -122,7 +122,7 @@ fn check(folder: &Path, int8: [bool; 2], rounding: f32) -> Result<Model> {
 #[test]
 fn bitsandbytes() -> Result<()> {
     let folder = fixture("bitsandbytes");
-    // It multiplies by the largest magnitude before it divides.
+    // The library multiplies by the largest magnitude before it divides.
     let model = check(&folder, [false; 2], 2e-7)?;
     let own = expected(&folder)?;
     let ys = model.forward(&own["input"])?;
@@ -173,8 +173,8 @@ fn torchao_intx() -> Result<()> {
     Ok(())
 }
 
-/// Each Linear answers as torchao's, given what torchao's was given, up to the rounding of
-/// activations: ours are symmetric, torchao's affine.
+/// Each Linear answers as torchao's on the same inputs, up to the rounding of activations: they are
+/// symmetric here, affine in torchao.
 #[test]
 fn torchao_int4() -> Result<()> {
     let folder = fixture("torchao_int4");
@@ -228,7 +228,7 @@ fn torchao_int4() -> Result<()> {
     Ok(())
 }
 
-/// `scripts/convert_pytorch.py`: each layer answers as PyTorch's, given what PyTorch's was given.
+/// `scripts/convert_pytorch.py`: each layer answers as PyTorch's on the same inputs.
 #[test]
 fn pytorch() -> Result<()> {
     let folder = fixture("pytorch");
@@ -289,7 +289,7 @@ fn each_is_refused<'a>(cases: impl IntoIterator<Item = (&'a str, Vec<u8>, Value,
     }
 }
 
-/// Refuses each row of a table: a name, tensors with words for some of them, a part of the error.
+/// Refuses each row of a table: a name, tensors with words for some, a part of the error.
 fn each_row_is_refused(table: &str, words: &[(&str, &str)]) {
     each_is_refused(rows(table).map(|[name, tensors, expected]| {
         let replaced = |text: String, (word, tensor): &(&str, &str)| text.replace(word, tensor);
@@ -393,7 +393,7 @@ fn activations_of_torchao_are_per_row_or_per_tensor() -> Result<()> {
     Ok(())
 }
 
-/// The metadata of an Int8Tensor with these changes, the keys of objects one by one.
+/// The metadata of an Int8Tensor with these changes; nested keys are changed one by one.
 fn described(changes: Value) -> Value {
     let mut described = json!({
         "_type": "Int8Tensor", "_data": {"block_size": [1, 3], "act_quant_kwargs": null},
@@ -455,7 +455,7 @@ scales of NaN | CODES; a._weight_scale F32 [2,1] NaN 1 | {} | scale
     }));
 }
 
-/// A group's scale belongs to some of the inputs: layers get floats.
+/// A group's scale belongs to some of the inputs, so layers get floats.
 #[test]
 fn groups_of_torchao_are_dequantized() -> Result<()> {
     let tensors = "a._weight_qdata I8 [2,4] 8*1; a._weight_scale F32 [2,2] 1 2 3 4";

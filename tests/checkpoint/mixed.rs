@@ -19,7 +19,7 @@ fn lstm(vb: VarBuilder<'_>) -> Result<nn::LSTM> {
     Ok(nn::LSTM::new(INPUT, HIDDEN, config, vb)?)
 }
 
-/// Numbers within +-1, the same in every run: the bound below is for these.
+/// Numbers within +-1, the same in every run: the bound below holds for these.
 fn values(shape: &[usize], seed: &mut u64) -> Result<Tensor> {
     let value = || {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -69,17 +69,17 @@ fn each_direction_may_be_quantized_otherwise() -> Result<()> {
     let [a, b] = ["a", "b"].map(|name| both[name].forward(&xs, None));
     let ((a, _), (b, _)) = (a?, b?);
     let directions = vb.clone().rename_f(|name| {
-        let of = if name.contains("_reverse") { "b" } else { "a" };
-        name.replace("mixed", of)
+        let direction = if name.contains("_reverse") { "b" } else { "a" };
+        name.replace("mixed", direction)
     });
     let (ys, _) = lstm(directions.pp("mixed"))?.forward(&xs, None)?;
     assert_eq!(half(&ys, 0)?, half(&a, 0)?);
     assert_eq!(half(&ys, 1)?, half(&b, 1)?);
 
-    // Input and state of one direction, too.
+    // The input and the state of one direction also mix.
     let products = vb.rename_f(|name| {
-        let of = if name.contains("_hh_") { "b" } else { "a" };
-        name.replace("mixed", of)
+        let product = if name.contains("_hh_") { "b" } else { "a" };
+        name.replace("mixed", product)
     });
     let (ys, _) = lstm(products.pp("mixed"))?.forward(&xs, None)?;
     for (name, alone) in [("int8", a), ("float16", b)] {

@@ -161,7 +161,7 @@ pub fn quantized(float: &Path, spec: &QConfigSpec) -> Result<Model> {
     Ok(model)
 }
 
-/// A float checkpoint, and the one that its quantized model is saved as.
+/// A float checkpoint, and the checkpoint of its quantized model.
 pub fn saved(dir: &Path, spec: &QConfigSpec) -> Result<[PathBuf; 2]> {
     let (float, out) = (write_float(dir)?, dir.join("out.safetensors"));
     checkpoint::save(&quantized(&float, spec)?, &Checkpoint::open(&float)?, &out)?;

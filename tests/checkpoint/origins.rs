@@ -1,5 +1,5 @@
-//! Weights that a model renames, cuts out of a tensor, transposes or holds twice: saved, and loaded
-//! as they were.
+//! Weights that a model renames, slices from a tensor, transposes or holds twice: saved, and loaded
+//! unchanged.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -36,8 +36,8 @@ fn bits(layer: &impl Module, inputs: usize) -> Result<Vec<u32>> {
     Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
 }
 
-/// Loads, quantizes, saves and loads again: what was saved, and the file, which is the same when it
-/// is saved once more. All Linears are to give the same bits, and to be quantized if they were.
+/// Loads, quantizes, saves and loads again: returns the saved model and the file, which a second
+/// save must reproduce. All Linears must give the same bits, and stay quantized if they were.
 pub fn round_trip<M: Quantizable>(
     source: &Path,
     out: &Path,
@@ -107,7 +107,7 @@ fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
             ("lstm.bias_hh_l0", random(&[12])?),
         ],
     )?;
-    // By a rule for any name, and by a table of the names that the model has.
+    // A rule for any name, and a table of the model's names.
     let prefix: fn(&str) -> String = |name| name.trim_start_matches("model.").to_owned();
     let exact: fn(&str) -> String = |name| match name {
         "model.layers.0.q_proj.weight" => "layers.0.q_proj.weight".into(),
@@ -153,7 +153,7 @@ fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
     Ok(())
 }
 
-/// As siglip, openclip and mimi have their attention.
+/// The attention of siglip, openclip and mimi.
 pub fn in_proj(vb: &VarBuilder<'_>) -> candle_core::Result<Vec<nn::Linear>> {
     let weights = vb.get((24, 16), "attn.in_proj_weight")?.chunk(3, 0)?;
     let biases = vb.get(24, "attn.in_proj_bias")?.chunk(3, 0)?;
@@ -183,7 +183,7 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
             let load = |vb: VarBuilder<'static>| in_proj(&vb);
             let saved = round_trip(&float, &out, &spec, dtype, load, each)?;
             let names = quantized(&out)?;
-            // One scale for each slice has no place beside one for each row.
+            // A scale per slice cannot be stored beside a scale per row.
             let per_slice = [QConfigSpec::pytorch(), QConfigSpec::onnxruntime()].contains(&spec);
             if per_slice {
                 assert_eq!(
@@ -202,7 +202,7 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
             }
         }
     }
-    // Some of them.
+    // Only some of the slices.
     let spec = QConfigSpec::int8().min_params(0).exclude("1");
     let load = |vb: VarBuilder<'static>| in_proj(&vb);
     let saved = round_trip(&float, &out, &spec, DType::F32, load, each)?;
@@ -328,7 +328,7 @@ fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
                 ("head", "embed_tokens.weight")
             );
             let opened = Checkpoint::open(&out)?;
-            // A reader that knows nothing of it finds the floats.
+            // A reader without this support finds the floats.
             assert_eq!(
                 opened.floats("embed_tokens.weight")?,
                 Checkpoint::open(&float)?.floats("embed_tokens.weight")?
@@ -339,7 +339,7 @@ fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
             checkpoint::dequantize(&opened, &floats, |_| {})?;
             assert_eq!(Checkpoint::open(&floats)?.tensors().count(), 1);
         }
-        // With a table of its own.
+        // A head beside a separate table.
         let table = QConfigSpec::int8()
             .min_params(0)
             .kind(LayerKind::Linear, QConfig::pytorch())
@@ -516,7 +516,7 @@ fn rows_of_a_quantized_tensor_give_a_quantized_layer() -> Result<()> {
     Ok(())
 }
 
-/// By the command, if it is asked to.
+/// The command quantizes them on request.
 #[test]
 fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -551,7 +551,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
         .collect();
     let shapes: Vec<_> = scales.iter().map(|tensor| &tensor.shape[..]).collect();
     assert_eq!(shapes, [&[24, 1][..], &[3, 10, 1], &[4, 1]]);
-    // The bits of a model that is quantized itself, and of one that is saved.
+    // The bits of a model that is quantized, and of a model that is saved.
     let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
     quantize_dynamic(&mut model, &spec)?;
     let again = load(&opened.var_builder(DType::F32, &Device::Cpu))?;
@@ -565,7 +565,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
         .map(|(_, layer)| layer);
     checkpoint::save(&tiles.collect::<Vec<_>>(), &opened, &twice)?;
     assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
-    // A reader that knows nothing of it gets floats.
+    // A reader without this support gets floats.
     let floats = dir.path().join("floats");
     checkpoint::dequantize(&opened, &floats, |_| {})?;
     let floats = candle_core::safetensors::load(&floats, &Device::Cpu)?;
@@ -575,7 +575,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
     let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
     assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
-    // The rows of these are inputs: a scale for each says nothing about outputs.
+    // The rows here are inputs: a scale for each has no meaning for outputs.
     for [first, second] in [[[3, 16, 20], [3, 10, 16]], [[3, 16, 32], [3, 16, 16]]] {
         let experts = [
             ("experts.gate_up_proj", random(&first)?),
@@ -589,7 +589,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
             assert!(error.contains("whose rows are inputs"), "{error}");
         }
     }
-    // As everywhere else, and of sizes that only one of the two products tells.
+    // The usual orientation, and sizes that only one of the two products determines.
     for [first, second] in [
         [[3, 12, 8], [3, 8, 6]],
         [[3, 7, 12], [3, 6, 8]],
@@ -662,7 +662,7 @@ fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
     Ok(())
 }
 
-/// A symmetric observer of a user may give zero points, and give some parts none but 0.
+/// A user's symmetric observer may give zero points, and give only zeros for some parts.
 #[test]
 fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
     /// The zero point is 5 for weights from 10 on.
@@ -715,7 +715,7 @@ fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
     Ok(())
 }
 
-/// Only the file that has a tensor tells of the layers that are cut from it.
+/// Only the file that holds a tensor records the layers that are sliced from it.
 #[test]
 fn parts_are_recorded_where_their_tensor_is() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -738,7 +738,7 @@ fn parts_are_recorded_where_their_tensor_is() -> Result<()> {
     )?;
     let source = Checkpoint::open(&float)?;
     let vb = source.var_builder(DType::F32, &Device::Cpu);
-    // Some rows of it twice, in no order, which a record of views tells.
+    // Some rows twice and unordered, which a record of views stores.
     let qkv = vb.get((9, 16), "qkv.weight")?;
     let mut model = vec![nn::linear_no_bias(16, 4, vb.pp("head"))?];
     for (start, len) in [(0, 6), (3, 6)] {
@@ -822,7 +822,7 @@ fn views_that_do_not_fit_are_refused() -> Result<()> {
     assert!(error.contains("\"other\""), "{error}");
     let error = open(&|record| record["version"] = 4.into())?;
     assert!(error.contains("1 or 2 or 3"), "{error}");
-    // A scale that is no number, which the head would find when it is made.
+    // A scale that is NaN, which building the head would detect.
     let scale = &header["embed.weight.quantized_scale"]["data_offsets"][0];
     let at = 8 + length + usize::try_from(scale.as_u64().expect("an offset"))?;
     let mut damaged = bytes.clone();
@@ -877,7 +877,7 @@ fn columns_of_a_quantized_tensor_are_its_values() -> Result<()> {
     let spec = QConfigSpec::int8().min_params(0);
     let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 8, vb.pp("w"));
     round_trip(&float, &int8, &spec, DType::F32, whole, |m| vec![m])?;
-    // As others write groups of inputs.
+    // Groups of inputs in another library's layout.
     let groups = dir.path().join("groups");
     let codes: Vec<u8> = (0..128).map(|i| (i * 37 % 251) as u8).collect();
     let scales: Vec<f32> = (0..32).map(|i| 0.5 + i as f32).collect();

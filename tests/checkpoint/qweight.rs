@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::groups::{Raw, difference, raw, write};
 
 const FOLDERS: [&str; 5] = ["gptq", "gptq_v2", "awq", "auto_round", "auto_round_v2"];
-/// Those of 8 bits.
+/// The names of the 8-bit fixtures.
 const BYTES: [&str; 1] = ["auto_round_8"];
 const WEIGHTS: [&str; 3] = ["up.weight", "down.weight", "out.weight"];
 
@@ -64,12 +64,12 @@ impl Model {
         let layers = [&self.up, &self.down, &self.out, &self.head];
         let groups = layers.map(|layer| layer.projection().qweight().and_then(QWeight::groups));
         let groups = groups.into_iter();
-        let pair = |own: candle_dynquant::GroupConfig| (own.group_size, own.scheme);
+        let pair = |config: candle_dynquant::GroupConfig| (config.group_size, config.scheme);
         groups.map(|own| own.map(pair)).collect()
     }
 }
 
-/// candle's own loaders get the library's floats, in its float16.
+/// candle's loaders get the library's floats, in its float16.
 fn same_floats(checkpoint: &Checkpoint, expected: &HashMap<String, Tensor>) -> Result<()> {
     let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
     for name in WEIGHTS {
@@ -107,7 +107,7 @@ fn folders_are_built_from_their_codes() -> Result<()> {
         assert!(error < 0.02, "{name}: {error}");
         let bits = model.bits(xs)?;
         let dir = tempfile::tempdir()?;
-        // By the layers, and where no layer replaces the tensors.
+        // Saved by the layers, and copied without a layer for the tensors.
         let (saved, copied) = (dir.path().join("saved"), dir.path().join("copied"));
         checkpoint::save(&model, &opened, &saved)?;
         checkpoint::save(&(), &opened, &copied)?;
@@ -145,8 +145,8 @@ fn changed(folder: &str, change: impl FnOnce(&mut Raw, &mut Value)) -> Result<te
     Ok(dir)
 }
 
-/// Symmetric weights show by their zero points whether these are stored less 1; others need it
-/// said.
+/// The zero points of symmetric weights show whether these are stored less 1; other weights need
+/// the version stated.
 #[test]
 fn versions_are_told_by_zero_points() -> Result<()> {
     for (folder, said) in [("gptq", "gptq_v2"), ("gptq_v2", "gptq")] {
@@ -174,7 +174,7 @@ fn versions_are_told_by_zero_points() -> Result<()> {
             "{error}"
         );
     }
-    // GPTQ's tensors show it by their scales, too.
+    // GPTQ's scales also show it.
     let dir = changed("gptq", |tensors, config| {
         tensors.retain(|name, _| !name.ends_with("g_idx"));
         *config = Value::Null;
@@ -193,7 +193,7 @@ fn versions_are_told_by_zero_points() -> Result<()> {
     })?;
     let checkpoint = Checkpoint::open(dir.path())?;
     assert!(checkpoint.floats("up.weight")?.iter().all(|x| *x <= 0.));
-    // AWQ has one.
+    // AWQ has a single version.
     let dir = changed("awq", |_, config| *config = Value::Null)?;
     same_floats(&Checkpoint::open(dir.path())?, &expected(&fixture("awq"))?)
 }
@@ -214,7 +214,7 @@ fn inputs_in_another_order_are_dequantized() -> Result<()> {
         let order = numbers(&[96], (0..96).map(group));
         tensors.insert("up.g_idx".into(), order);
     })?;
-    // Codes and scales, as the file has them.
+    // The codes and scales in the file.
     let tensors = raw(&dir.path().join("model.safetensors"))?;
     let (words, scales) = (&tensors["up.qweight"].2, &tensors["up.scales"].2);
     let value = |n: usize, k: usize| {
@@ -235,7 +235,7 @@ fn inputs_in_another_order_are_dequantized() -> Result<()> {
     checkpoint::save(&model, &checkpoint, &saved)?;
     assert!(raw(&saved.join("model.safetensors"))?.contains_key("up.weight_g_idx"));
     assert_eq!(Checkpoint::open(&saved)?.floats("up.weight")?, expected);
-    // Its numbers go with the codes that they are of.
+    // The input order goes with its codes.
     let (mut model, int8) = (model, dir.path().join("int8"));
     quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
     checkpoint::save(&model, &checkpoint, &int8)?;
@@ -336,7 +336,7 @@ gptq | {"quant_method": "gptqx"} | awq, bitsandbytes, gptq
             .to_string();
         assert!(error.contains(expected), "{keys}: {error}");
     }
-    // Scales of an activation, which AutoAWQ gives a module of their own.
+    // The scales of an activation, which AutoAWQ stores in a separate module.
     let dir = changed("awq", |tensors, _| {
         tensors.insert("act.scales".into(), halves(&[96]));
     })?;

@@ -1,4 +1,4 @@
-//! Files as they are met: JSON as Python and editors write it, and other formats in the place of
+//! Files as they occur: JSON as Python and editors write it, and other formats in place of
 //! safetensors.
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ fn a_config_that_python_wrote_is_read_and_keeps_its_values() -> Result<()> {
             .split_once("  \"quantization_config\": null,\n")
             .expect("an entry");
         assert_eq!((before, after), (own_before, &*format!("{own_after}\n")));
-        // It is read again, and put back.
+        // The tensor is read again, and restored.
         checkpoint::dequantize(&Checkpoint::open(&int8)?, &again, |_| ())?;
         let written = fs::read_to_string(again.join("config.json"))?;
         assert_eq!(written, format!("{own_before}{own_after}\n"));
@@ -141,7 +141,7 @@ fn another_format_given_as_safetensors_is_named_with_its_cure() -> Result<()> {
         }
     }
     fs::remove_file(&path)?;
-    // So is one in the place of JSON.
+    // The same in place of JSON.
     let pointer = b"version https://git-lfs.github.com/spec/v1\n";
     folder(dir.path(), pointer)?;
     let message = Checkpoint::open(dir.path()).unwrap_err().to_string();
@@ -225,7 +225,7 @@ fn a_scale_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
     Ok(())
 }
 
-/// By names that are compared with each other this would take minutes.
+/// A comparison of all names with each other would take minutes.
 #[test]
 fn as_many_targets_as_fit_into_a_config_are_looked_up() -> Result<()> {
     let dir = tempfile::tempdir()?;

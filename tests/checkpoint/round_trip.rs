@@ -39,12 +39,12 @@ fn tensors(path: &std::path::Path) -> Result<BTreeMap<String, Raw>> {
     let bytes = std::fs::read(path)?;
     let file = SafeTensors::deserialize(&bytes)?;
     let tensors = file.iter().map(|(name, view)| {
-        let of = (
+        let entry = (
             view.dtype().to_string(),
             view.shape().to_vec(),
             view.data().to_vec(),
         );
-        (name.to_owned(), of)
+        (name.to_owned(), entry)
     });
     Ok(tensors.collect())
 }
@@ -89,19 +89,19 @@ fn layers_of_candle_get_the_dequantized_weight() -> Result<()> {
         let checkpoint = Checkpoint::open(&out)?;
         for dtype in [DType::F32, DType::F16, DType::F64] {
             let vb = checkpoint.var_builder(dtype, &Device::Cpu);
-            let theirs = candle_nn::linear(12, 67, vb.pp("wide"))?;
+            let candles = candle_nn::linear(12, 67, vb.pp("wide"))?;
             let ours = nn::linear(12, 67, vb.pp("wide"))?;
             let expected = ours.weight().to_dtype(dtype)?;
-            assert_eq!(theirs.weight().dtype(), dtype);
-            let difference = (theirs.weight() - expected)?.abs()?.max_all()?;
+            assert_eq!(candles.weight().dtype(), dtype);
+            let difference = (candles.weight() - expected)?.abs()?.max_all()?;
             assert_eq!(
                 difference.to_dtype(DType::F32)?.to_scalar::<f32>()?,
                 0.,
                 "{name}"
             );
-            let theirs = candle_nn::embedding(50, 24, vb.pp("table"))?;
+            let candles = candle_nn::embedding(50, 24, vb.pp("table"))?;
             let ours = nn::embedding(50, 24, vb.pp("table"))?;
-            let difference = (theirs.embeddings() - ours.embeddings())?
+            let difference = (candles.embeddings() - ours.embeddings())?
                 .abs()?
                 .max_all()?;
             assert_eq!(
@@ -165,10 +165,10 @@ fn a_layer_without_a_tensor_is_named() -> Result<()> {
         "{error}"
     );
     assert!(!out.exists());
-    // A float layer needs none.
+    // A float layer needs no codes.
     checkpoint::save(&model, &source, &out)?;
     assert_eq!(tensors(&float)?, tensors(&out)?);
-    // One of another shape.
+    // A layer of another shape.
     let vb = source.var_builder(DType::F32, &Device::Cpu);
     let mut wrong = vec![nn::linear(12, 67, vb.pp("wide"))?];
     wrong[0] = nn::Linear::new(Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?, None);
@@ -244,7 +244,7 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
             if self.passes_on {
                 return Ok(vec![self.projection.stored("kernel")]);
             }
-            // As a layer that knows nothing of it.
+            // The message of a layer that cannot be saved.
             let message = "cannot save the layer: expected one, got another";
             Err(candle_dynquant::Error::new(ErrorKind::Unsupported, message))
         }
@@ -255,11 +255,11 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
     candle_core::safetensors::save(&HashMap::from([("1.kernel", kernel.clone())]), &float)?;
     let source = Checkpoint::open(&float)?;
     let out = dir.path().join("out.safetensors");
-    let own = |passes_on| Own {
+    let layer = |passes_on| Own {
         projection: nn::Projection::new(kernel.clone(), None),
         passes_on,
     };
-    let mut model = ((), own(true));
+    let mut model = ((), layer(true));
     quantize_dynamic(
         &mut model,
         &QConfigSpec::all_kinds(QConfig::int8()).kind(LayerKind::custom("Own"), QConfig::int8()),
@@ -274,7 +274,7 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
     Ok(())
 }
 
-/// A language model whose head is its embedding's table, which has one tensor in the file.
+/// A language model whose head is its embedding's table, with one tensor in the file.
 #[derive(candle_dynquant::Quantizable, Clone)]
 struct Tied {
     embed: nn::Embedding,
@@ -366,7 +366,7 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
             assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{way}");
         }
     }
-    // A head is made of the table of its own embedding, or of rows, while that or the checkpoint
+    // A head is built from the table of its embedding, or from rows, while that or the checkpoint
     // lives.
     let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
     let embed = Tied::load(&vb, "tied")?.embed;

@@ -1,4 +1,4 @@
-//! Inputs and outputs that are no regular files.
+//! Inputs and outputs that are not regular files.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +14,7 @@ use candle_dynquant::{Checkpoint, QConfigSpec, TuningConfig, checkpoint};
 
 use super::model::{Model, quantized, write_float};
 
-/// What `run` returns; a panic if it does not end.
+/// The result of `run`; panics if it does not end.
 fn ends<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(run()));
@@ -162,7 +162,7 @@ fn hidden_files_of_the_source_are_not_copied() -> Result<()> {
     Ok(())
 }
 
-/// What cannot be copied is named; neither is the output written, nor is it waited for.
+/// A file that cannot be copied is named; the output is neither written nor waited for.
 #[test]
 fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
     let dangling = |path: &Path| symlink("none", path).unwrap();
@@ -192,7 +192,7 @@ fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Else each would hold all that were written before it.
+/// Otherwise each folder would contain all earlier ones.
 #[test]
 fn quantized_folders_inside_the_source_are_not_copied() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -242,19 +242,19 @@ fn what_a_replaced_folder_held_is_not_lost() -> Result<()> {
     Ok(())
 }
 
-/// A file that is too large is malformed; one that is none could not be read.
+/// A file that is too large is malformed; a path that is not a file could not be read.
 #[test]
 fn the_limit_of_a_file_is_told_apart_from_its_kind() -> Result<()> {
     let dir = tempfile::tempdir()?;
     write_float(dir.path())?;
     let config = dir.path().join("config.json");
-    let told = || Checkpoint::open(dir.path()).unwrap_err().to_string();
+    let message = || Checkpoint::open(dir.path()).unwrap_err().to_string();
     fs::File::create(&config)?.set_len((4 << 20) + 1)?;
     let too_large = "malformed file: expected at most 4194304 bytes, got more";
-    assert_eq!(told(), format!("{}: {too_large}", config.display()));
+    assert_eq!(message(), format!("{}: {too_large}", config.display()));
     fs::remove_file(&config)?;
     fifo(&config);
     let no_file = "cannot read: expected a regular file, got a fifo";
-    assert_eq!(told(), format!("{}: {no_file}", config.display()));
+    assert_eq!(message(), format!("{}: {no_file}", config.display()));
     Ok(())
 }

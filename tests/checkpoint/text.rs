@@ -4,12 +4,12 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-/// A file of a header and what is behind it.
+/// A file with a header and a body.
 pub fn file(header: &[u8], body: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header, body].concat()
 }
 
-/// A file of tensors that follow one another: name, dtype, shape, bytes.
+/// A file of adjacent tensors: name, dtype, shape, bytes.
 pub fn tensors(tensors: &[(&str, &str, Value, &[u8])], metadata: Value) -> Vec<u8> {
     let (mut header, mut body) = (Map::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
@@ -54,7 +54,7 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
         .collect()
 }
 
-/// The first line of an error; behind it candle has a backtrace.
+/// The first line of an error; candle appends a backtrace.
 pub fn first_line(error: impl Display) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().to_owned()

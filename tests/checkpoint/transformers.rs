@@ -1,6 +1,6 @@
-//! Models of transformers' architectures, by their tensors and the modules of their classes: what a
-//! folder's `config.json` has quantized is what its tensors are, whichever class reads it.
-//! `scripts/check_transformers.py` asks transformers itself.
+//! Models of transformers' architectures, by their tensors and the modules of their classes: the
+//! layers that a folder's `config.json` calls quantized match its tensors, whichever class reads
+//! it. `scripts/check_transformers.py` checks with transformers itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ struct Model {
     name: String,
     config: Value,
     tensors: BTreeMap<String, Vec<usize>>,
-    /// One for each class that reads the model.
+    /// The modules of each class that reads the model.
     classes: BTreeMap<String, Modules>,
 }
 
@@ -29,7 +29,7 @@ struct Modules {
     embeddings: Vec<String>,
 }
 
-/// Targets and ignored names as compressed-tensors reads them.
+/// Targets and ignored names, matched as compressed-tensors matches them.
 struct Matches {
     names: BTreeSet<String>,
     regexes: Vec<Regex>,
@@ -41,7 +41,7 @@ impl Matches {
         for value in values {
             let value = value.as_str().context("a name")?;
             match value.strip_prefix("re:") {
-                // From the start of a name, to anywhere.
+                // A regex matches from the start of a name, to anywhere.
                 Some(regex) => regexes.push(Regex::new(&format!("^(?:{regex})"))?),
                 None => drop(names.insert(value.to_owned())),
             }
@@ -89,8 +89,7 @@ fn write(model: &Model, folder: &Path) -> Result<()> {
     )?)
 }
 
-/// Read with a head that is tied to a quantized table, which is listed in docs/checkpoints.md as an
-/// error.
+/// A model with a head tied to a quantized table, which docs/checkpoints.md lists as an error.
 const HEADLESS: (&str, &str) = ("bloom", "AutoModelForCausalLM");
 
 /// Checks a quantized folder against each class; returns how many modules are quantized.
@@ -123,18 +122,18 @@ fn check(model: &Model, folder: &Path) -> Result<usize> {
         let modules: Vec<_> = linears.iter().chain(embeddings).filter(quantized).collect();
         for module in &modules {
             // Some vision models have other names in files; their number is checked.
-            let held = scaled.iter().any(|own| is_same(module, own));
+            let held = scaled.iter().any(|name| is_same(module, name));
             assert!(
                 held || by_class,
                 "{} as {class}: {module} has no scale",
                 model.name
             );
         }
-        let in_class = |own: &&&str| {
+        let in_class = |name: &&&str| {
             linears
                 .iter()
                 .chain(embeddings)
-                .any(|module| is_same(module, own))
+                .any(|module| is_same(module, name))
         };
         let expected = if by_class && *class == saved_as(model) {
             scaled.len()
@@ -159,7 +158,7 @@ fn saved_as(model: &Model) -> String {
     let most = model
         .classes
         .iter()
-        .max_by_key(|(_, own)| own.linears.len() + own.embeddings.len());
+        .max_by_key(|(_, modules)| modules.linears.len() + modules.embeddings.len());
     most.map_or(String::new(), |(class, _)| class.clone())
 }
 

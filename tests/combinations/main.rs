@@ -1,5 +1,5 @@
 //! Every combination of weight, activation, layer, bias, rank and dtype: computed as the formulas
-//! in plain f64 say, or refused with the error given here.
+//! in plain f64 say, or refused with a known error.
 
 mod layers;
 mod model;
@@ -102,8 +102,8 @@ fn qconfigs() -> Vec<QConfig> {
     all
 }
 
-/// Why a combination is refused, in the words of the error up to what it got; `None` if it is
-/// not. Where several reasons hold, the first is told.
+/// The reason why a combination is refused, in the words of the error up to `got`; `None` if it is
+/// accepted. The first of several reasons counts.
 fn refusal(qconfig: &QConfig) -> Option<&'static str> {
     const TABLE: &str = "int8 with dynamic activations, half precision or integers in groups, for a weight that is multiplied, got ";
     let config = match qconfig {
@@ -205,7 +205,7 @@ fn every_combination_is_computed_as_documented_or_refused() -> Result<()> {
                     models.push(Model::new(&quantized, &qconfig)?);
                 }
                 let models = models.try_into().unwrap_or_else(|_| unreachable!("two"));
-                // Each dtype in turn: the values are its own, the result is rounded to it.
+                // Each dtype in turn: its values are exact, and the result is rounded to it.
                 let (dtype, rounding) = [
                     (DType::F32, 1e-5),
                     (DType::F64, 1e-5),
@@ -241,7 +241,7 @@ fn every_combination_is_computed_as_documented_or_refused() -> Result<()> {
         "{} failures, such as {some:#?}",
         failures.len()
     );
-    // All the classes of refusal there are, none of them empty.
+    // All classes of refusal occur.
     assert_eq!(messages.len(), 12, "{messages:?}");
     assert!(computed > 8_000, "{computed}");
     Ok(())
@@ -294,11 +294,13 @@ fn embeddings_are_computed_as_documented_or_refused() -> Result<()> {
         let got = floats(&layer.forward(&indexes)?)?;
         for (i, got) in got.iter().enumerate() {
             let (row, column) = ([3, 0, 8, 3][i / k], i % k);
-            let own = &exact[row * k..][..k];
+            let row_values = &exact[row * k..][..k];
             let (expected, slack) = match &qconfig {
-                QConfig::Half(HalfType::Float16) => (own[column], own[column].abs() / 2_048.),
-                QConfig::Half(_) => (own[column], own[column].abs() / 256.),
-                QConfig::Table(config) => looked_up(own, &exact, column, config),
+                QConfig::Half(HalfType::Float16) => {
+                    (row_values[column], row_values[column].abs() / 2_048.)
+                }
+                QConfig::Half(_) => (row_values[column], row_values[column].abs() / 256.),
+                QConfig::Table(config) => looked_up(row_values, &exact, column, config),
                 _ => unreachable!("another weight"),
             };
             let error = (got - expected).abs();
@@ -314,7 +316,7 @@ fn per_row(weight: ObserverConfig) -> QConfig {
     QConfig::Int8 { weight, activation }
 }
 
-/// Each argument changes something, somewhere: none is taken and ignored.
+/// Each argument changes some result: none is ignored.
 #[test]
 fn no_argument_is_ignored() -> Result<()> {
     let weight = tensor(&[HIDDEN, INPUTS], 1)?;
@@ -370,7 +372,8 @@ fn no_argument_is_ignored() -> Result<()> {
         };
         assert_ne!(facts(one), facts(other), "{argument}");
     }
-    // A weight is observed once, where the average is the first value; over more it shows.
+    // A weight is observed once, where the average is the first value; over several values it
+    // shows.
     let observed = |averaging_constant| -> candle_dynquant::Result<_> {
         let kind = ObserverKind::MovingAverageMinMax { averaging_constant };
         let mut observer = int8(kind, QScheme::PerTensorAffine).build()?;

@@ -10,7 +10,7 @@ use half::bf16;
 
 use crate::layers::{BATCH, HIDDEN, INPUTS, STEPS, floats};
 
-/// Scale and zero point of a weight's values, as the documentation of the observers says.
+/// The scale and zero point of a weight's values, by the documentation of the observers.
 pub fn weight_qparams(values: &[f64], config: &ObserverConfig) -> (f64, f64) {
     let min = values.iter().copied().fold(0., f64::min);
     let max = values.iter().copied().fold(0., f64::max);
@@ -58,7 +58,7 @@ pub fn weight_qparams(values: &[f64], config: &ObserverConfig) -> (f64, f64) {
     (scale, zero.clamp(low, high))
 }
 
-/// Which codes there are.
+/// The smallest and the largest code.
 pub fn code_range(config: &ObserverConfig) -> [f64; 2] {
     let [low, high] = match (&config.kind, config.quant_range) {
         (ObserverKind::OnnxRuntime, _) | (_, None) => config.dtype.codes(),
@@ -69,8 +69,8 @@ pub fn code_range(config: &ObserverConfig) -> [f64; 2] {
     [half(low), half(high)]
 }
 
-/// Checks codes, scales and zero points of a weight against the formulas. The range of a
-/// histogram is held by its own fixtures; here, that its codes fit its scale.
+/// Checks codes, scales and zero points of a weight against the formulas. Fixtures check the range
+/// of a histogram; here its codes must fit its scale.
 pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &QConfig, case: &str) {
     let [n, k] = qweight.shape();
     let QConfig::Int8 { weight: config, .. } = config else {
@@ -97,12 +97,12 @@ pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &QConfig, case: &
     let (codes, scales, zeros) = (qweight.codes(), qweight.scales(), qweight.zero_points());
     let [low, high] = code_range(config);
     for channel in 0..n {
-        let own = if config.qscheme.is_per_channel() {
+        let index = if config.qscheme.is_per_channel() {
             channel
         } else {
             0
         };
-        let (scale, zero) = (f64::from(scales[own]), f64::from(zeros[own]));
+        let (scale, zero) = (f64::from(scales[index]), f64::from(zeros[index]));
         if !matches!(config.kind, ObserverKind::Histogram { .. }) {
             let observed = if config.qscheme.is_per_channel() {
                 &weight[channel * k..][..k]
@@ -127,7 +127,7 @@ pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &QConfig, case: &
     }
 }
 
-/// A weight as it is multiplied, and its configuration of activations.
+/// A weight as it multiplies, and the configuration of its activations.
 pub struct Model {
     weight: Vec<f64>,
     n: usize,
@@ -135,7 +135,7 @@ pub struct Model {
     qconfig: QConfig,
 }
 
-/// How far the result may be from the exact one, beside the roundings of f32.
+/// The tolerance of a result, beyond the roundings of f32.
 pub type Slack = f64;
 
 impl Model {
@@ -152,22 +152,23 @@ impl Model {
         })
     }
 
-    /// `[m, k]` to `[m, n]` in f64; the slack allows a code that is near a tie to be the other.
+    /// Multiplies `[m, k]` to `[m, n]` in f64; the slack allows a code near a tie to round either
+    /// way.
     pub fn multiply(&self, xs: &[f64], m: usize) -> (Vec<f64>, Slack) {
         let k = self.weight.len() / self.n;
         let mut slack: f64 = 0.;
         let mut out = Vec::new();
         for row in 0..m {
-            let own = &xs[row * k..][..k];
+            let row_values = &xs[row * k..][..k];
             let (codes, step) = match &self.qconfig {
-                QConfig::Half(HalfType::Float16) => (own.to_vec(), 0.),
-                QConfig::Half(_) => rounded(own),
+                QConfig::Half(HalfType::Float16) => (row_values.to_vec(), 0.),
+                QConfig::Half(_) => rounded(row_values),
                 QConfig::Int8 { activation, .. } => {
                     let observed = match activation.granularity {
                         Granularity::PerTensor => xs,
-                        _ => own,
+                        _ => row_values,
                     };
-                    dequantized(own, observed, *activation)
+                    dequantized(row_values, observed, *activation)
                 }
                 _ => unreachable!("another activation"),
             };
@@ -221,7 +222,7 @@ pub fn sigmoid(x: f64) -> f64 {
     1. / (1. + (-x).exp())
 }
 
-/// One step of a recurrence from its two products: the next h and c.
+/// A step of a recurrence from its two products: the next h and c.
 pub fn step(kind: &str, ih: &[f64], hh: &[f64], h: &[f64], c: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let hidden = h.len();
     let gate = |g: usize, j: usize| ih[g * hidden + j] + hh[g * hidden + j];
@@ -252,7 +253,7 @@ pub fn expected(kind: &str, gates: &str, [ih, hh]: &[Model; 2], xs: &[f64]) -> (
     if kind == "Linear" {
         return ih.multiply(xs, STEPS * BATCH);
     }
-    // The input's product is one for the whole sequence, unless it is a cell.
+    // The input's product covers the whole sequence, except in a cell.
     let cell = kind.ends_with("Cell");
     let width = BATCH * INPUTS;
     let (mut whole, mut slack) = (Vec::new(), 0f64);
@@ -263,26 +264,26 @@ pub fn expected(kind: &str, gates: &str, [ih, hh]: &[Model; 2], xs: &[f64]) -> (
     let mut out = Vec::new();
     for t in 0..STEPS {
         let inputs = if cell {
-            let (product, own) = ih.multiply(&xs[t * width..][..width], BATCH);
-            slack += own;
+            let (product, slack_ih) = ih.multiply(&xs[t * width..][..width], BATCH);
+            slack += slack_ih;
             product
         } else {
             whole[t * BATCH * ih.n..][..BATCH * ih.n].to_vec()
         };
-        let (hidden, own) = hh.multiply(&h.concat(), BATCH);
-        slack += own;
+        let (hidden, slack_hh) = hh.multiply(&h.concat(), BATCH);
+        slack += slack_hh;
         for row in 0..BATCH {
             let (ih, hh) = (&inputs[row * ih.n..][..ih.n], &hidden[row * hh.n..][..hh.n]);
             (h[row], c[row]) = step(gates, ih, hh, &h[row], &c[row]);
         }
         out.extend(h.concat());
     }
-    // A code that flips at one step moves the states of those after it.
+    // A code that flips at a step changes the later states.
     (out, 10. * slack)
 }
 
-/// An element of a row of a table through its code and back, and what it may be off: a step
-/// where the code is near a tie.
+/// An element of a row of a table through its code and back, and its tolerance: a step if the code
+/// is near a tie.
 pub fn looked_up(
     row: &[f64],
     table: &[f64],
@@ -294,7 +295,7 @@ pub fn looked_up(
     } else {
         table
     };
-    // The range of a histogram is held by its own fixtures; here, that little is cut off.
+    // Fixtures check the range of a histogram; here that little is cut off.
     if let ObserverKind::Histogram { .. } = config.kind {
         return (row[column], 0.05);
     }

@@ -45,13 +45,18 @@ impl Fixture {
     }
 
     /// Numbers of N bytes.
-    fn numbers<const N: usize, T>(&self, name: &str, dtype: Dtype, of: fn([u8; N]) -> T) -> Vec<T> {
+    fn numbers<const N: usize, T>(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        convert: fn([u8; N]) -> T,
+    ) -> Vec<T> {
         let bytes = self.bytes_of(name, dtype).expect(name);
         bytes
             .as_chunks()
             .0
             .iter()
-            .map(|number| of(*number))
+            .map(|number| convert(*number))
             .collect()
     }
 
@@ -71,7 +76,7 @@ impl Fixture {
         self.bytes_of(name, Dtype::U8).expect(name)
     }
 
-    /// Codes, where the fixture stores them.
+    /// The codes, if the fixture stores them.
     pub fn codes(&self, name: &str) -> Option<Vec<i32>> {
         let bytes = self.bytes_of(name, Dtype::I8)?;
         Some(bytes.iter().map(|b| i32::from(*b as i8)).collect())

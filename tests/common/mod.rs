@@ -15,12 +15,12 @@ pub fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
     Tensor::from_vec(values, shape, &Device::Cpu)? * 4.
 }
 
-/// An LSTM of one layer whose weights depend on nothing but its sizes.
+/// An LSTM with one layer, whose weights depend only on its sizes.
 pub fn lstm(input: usize, hidden: usize) -> Result<nn::LSTM> {
     let vars = nn::VarMap::new();
     let vb = nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     let lstm = nn::LSTM::new(input, hidden, Default::default(), vb)?;
-    // The map has an order of its own in every process.
+    // The map's order differs between processes.
     let vars = vars.data().lock().expect("variables");
     let mut names: Vec<_> = vars.keys().collect();
     names.sort();

@@ -1,4 +1,4 @@
-//! A layer of nothing but its state, and visitors that record what a walk shows them.
+//! A layer with a flag as its state, and visitors that record a walk.
 
 use candle_dynquant::{
     Error, ErrorKind, Layer, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
@@ -82,7 +82,7 @@ impl Layer for Toy {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Plain(pub usize);
 
-/// The calls of a read-only walk, one line each.
+/// The calls of a read-only walk, one per line.
 #[derive(Default, Debug)]
 pub struct Seen {
     pub lines: Vec<String>,

@@ -1,5 +1,5 @@
-//! Shapes without elements that have 2^40 rows all the same: an error, or a result in bounded
-//! memory and time. Where it is neither, the process is aborted, or does not end.
+//! Shapes without elements that nevertheless have 2^40 rows: an error, or a result in bounded
+//! memory and time. Otherwise the process is aborted, or does not end.
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_dynquant::FusedActivation;
@@ -16,7 +16,7 @@ fn zeros(shape: &[usize], dtype: DType) -> Result<Tensor> {
     Tensor::zeros(shape, dtype, &Device::Cpu)
 }
 
-/// Checks for an error that says how many elements come from an input of none.
+/// Checks for an error that states how many elements come from an empty input.
 #[track_caller]
 fn too_many_from_none<T, E: std::fmt::Display>(result: std::result::Result<T, E>) {
     too_many("elements from an input without any", result);
@@ -367,7 +367,7 @@ fn views_and_caches_that_no_memory_holds() -> Result<()> {
         let xs = zeros(&[1, 2, 3, 4], DType::F32)?;
         for rows in [HUGE, 1 << 45, usize::MAX] {
             let ys = nn::KvCache::with_capacity(precision, rows).append(&xs, &xs);
-            // One of codes has at most 65,536 rows.
+            // A cache of codes has at most 65,536 rows.
             assert_eq!(ys.is_ok(), precision == Precision::Int8, "{precision:?}");
         }
     }

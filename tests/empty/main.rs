@@ -38,7 +38,7 @@ fn beyond(shape: &[usize], dtype: DType) -> Result<Tensor> {
     Ok(view)
 }
 
-/// The same layer quantized, or as it is.
+/// The layer, quantized if there is a configuration.
 fn prepared<L: Layer + Clone>(layer: &L, qconfig: &Option<QConfig>) -> L {
     match qconfig {
         None => layer.clone(),
@@ -64,7 +64,7 @@ fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
 fn linear_layers_take_empty_views() -> Result<()> {
     let layer = nn::Linear::new(randn((4, 3))?, Some(randn(4)?));
     let layer = layer.with_activation(FusedActivation::Gelu);
-    // As in the report of the fault.
+    // The shape of the reported fault.
     let view = Tensor::zeros((1, 3), DType::F32, &Device::Cpu)?;
     let view = view.narrow(0, 1, 0)?.narrow(1, 2, 1)?;
     let narrow = nn::Linear::new(randn((4, 1))?, None);
@@ -227,16 +227,16 @@ fn operations_take_empty_views() -> Result<()> {
             }
         }
         let attend = |queries: usize, keys: usize, head_dim: usize, value_dim: usize| {
-            let of = |rows: usize, columns: usize| match rows * columns {
+            let empty_or_ones = |rows: usize, columns: usize| match rows * columns {
                 0 => beyond(&[1, 2, rows, columns], dtype),
                 _ => Tensor::ones((1, 2, rows, columns), dtype, &Device::Cpu),
             };
             let (q, k, v) = (
-                of(queries, head_dim)?,
-                of(keys, head_dim)?,
-                of(keys, value_dim)?,
+                empty_or_ones(queries, head_dim)?,
+                empty_or_ones(keys, head_dim)?,
+                empty_or_ones(keys, value_dim)?,
             );
-            let mask = of(queries, keys)?;
+            let mask = empty_or_ones(queries, keys)?;
             let ys = ops::scaled_dot_product_attention(&q, &k, &v, Some(&mask), 1.)?;
             assert_eq!(
                 (ys.dims(), ys.dtype()),
@@ -289,7 +289,7 @@ fn what_no_memory_holds_is_refused() -> Result<()> {
         }
         too_large(prepared(&cell, &qconfig).forward(&zeros(&[HUGE, 0])?, None));
     }
-    // No byte of a file stands for such rows: a header may claim 2^33 of them.
+    // No byte of a file stands for such rows: a header may claim 2^33 rows.
     for rows in [HUGE, 1 << 33, (1 << 24) + 1] {
         let huge = nn::Linear::new(zeros(&[rows, 0])?, None);
         for qconfig in qconfigs().iter().flatten() {
@@ -313,7 +313,7 @@ fn what_no_memory_holds_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A checkpoint whose tensors are one row longer than they are asked to be.
+/// A checkpoint whose tensors have an extra row.
 struct Longer;
 
 impl candle_nn::var_builder::SimpleBackend for Longer {

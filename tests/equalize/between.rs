@@ -170,7 +170,7 @@ fn they_are_found_if_asked_for_or_named() -> Result<()> {
     let named = Equalization::default().pair(r"(.*)\.up", r"$1\.down");
     let report = float.clone().equalize(&named)?;
     assert_eq!(pairs(&report), EXPECTED[..2], "{report}");
-    // The gate's is no factor of what is read.
+    // The gate does not scale the input that is read.
     let wrong = Equalization::default().pair(r"(.*)\.gate", r"$1\.down");
     let report = float.clone().equalize(&wrong)?;
     assert_eq!(pairs(&report), [[""; 2]; 0], "{report}");
@@ -185,7 +185,7 @@ fn they_are_found_if_asked_for_or_named() -> Result<()> {
     Ok(())
 }
 
-/// Layers of which none is proportional to the other: each is left with its reason.
+/// Layers that are not proportional to each other are left with a reason.
 #[test]
 fn what_is_no_factor_is_left() -> Result<()> {
     #[derive(Quantizable, Clone)]
@@ -214,7 +214,7 @@ fn what_is_no_factor_is_left() -> Result<()> {
         assert_eq!(report.left.len(), usize::from(!is_factor), "{report}");
         assert_eq!(bits(&forward(&model)?), bits(&forward(&mlp)?));
     }
-    // A function that is applied within the layer is known to be none.
+    // A function that is applied within the layer is known not to scale.
     let mut fused = mlp.clone();
     fused.up = fused.up.with_activation(FusedActivation::Relu);
     let forward = |mlp: &Mlp| mlp.down.forward(&(mlp.up.forward(&xs)? * 2.)?);

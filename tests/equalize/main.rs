@@ -1,4 +1,4 @@
-//! Equalisation: exact in float, found by a probe, undone where it is not exact, and more accurate.
+//! Equalization: exact in float, found by a probe, undone if it is not exact, and more accurate.
 
 mod between;
 mod saved;
@@ -17,7 +17,7 @@ fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap()
 }
 
-/// Gains from 2^-4 to 2^4, as trained norms have them.
+/// Gains from 2^-4 to 2^4, as in trained norms.
 fn gain(len: usize) -> Tensor {
     let exponents = Tensor::rand(-4f32, 4., len, &Device::Cpu).unwrap();
     (exponents * std::f64::consts::LN_2).unwrap().exp().unwrap()
@@ -38,6 +38,7 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
 }
 
 /// A post-norm transformer without attention: every norm is read by linear layers and as a
+/// residual.
 /// residual.
 #[derive(Quantizable, Clone)]
 struct PostNorm {
@@ -143,7 +144,7 @@ fn a_post_norm_model_is_folded_bit_for_bit() {
             .to_string()
             .starts_with("4 of 4 pairs equalized\n  embed -> blocks.0.query")
     );
-    // On inputs that the probe did not see, and the float model is as it was.
+    // Holds on inputs that the probe did not see, and for an unchanged float model.
     for xs in [&xs, &random(&[7, HIDDEN])] {
         assert_eq!(
             bits(&model.forward(xs).unwrap()),
@@ -282,7 +283,7 @@ fn pre_norms_fold_and_rms_norms_too() {
     );
     assert!(same);
 
-    // In one pass with the sum before.
+    // In one pass with the preceding sum.
     let (report, same) = equalized(|model, xs| {
         let ys = model.first.forward(&model.norm.forward(xs)?)?;
         let (normal, ys) = model.rms.forward_add(&ys, xs)?;
@@ -353,7 +354,7 @@ fn what_cannot_be_folded_is_left_and_undone() {
 
 #[test]
 fn pairs_can_be_named() {
-    // Behind a copy, a reader is known by name only.
+    // After a copy, only names identify a reader.
     let reads: fn(&Reads, &Tensor) -> Result<Tensor> = |model, xs| {
         let copy = model.norm.forward(xs)?.copy()?;
         model.first.forward(&copy)
@@ -364,7 +365,7 @@ fn pairs_can_be_named() {
     let (report, same) = equalized_by(&config.clone().pair("n(or)m", "(first|$1)"), reads);
     assert_eq!(paths(&report), [("norm", vec!["first"], vec![])]);
     assert!(same);
-    // None but those that are named.
+    // Only named readers.
     let both: fn(&Reads, &Tensor) -> Result<Tensor> = |model, xs| {
         let ys = model.first.forward(&model.norm.forward(xs)?)?;
         model.second.forward(&model.rms.forward(&ys)?)
@@ -373,7 +374,7 @@ fn pairs_can_be_named() {
     let (report, _) = equalized_by(&last.pair("rms", "second"), both);
     assert_eq!(paths(&report), [("rms", vec!["second"], vec![])]);
     assert!(report.left.is_empty());
-    // Named wrongly, it is undone.
+    // A wrong name is undone.
     let (report, same) = equalized_by(&config.clone().pair("norm", "second"), reads);
     assert!(report.pairs.is_empty() && same);
     assert!(change(&report.left[0]).is_some());
@@ -470,13 +471,13 @@ fn a_residual_that_broadcasts_is_multiplied_by_its_factors() {
             model.last.forward_add(&rows, &hidden)
         },
     };
-    // A weight that broadcasts too, which candle's own norm takes.
+    // A weight that broadcasts, which candle's norm accepts.
     let scalar = Tensor::new(&[0.7f32], &Device::Cpu).unwrap();
     let scalar = nn::LayerNorm::new_no_bias(scalar, 1e-5);
     for last in [model.last.clone(), scalar] {
         model.last = last;
         let (float, reads) = (model.clone(), model.reads);
-        // In the probe shapes are equal, so that the residual is seen.
+        // Shapes are equal in the probe, so that the residual is seen.
         let one = random(&[1, HIDDEN]);
         let config = Equalization::default().unused("second|rms");
         let report = equalize(&mut model, &config, |model| reads(model, &one)).unwrap();
@@ -575,7 +576,7 @@ fn factors_are_those_of_the_formula() {
 
 #[test]
 fn a_difference_is_told_in_units_of_the_output() {
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     let mut model = PostNorm::new();
     let xs = random(&[3, HIDDEN]);
     for scale in [1e-4, 1., 1e4] {
@@ -591,10 +592,10 @@ fn a_difference_is_told_in_units_of_the_output() {
         );
         let report = report.unwrap();
         match &report.left[..] {
-            [left] => told.push(change(left).expect("a change of the output")),
+            [left] => changes.push(change(left).expect("a change of the output")),
             _ => panic!("{report}"),
         }
     }
-    let alike = |by: &f64| (by / told[0] - 1.).abs() < 0.1; // two digits of it are told
-    assert!(told.iter().all(alike), "{told:?}");
+    let alike = |by: &f64| (by / changes[0] - 1.).abs() < 0.1; // the message has two digits
+    assert!(changes.iter().all(alike), "{changes:?}");
 }

@@ -12,7 +12,7 @@ use candle_nn::VarBuilder;
 
 use crate::{HIDDEN, bits, gain, random};
 
-/// A norm of each kind: with a bias, read as a residual; without one; under PyTorch's old names.
+/// A norm of each kind: with a bias, read as a residual; without a bias; under PyTorch's old names.
 #[derive(Quantizable, Clone)]
 struct Model {
     norm: nn::LayerNorm,
@@ -128,7 +128,7 @@ fn they_load_back_bit_for_bit_with_the_code_that_loads_the_float_model() -> Resu
                 "{dtype:?} {spec:?}"
             );
 
-            // The loaded model is saved as it is, and equalized once more.
+            // The loaded model is saved unchanged, and equalized again.
             let saved = Checkpoint::open(&out)?;
             checkpoint::save(&loaded, &saved, &again)?;
             assert_eq!(names(&again)?, names(&out)?);
@@ -230,7 +230,7 @@ fn norms_that_have_no_tensor_or_share_one_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// Two layers of one name, as in a model whose code loads a module twice.
+/// Two layers with one name, as in a model whose code loads a module twice.
 #[test]
 fn a_norm_that_the_source_has_otherwise_or_twice_is_an_error() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -242,16 +242,16 @@ fn a_norm_that_the_source_has_otherwise_or_twice_is_an_error() -> Result<()> {
         let saved = checkpoint::save(model, source, &out);
         saved.map_err(|error| error.to_string())
     };
-    // Equal ones are one; others are contested, whichever is folded.
+    // Equal norms count once; different norms conflict, whichever is folded.
     save(&(model.clone(), model.clone()), &source).expect("equal layers");
     for pair in [(model.clone(), twin.clone()), (twin.clone(), model.clone())] {
         let error = save(&pair, &source).unwrap_err();
         assert!(error.contains("block."), "{error}");
     }
-    // Both folded, of other gains.
-    let own = candle_core::safetensors::load(&float, &Device::Cpu)?;
-    let mut tensors = own.clone();
-    let gain = (&own["block.norm.weight"] * 1.3)?;
+    // Both are folded, with different gains.
+    let original = candle_core::safetensors::load(&float, &Device::Cpu)?;
+    let mut tensors = original.clone();
+    let gain = (&original["block.norm.weight"] * 1.3)?;
     tensors.insert("block.norm.weight".to_owned(), gain);
     candle_core::safetensors::save(&tensors, &other)?;
     let mut gained = Model::open(&other, DType::F32)?;

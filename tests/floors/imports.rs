@@ -8,23 +8,23 @@ pub type Path = Vec<String>;
 /// Crates whose names are found in code as well as in `use` trees.
 const WATCHED: [&str; 2] = ["candle_core", "candle_nn"];
 
-/// The imports of the file that is the module `module`, with modules `children` of its own.
+/// The imports of the file of the module `module`, whose submodules are `children`.
 pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
     let mut parser = Parser {
         tokens: &tokens(source),
         at: 0,
     };
     let mut found = Vec::new();
-    // Inline modules that are open, each with the depth around it.
+    // The open inline modules, each with the brace depth around it.
     let (mut depth, mut inline) = (0, Vec::<(String, i32)>::new());
     while let Some(token) = parser.peek(0) {
         let children = if inline.is_empty() { children } else { &[] };
         let within = |paths: Vec<Path>| {
-            let own = module.iter().map(ToString::to_string);
-            let own: Path = own
+            let enclosing = module.iter().map(ToString::to_string);
+            let enclosing: Path = enclosing
                 .chain(inline.iter().map(|(name, _)| name.clone()))
                 .collect();
-            let absolute = move |path| resolve(path, &own, children);
+            let absolute = move |path| resolve(path, &enclosing, children);
             paths.into_iter().map(absolute).collect::<Vec<_>>()
         };
         match token {
@@ -55,14 +55,14 @@ pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
     found
 }
 
-/// A path as the compiler finds it in the module `own`.
-fn resolve(path: Path, own: &[String], children: &[&str]) -> Path {
+/// A path as the compiler resolves it in the module `module`.
+fn resolve(path: Path, module: &[String], children: &[&str]) -> Path {
     let mut absolute = vec!["crate".to_owned()];
     let mut rest = &path[..];
     match path[0].as_str() {
         "crate" => rest = &path[1..],
-        "self" | "super" => absolute.extend_from_slice(own),
-        first if children.contains(&first) => absolute.extend_from_slice(own),
+        "self" | "super" => absolute.extend_from_slice(module),
+        first if children.contains(&first) => absolute.extend_from_slice(module),
         _ => return path,
     }
     while let Some(first @ ("self" | "super")) = rest.first().map(String::as_str) {
@@ -176,7 +176,7 @@ fn tokens(source: &str) -> Vec<String> {
     tokens
 }
 
-/// The length of the string or character that the source begins with, if it does.
+/// The length of the string or character literal at the start of the source, if there is one.
 fn literal(source: &str) -> Option<usize> {
     let marked = source.trim_start_matches(['b', 'c']);
     let prefix = source.len() - marked.len();
@@ -194,7 +194,7 @@ fn literal(source: &str) -> Option<usize> {
     let mut chars = marked.char_indices().skip(1);
     let (_, first) = chars.next()?;
     if quote == '\'' && first != '\\' {
-        // A lifetime has no end.
+        // A lifetime has no closing quote.
         let (at, end) = chars.next()?;
         return (end == quote).then_some(prefix + at + 1);
     }

@@ -1,8 +1,7 @@
-//! Imports go down only. Each room of the library, and of the kernels, uses itself and the rooms on
-//! lower floors. Within a room, and among the files of the command, imports form no circle, where
-//! `mod.rs` is a file like any other. So a file may take from its own door what the door defines,
-//! or the door may take from the file to pass it on, but not both: a door that passes names on
-//! holds no definition that is needed below it.
+//! Imports go down only. Each module of the library, and of the kernels, uses itself and the
+//! modules in lower layers. Within a module, and among the files of the command, imports form no
+//! cycle, where `mod.rs` is a file like any other. So a file may import a definition from its
+//! `mod.rs`, or `mod.rs` may re-export a name from the file, but not both.
 
 mod imports;
 
@@ -12,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use imports::imports;
 
-/// Rooms from the ground up; those on one floor do not use each other.
-const FLOORS: &[&[&str]] = &[
+/// The modules in layers from the bottom up; modules of a layer do not use each other.
+const LAYERS: &[&[&str]] = &[
     &["error"],
     &["trace", "tap", "words", "sizes"],
     &["document", "name_regex"],
@@ -33,7 +32,7 @@ const FLOORS: &[&[&str]] = &[
     &["lib"],
 ];
 
-/// The rooms of the crate of kernels in the same order.
+/// The modules of the kernels crate, from the bottom up.
 const KERNELS: &[&[&str]] = &[
     &["error", "sizes"],
     &["qparams"],
@@ -45,8 +44,8 @@ const KERNELS: &[&[&str]] = &[
     &["lib"],
 ];
 
-fn floor(floors: &[&[&str]], room: &str) -> Option<usize> {
-    floors.iter().position(|rooms| rooms.contains(&room))
+fn layer(layers: &[&[&str]], module: &str) -> Option<usize> {
+    layers.iter().position(|modules| modules.contains(&module))
 }
 
 /// Sources of a crate by their paths below `src`.
@@ -83,7 +82,7 @@ fn kernels() -> Sources {
     sources("crates/kernels")
 }
 
-/// The climbs of the kernels, but not of their tests, which call what they test from below.
+/// The upward imports of the kernels, except in tests, which call the code above them.
 fn climbs_of_kernels(mut sources: Sources) -> Vec<String> {
     sources.retain(|file, _| !is_test(file));
     climbs(&sources, KERNELS)
@@ -101,19 +100,19 @@ fn module(file: &Path) -> Vec<&str> {
     names.map(|name| name.trim_end_matches(".rs")).collect()
 }
 
-/// The imports of each file that are of this crate, without `crate`, and of others.
+/// The imports of each file: of this crate, without `crate`, and of others.
 fn all_imports(sources: &Sources) -> BTreeMap<&Path, Vec<Vec<String>>> {
     let modules: Vec<_> = sources.keys().map(|file| module(file)).collect();
-    let of = |file: &Path, source: &str| {
-        let own = module(file);
-        let children = modules.iter().filter(|m| m.len() == own.len() + 1);
-        let children = children.filter(|m| m.starts_with(&own));
+    let imports_of = |file: &Path, source: &str| {
+        let module = module(file);
+        let children = modules.iter().filter(|m| m.len() == module.len() + 1);
+        let children = children.filter(|m| m.starts_with(&module));
         let children: Vec<_> = children.filter_map(|m| m.last().copied()).collect();
-        imports(source, &own, &children)
+        imports(source, &module, &children)
     };
     let all = sources
         .iter()
-        .map(|(file, source)| (&**file, of(file, source)));
+        .map(|(file, source)| (&**file, imports_of(file, source)));
     all.collect()
 }
 
@@ -121,30 +120,30 @@ fn is_test(file: &Path) -> bool {
     module(file).contains(&"tests")
 }
 
-/// Every import that climbs between rooms of a crate.
-fn climbs(sources: &Sources, floors: &[&[&str]]) -> Vec<String> {
+/// Every import that goes up between modules of a crate.
+fn climbs(sources: &Sources, layers: &[&[&str]]) -> Vec<String> {
     let mut faults = Vec::new();
     for (file, imports) in all_imports(sources) {
-        let own = module(file);
+        let names_of_file = module(file);
         let at = |what: &str| format!("{}: {what}", file.display());
-        let room = own.first().copied().unwrap_or("lib");
-        let Some(level) = floor(floors, room) else {
-            faults.push(at("a room that is on no floor"));
+        let top = names_of_file.first().copied().unwrap_or("lib");
+        let Some(level) = layer(layers, top) else {
+            faults.push(at("a module that is in no layer"));
             continue;
         };
         for import in imports.iter().filter(|import| import[0] == "crate") {
             let names: Vec<_> = import[1..].iter().map(String::as_str).collect();
-            // A name that cannot be a room is an item of `lib.rs`.
+            // A name that is not a module is an item of `lib.rs`.
             let to = names.first().copied().unwrap_or("lib");
-            if to != room && floor(floors, to).is_none_or(|to| to >= level) {
-                faults.push(at(&format!("{room} uses crate::{}", names.join("::"))));
+            if to != top && layer(layers, to).is_none_or(|to| to >= level) {
+                faults.push(at(&format!("{top} uses crate::{}", names.join("::"))));
             }
         }
     }
     faults
 }
 
-/// A path of files, each importing the next, that ends where it began.
+/// A cycle of files, each importing the next.
 fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
     let files: BTreeMap<Vec<&str>, &Path> = (sources.keys())
         .map(|file| (module(file), &**file))
@@ -161,7 +160,7 @@ fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
             }
         }
     }
-    // Files that import no other file that is left are taken away; what stays leads to a circle.
+    // Files that import no remaining file are removed; the rest leads to a cycle.
     let mut left: BTreeSet<&Path> = uses.keys().copied().collect();
     let next_of = |left: &BTreeSet<&Path>, file: &Path| {
         let mut to = uses[file].iter().copied();
@@ -180,13 +179,13 @@ fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
         way.push(file);
         file = next_of(&left, file)?;
     }
-    let circle = way.into_iter().skip_while(|own| *own != file);
+    let circle = way.into_iter().skip_while(|passed| *passed != file);
     Some(circle.map(Path::to_owned).collect())
 }
 
 #[test]
 fn imports_go_down_only() {
-    let mut faults = climbs(&library(), FLOORS);
+    let mut faults = climbs(&library(), LAYERS);
     faults.extend(climbs_of_kernels(kernels()));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -214,7 +213,7 @@ fn the_environment_is_read_in_two_places() {
     }
 }
 
-/// The kernels with one file more.
+/// The kernels with an additional file.
 fn with(file: &str, source: &str) -> Sources {
     let mut sources = kernels();
     sources.insert(file.into(), source.to_owned());
@@ -283,9 +282,9 @@ fn a_circle_is_found() {
 }
 
 #[test]
-fn a_door_is_a_file_of_a_circle() {
-    let circles = |door: &str, file: &str| {
-        let files = [("lib.rs", ""), ("a/mod.rs", door), ("a/b.rs", file)];
+fn a_mod_rs_is_a_file_of_a_circle() {
+    let circles = |parent: &str, file: &str| {
+        let files = [("lib.rs", ""), ("a/mod.rs", parent), ("a/b.rs", file)];
         let files = files.map(|(file, source)| (file.into(), source.to_owned()));
         circle(&files.into())
     };

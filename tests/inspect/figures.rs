@@ -88,7 +88,7 @@ fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
         &up.output.unwrap(),
         sqnr_db(&hidden(&float), &hidden(&quantized)),
     );
-    // Nothing before it is quantized.
+    // No earlier layer is quantized.
     close(&up.along.unwrap(), up.output.unwrap().sqnr_db());
     let relu = hidden(&float).relu().unwrap();
     let alone = quantized.down.forward(&relu).unwrap();
@@ -115,7 +115,7 @@ fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
         )
     );
     assert_eq!(input.histogram.counts.iter().sum::<u64>(), 2 * 6 * 16);
-    // Rows of 16 elements with ranges of their own clip nothing, and use few codes.
+    // Rows of 16 elements with separate ranges clip nothing, and use few codes.
     assert_eq!(input.clipped, Some(0.));
     assert!(
         input
@@ -179,7 +179,7 @@ fn it_is_a_table_and_json() {
         let decibels = deviation.sqnr_db();
         assert!(up.contains(&format!("{decibels:.1}")), "{text}");
     }
-    // A layer that was not called, and one that is not quantized, have rows too.
+    // Layers that are not called or not quantized have rows too.
     for name in [" unused ", " table "] {
         assert!(text.lines().any(|line| line.contains(name)), "{text}");
     }
@@ -217,7 +217,7 @@ fn deviations_are_those_by_hand() {
     let mut other = Deviation::default();
     other.add(&tensor([1., 0.]), &tensor([-1., 0.])).unwrap();
     assert_eq!((other.cosine(), other.max_abs()), (-1., 2.));
-    // Together they are as one of all elements.
+    // Together they equal a call with all elements.
     deviation
         .add(&tensor([1., 0.]), &tensor([-1., 0.]))
         .unwrap();
@@ -232,7 +232,7 @@ fn deviations_are_those_by_hand() {
 
 #[test]
 fn values_that_an_observer_cuts_off_are_counted() {
-    // The many other values are more precise where the range ends before 3 and -4.
+    // The many other values are more precise if the range ends before 3 and -4.
     let mut values: Vec<f32> = (0..1 << 20)
         .map(|i| (i % 2_001) as f32 / 1e3 - 1.)
         .collect();
@@ -269,7 +269,7 @@ fn values_that_an_observer_cuts_off_are_counted() {
 
 #[test]
 fn histograms_count_values_between_powers_of_two() {
-    // Calls with growing values: the bins equal the bins of one call with all values.
+    // Calls with growing values: the bins equal those of one call with all values.
     let calls = [
         [0f32, -0.01, 0.02, 0.3],
         [1., -0.999, 0.5, 0.24],
@@ -329,7 +329,7 @@ fn codes_are_counted_up_to_the_last_that_a_preset_has() {
     }
 }
 
-/// A row that has no range has no codes either.
+/// A row without a range has no codes either.
 #[test]
 fn rows_that_are_not_finite_use_no_codes() {
     let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
@@ -380,7 +380,7 @@ fn a_far_value_leaves_few_codes_to_all_others() {
     let xs = random(&[3, 64], 1.);
     let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
     let weight = &inspection.layers[0].weights[0];
-    // A range of 500 leaves two codes to all the others.
+    // A range of 500 leaves two codes to all other values.
     assert!(
         weight.unused_codes.is_some_and(|share| share > 0.98),
         "{weight:?}"

@@ -1,4 +1,4 @@
-//! The page: one file with pictures, whatever the model's names and figures are.
+//! The page: one file with pictures, for any names and figures.
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::inspect::{PagePoint, inspect};
@@ -43,7 +43,8 @@ fn it_has_a_picture_for_each_figure_and_loads_nothing() {
         html.matches("<path class='area' d='M50.0 200.0L").count(),
         2 * 3
     );
-    // Two finite scores, and three best ones: its best score is drawn at the top, its worst below.
+    // Two finite scores and three best scores: the best is drawn at the top, the worst at the
+    // bottom.
     let path = |class: &str| between(&html, &format!("<path class='{class}' d='M"), "h0'/>");
     assert_eq!(path("line"), "50.0 200.0L250.0 200.0L450.0 10.0");
     assert_eq!(path("dots"), "50.0 200.0");
@@ -61,7 +62,7 @@ fn it_has_a_picture_for_each_figure_and_loads_nothing() {
     }
 }
 
-/// The text between two others.
+/// The text between two markers.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
     let (_, rest) = text.split_once(start).expect("its start");
     rest.split_once(end).expect("its end").0
@@ -166,7 +167,7 @@ fn a_model_that_is_a_layer_has_a_name_and_pictures_have_figures() {
     let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
     let html = inspection.page("one", &[]);
     assert!(html.contains("<summary>(the model itself)</summary>"));
-    // The bar of 4.096 kB is the longest; the other one is in proportion.
+    // The bar of 4.096 kB is the longest; the other bar is in proportion.
     let sizes = between(&html, "Weights in kB", "</table>");
     let after = inspection.layers[0].bytes_after as f64 / 1e3;
     assert!(sizes.contains("--share:1.000'>4.1<"), "{sizes}");

@@ -14,7 +14,7 @@ use candle_nn::RNN as _;
 
 type Seen = Arc<Mutex<Vec<(Vec<Tensor>, Tensor)>>>;
 
-/// A receiver that keeps all it is given.
+/// A receiver that keeps everything.
 fn keep() -> (Arc<Receiver>, Seen) {
     let seen = Seen::default();
     let own = Arc::clone(&seen);
@@ -34,8 +34,8 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// Runs `call` on the layer, float and quantized: it is reported as often as `calls` says, and the
-/// layer by itself computes what was reported.
+/// Runs `call` on the layer, float and quantized: it is reported `calls` times, and the layer
+/// reproduces each report.
 fn check<L: Layer + Clone>(layer: &L, qconfig: &QConfig, calls: usize, call: impl Fn(&L)) {
     for mut layer in [layer.clone(), layer.quantize(qconfig).unwrap()] {
         let (receiver, seen) = keep();
@@ -52,7 +52,7 @@ fn check<L: Layer + Clone>(layer: &L, qconfig: &QConfig, calls: usize, call: imp
         assert!(seen.lock().unwrap().is_empty(), "a replay is no forward");
         assert!(replay(&[]).is_err());
 
-        // Neither the quantized layer nor one whose tap is taken away reports anything.
+        // Neither the quantized layer nor a layer without its tap reports anything.
         if let Ok(quantized) = layer.quantize(qconfig) {
             call(&quantized);
         }
@@ -191,7 +191,7 @@ impl Model {
         self.own.projection.forward(&xs).unwrap()
     }
 
-    /// Whether a layer of the tree has a tap: attached ones say so in their `Debug` text.
+    /// Whether a layer of the tree has a tap, by its `Debug` text.
     fn is_tapped(&self) -> bool {
         format!("{:?}{:?}{:?}", self.first, self.shared, self.unused).contains("Some(Tap")
     }

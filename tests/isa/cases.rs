@@ -183,7 +183,7 @@ pub const CASES: &[Case] = &[
                 biased.with_activation(candle_dynquant::FusedActivation::Gelu),
                 nn::linear_no_bias(COLUMNS, 131, vb)?,
             );
-            // One row, a few and many.
+            // One row, a few rows and many.
             let xs = [1, 5, 40].map(|rows| integers(&[rows, COLUMNS]));
             let xs = xs.into_iter().collect::<Result<Vec<_>>>()?;
             each_qconfig(layers, |(plain, activated, without_bias)| {
@@ -324,8 +324,8 @@ fn of_tensors(shapes: &[(&str, &[usize])]) -> Result<VarBuilder<'static>> {
     Ok(VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu))
 }
 
-/// The weights of layers and cells. Each gate of a unit reads one unit of the state, so that float
-/// products have one term that is not 0.
+/// The weights of layers and cells. Each gate of a unit reads one unit of the state, so float
+/// products have a single nonzero term.
 fn recurrent(gates: usize) -> Result<VarBuilder<'static>> {
     let mut tensors = HashMap::new();
     let rows = gates * HIDDEN;
@@ -398,7 +398,7 @@ fn per_row_beside_int4() -> QConfig {
     QConfig::Groups(groups)
 }
 
-/// By every kind of mask, of one query and of several blocks.
+/// Attention with every kind of mask, for one query and for several blocks.
 fn attention(precision: Precision) -> Result<Vec<Tensor>> {
     let mut ys = Vec::new();
     for (queries, keys) in [(1, 140), (70, 200), (5, 9)] {
@@ -425,7 +425,7 @@ fn attention(precision: Precision) -> Result<Vec<Tensor>> {
     Ok(ys)
 }
 
-/// A checksum over the bits of each element, one NaN being as good as another.
+/// A checksum over the bits of each element; all NaNs count as equal.
 pub fn checksum(tensors: &[Tensor]) -> Result<String> {
     let mut sum = 0u64;
     for tensor in tensors {

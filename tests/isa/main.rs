@@ -47,7 +47,7 @@ fn recurrent() -> candle_core::Result<(nn::LSTM, nn::GRU)> {
     Ok((lstm, gru))
 }
 
-/// Those that multiply in the crate's own kernels, in PyTorch's arithmetic, and the checksums of
+/// The presets that multiply in the crate's kernels, in PyTorch's arithmetic, with the checksums of
 /// their outputs: the same on x86-64 and AArch64. A change of arithmetic changes them.
 const PRESETS: [(&str, &str); 3] = [
     ("int8", "d81a04d617748b7d"),
@@ -55,8 +55,7 @@ const PRESETS: [(&str, &str); 3] = [
     ("per_channel", "bb7738a6092ac656"),
 ];
 
-/// The instruction set that layers of each preset run on, and a checksum over the bits of some
-/// outputs.
+/// The instruction set that layers of each preset run on, and a checksum over the bits of outputs.
 fn checksums() -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
     let checksum = |sum: u64, bits: f32| sum.rotate_left(5) ^ u64::from(bits.to_bits());
     let sum_up = |sum, out: Tensor| -> candle_core::Result<u64> {
@@ -102,13 +101,13 @@ fn expected() -> Vec<String> {
     all.map(|(name, sum)| format!("{name} {sum}")).collect()
 }
 
-/// Prints them, or the error.
+/// Prints the checksums, or the error.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    // With one test thread, its name stands on the line before.
+    // With one test thread, its name is on the line before.
     println!();
     match checksums() {
         Ok(all) => {
@@ -120,7 +119,7 @@ fn child() {
     }
 }
 
-/// Where there are no children: by the instruction set that `DYNQUANT_ISA` names.
+/// Runs without child processes on the instruction set that `DYNQUANT_ISA` names.
 #[test]
 fn bits_are_those_of_the_presets() {
     let got = checksums().expect("checksums");
@@ -131,9 +130,9 @@ fn bits_are_those_of_the_presets() {
     assert_eq!(got, expected);
 }
 
-/// This program again: by itself, or under the emulator that cargo was told to run it with.
+/// A command that runs this program, directly or under the emulator that cargo uses.
 fn again() -> Command {
-    let own = std::env::current_exe().expect("own path");
+    let program = std::env::current_exe().expect("own path");
     let runner = if cfg!(all(target_arch = "aarch64", target_os = "linux")) {
         std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER")
     } else {
@@ -142,10 +141,10 @@ fn again() -> Command {
     let runner = runner.unwrap_or_default();
     let mut words = runner.split_whitespace();
     let Some(emulator) = words.next() else {
-        return Command::new(own);
+        return Command::new(program);
     };
     let mut command = Command::new(emulator);
-    command.args(words).arg(own);
+    command.args(words).arg(program);
     command
 }
 
@@ -187,7 +186,7 @@ fn bits_do_not_depend_on_isa_or_threads() {
     };
     let best = Isa::available().pop();
     for isa in Isa::available() {
-        // The last two are more than there are cores, mostly.
+        // The last two usually exceed the number of cores.
         let more = if Some(isa) == best {
             &["16", "64"][..]
         } else {

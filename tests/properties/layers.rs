@@ -75,7 +75,7 @@ proptest! {
         let weight = weight_view.of(&of_weight.tensor(&[n, k], seed)?)?;
         let bias = bias.then(|| of_bias.tensor(&[n], seed ^ 1)).transpose()?;
         let float = nn::Linear::new(weight, bias);
-        // A bias that is not finite is refused, and what a config cannot do.
+        // A non-finite bias is refused, and so is an unsupported configuration.
         let layer = match float.quantize(&qconfig) {
             Ok(layer) => layer,
             Err(error) => {
@@ -102,7 +102,7 @@ proptest! {
         }
     }
 
-    /// Each activation is off by at most a step, each weight by what its code is off by.
+    /// Each activation is off by at most a step, each weight by its code's error.
     #[test]
     fn linear_is_near_float(
         (m, k, n) in (1..5usize, size(), 1..20usize),
@@ -151,7 +151,7 @@ proptest! {
         let table = values.tensor(&[rows, k], seed)?.to_dtype(dtype)?;
         let layer = nn::Embedding::new(table.clone(), k);
         let qconfig = if float16 { QConfig::float16() } else { QConfig::table() };
-        // f16 has no huge numbers, bf16 has them rounded.
+        // f16 has no huge numbers, bf16 rounds them.
         let Ok(layer) = layer.quantize(&qconfig) else { return Ok(()) };
         let indexes: Vec<u32> = indexes.iter().map(|index| index.index(rows) as u32).collect();
         let count = indexes.len();

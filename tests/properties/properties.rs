@@ -1,7 +1,7 @@
 //! Properties of random layers, inputs, views and trees, against the oracle and against float.
 //!
-//! `cargo test` runs the same cases each time; `DYNQUANT_LONG=1` runs a hundred times more, with a
-//! new seed each time. A failure names its smallest case, which becomes an explicit one.
+//! `cargo test` runs the same cases each time; `DYNQUANT_LONG=1` runs a hundred times as many, with
+//! a new seed each time. A failure prints its smallest case, which becomes an explicit test.
 
 mod layers;
 mod recurrent;

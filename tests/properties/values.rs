@@ -16,11 +16,11 @@ pub enum Values {
     Subnormal,
     /// Finite, but with products outside the range of f32.
     Huge,
-    /// Ordinary, with one of 10,000.
+    /// Ordinary values and one of 10,000.
     Outlier,
-    /// Ordinary, with one NaN.
+    /// Ordinary values and one NaN.
     Nan,
-    /// Ordinary, with one infinity.
+    /// Ordinary values and one infinity.
     Infinite,
 }
 
@@ -34,7 +34,7 @@ const FINITE: [Values; 6] = [
 ];
 
 impl Values {
-    /// Any of them, mostly finite.
+    /// Any kind of values, mostly finite.
     pub fn any() -> impl Strategy<Value = Self> {
         prop_oneof![
             4 => Just(Self::Ordinary),
@@ -43,7 +43,7 @@ impl Values {
         ]
     }
 
-    /// Any of the finite ones.
+    /// Any finite kind of values.
     pub fn finite() -> impl Strategy<Value = Self> {
         proptest::sample::select(&FINITE[..])
     }
@@ -93,12 +93,12 @@ pub enum View {
     Narrowed,
     /// The first row, repeated.
     Broadcast,
-    /// If it has no elements, starting beyond the end of its storage.
+    /// An empty tensor that starts beyond the end of its storage.
     Beyond,
 }
 
 impl View {
-    /// Any of them.
+    /// Any layout.
     pub fn any() -> impl Strategy<Value = Self> {
         use View::*;
         proptest::sample::select(&[Contiguous, Transposed, Narrowed, Broadcast, Beyond][..])
@@ -155,7 +155,7 @@ pub fn floats(tensor: &Tensor) -> Vec<f32> {
     tensor.and_then(|t| t.to_vec1()).expect("floats")
 }
 
-/// The bits of each element; every NaN has the same ones.
+/// The bits of each element, equal for all NaNs.
 pub fn bits(tensor: &Tensor) -> Vec<u32> {
     let bits = |x: f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
     floats(tensor).into_iter().map(bits).collect()

@@ -1,4 +1,4 @@
-//! Specs in YAML and JSON: a written spec comes back, missing keys are as in PyTorch.
+//! Specs in YAML and JSON: a written spec reads back, missing keys have PyTorch's defaults.
 
 use crate::common::toy::Toy;
 use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
@@ -7,7 +7,7 @@ use candle_dynquant::{
     QConfigSpec, QDType, QScheme, quantize_dynamic,
 };
 
-/// One of everything that a spec can say.
+/// A spec for everything that a spec can state.
 fn specs() -> Vec<QConfigSpec> {
     let weight = ObserverConfig::new;
     let symmetric = QScheme::PerTensorSymmetric;

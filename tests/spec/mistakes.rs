@@ -1,4 +1,4 @@
-//! Mistakes in YAML and JSON: each is told its line, column and key, and none is survived by luck.
+//! Mistakes in YAML and JSON: each is reported with its line, column and key.
 
 use std::fmt::Write as _;
 
@@ -157,7 +157,7 @@ fn json_is_json_and_its_mistakes_have_places_too() {
     );
 }
 
-/// Names of a kind that are longer than what YAML takes for a key without quotes.
+/// Names longer than YAML accepts as a key without quotes.
 #[test]
 fn json_is_not_read_as_yaml() {
     let long = format!("Custom({})", "x".repeat(5_000));
@@ -207,7 +207,7 @@ fn a_byte_order_mark_is_no_part_of_a_spec() {
     }
 }
 
-/// Many small rules are as dear as a large one.
+/// Many small rules cost as much as a large rule.
 #[test]
 fn rules_and_regexes_are_counted() {
     let rules = |count: usize, rule: &str| {
@@ -265,8 +265,8 @@ fn rules_and_regexes_are_counted() {
 fn hostile_text_is_refused() {
     let mut laughs = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x]\n");
     for i in 1..12 {
-        let of = vec![format!("*a{}", i - 1); 9].join(",");
-        writeln!(laughs, "a{i}: &a{i} [{of}]").expect("writes");
+        let aliases = vec![format!("*a{}", i - 1); 9].join(",");
+        writeln!(laughs, "a{i}: &a{i} [{aliases}]").expect("writes");
     }
     let stairs: String = (0..2000).map(|i| " ".repeat(i) + "a:\n").collect();
     let keys: String = (0..90_000).map(|i| format!("k{i}: 1\n")).collect();

@@ -1,4 +1,4 @@
-//! Which rule decides for which layer, and what rules at fault are told.
+//! The rule that decides for each layer, and the messages of wrong rules.
 
 use std::sync::Arc;
 
@@ -304,7 +304,7 @@ fn a_model_without_layers_is_told_which_field_may_be_meant() {
         assert!(error.kind() == ErrorKind::Unmatched, "{error:?}");
         error.to_string()
     }
-    /// Two of candle's own, and one of ours in what cannot be looked into.
+    /// Two of candle's layers, and one of this library's inside an opaque type.
     #[derive(Quantizable)]
     struct Holds<T> {
         #[quantizable(skip)]
@@ -457,7 +457,7 @@ fn rules_from_code_have_the_limits_of_those_from_a_file() {
             names,
             "invalid number of rules: expected at most 10000, got 10001",
         ),
-        // Told at once, although the nearest name is looked for.
+        // Reported at once, although the nearest name is searched for.
         (QConfigSpec::new().name("x".repeat(1 << 20), A), "rule name"),
     ];
     for (spec, expected) in cases {

@@ -1,4 +1,4 @@
-//! Histories: a search that was stopped goes on where it was.
+//! Histories: a search that was stopped continues where it was.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -56,7 +56,7 @@ fn a_stopped_search_goes_on_without_repeating_a_trial() -> Result<()> {
             );
             assert_eq!(becomes(&resumed), becomes(&whole));
 
-            // All of it is known now, also to another criterion.
+            // All of it is now known, also to another criterion.
             let (outcome, rest) = search(&mut model(&LOSSES), &begun)?;
             assert_eq!((outcome.evals, rest.len()), (0, 0));
         }
@@ -90,7 +90,7 @@ fn a_line_that_was_being_written_is_cut_off() -> Result<()> {
     Ok(())
 }
 
-/// Resumes changed histories of one search, each of which has to be an error that names the line.
+/// Resumes changed histories of a search, each of which must be an error that names the line.
 fn assert_lies(config: &TuningConfig, lies: &[(&str, &str, &str)]) -> Result<()> {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("history.jsonl");
@@ -302,8 +302,8 @@ fn a_history_is_a_regular_file_and_no_other_is_replaced() -> Result<()> {
     let dir = tempfile::tempdir().expect("a folder");
     let path = |name: &str| dir.path().join(name);
     let fifo = path("fifo");
-    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
-    assert!(made.expect("mkfifo").success());
+    let status = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(status.expect("mkfifo").success());
     symlink("/dev/null", path("null")).expect("a link");
     for (name, got) in [("fifo", "a fifo"), ("null", "a character device")] {
         for config in [
@@ -329,7 +329,7 @@ fn a_history_is_a_regular_file_and_no_other_is_replaced() -> Result<()> {
         fs::read(path("thesis.txt")).expect("a file"),
         b"years of work"
     );
-    // An empty file is none yet; a longer history is cut.
+    // An empty file counts as none; a longer history is cut.
     fs::write(path("empty"), "").expect("written");
     for name in ["empty", "empty"] {
         let (outcome, _) = search(

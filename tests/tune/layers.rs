@@ -1,5 +1,5 @@
-//! Real layers: tied, shared and recurrent ones, saved models, and the same search on any thread
-//! count.
+//! Real layers: tied, shared and recurrent layers, saved models, and the same search on any number
+//! of threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::common::{lstm, tensor};
 
 fn linear(rows: usize, columns: usize, seed: u64) -> Result<nn::Linear> {
     let weight = (tensor(&[rows, columns], seed)? * 0.1)?;
-    // An outlier, which makes one of the layers worse than the others.
+    // An outlier makes one of the layers worse than the others.
     let weight = match seed % 3 {
         0 => (weight.sqr()? * 3.)?,
         _ => weight,
@@ -36,7 +36,7 @@ struct Deep {
     first: Arc<nn::Linear>,
     inner: Vec<nn::Linear>,
     lstm: nn::LSTM,
-    /// The first one again.
+    /// The first layer again.
     last: Arc<nn::Linear>,
 }
 
@@ -123,7 +123,7 @@ fn layers_are_ranked_by_what_quantizing_them_does() -> Result<()> {
         eval,
     )?;
     assert!(outcome.met && eval(&model)? >= 38.);
-    // A shared layer is one layer.
+    // A shared layer counts once.
     assert_eq!(outcome.layers.len(), 10);
     let ranked = outcome
         .layers
@@ -187,7 +187,7 @@ impl Tied {
     }
 }
 
-/// From 4 bits, the layers that lose most fall back to 8: a smaller mix than all of 8.
+/// From 4 bits, the layers that lose most fall back to 8 bits: a smaller mix than all in 8.
 #[test]
 fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
     let mut model = Deep::new()?;
@@ -216,7 +216,7 @@ fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
     Ok(())
 }
 
-/// A table and the head that is tied to it change together, and so can be saved.
+/// A table and its tied head change together, and so can be saved.
 #[test]
 fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
     let dir = tempfile::tempdir().expect("a folder");
@@ -305,7 +305,7 @@ fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
     Ok(())
 }
 
-/// A layer by the rows and channels of its output, and by its noise once it is quantized.
+/// A layer by the rows and channels of its output, and by its noise when quantized.
 #[derive(Quantizable, Clone)]
 #[quantizable(layer)]
 struct Noisy {
@@ -389,7 +389,7 @@ fn noise_in_many_rows_counts_for_less() -> Result<()> {
         };
         let config = crate::config().strategy(Strategy::Sensitivity);
         let outcome = tune(&mut model, &config, eval)?;
-        // After all in int8, the worst falls back alone.
+        // After the trial with all in int8, the worst layer falls back alone.
         assert_eq!(outcome.trials[1].layers[&LayerPrecision::Float16], ["1"]);
     }
     Ok(())

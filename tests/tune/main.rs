@@ -11,7 +11,7 @@ mod yaml;
 
 use candle_dynquant::{QConfigSpec, TuningConfig};
 
-/// The default, for layers of any size: toy models have small ones.
+/// The default configuration for layers of any size: toy models have small layers.
 fn config() -> TuningConfig {
     TuningConfig::default().spec(QConfigSpec::int8().min_params(0))
 }

@@ -1,5 +1,5 @@
-//! A model whose accuracy is a sum of known losses, one a layer, and an evaluation that counts its
-//! calls.
+//! A model whose accuracy is a sum of known losses, one per layer, and an evaluation that counts
+//! its calls.
 
 use std::cell::Cell;
 
@@ -13,14 +13,14 @@ thread_local! {
     pub static QUANTIZED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A layer that loses so much accuracy in int8, and a hundredth of it in float16.
+/// A layer that loses `loss` accuracy in int8, and a hundredth of it in float16.
 #[derive(Quantizable, Clone, Debug, PartialEq)]
 #[quantizable(layer)]
 pub struct Lossy {
     pub kind: LayerKind,
     pub loss: f64,
     pub elements: usize,
-    /// Its dtype while it is float.
+    /// The dtype while it is float.
     pub float: WeightDType,
     pub refuses: Option<QConfig>,
     pub to: Option<QConfig>,
@@ -107,8 +107,8 @@ pub fn becomes(model: &Model) -> Vec<&'static str> {
     model.iter().map(Lossy::is).collect()
 }
 
-/// Tunes, and returns the layers that each evaluation saw, as their initials: `iih`, the float one
-/// first.
+/// Tunes, and returns the layers of each evaluation as their initials, such as `iih`, the float
+/// model first.
 pub fn search(model: &mut Model, config: &TuningConfig) -> Result<(TuningOutcome, Vec<String>)> {
     let mut seen = Vec::new();
     let outcome = tune(model, config, |model: &Model| {

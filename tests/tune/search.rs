@@ -49,7 +49,7 @@ fn basic_goes_on_to_float_where_float16_is_not_enough() -> Result<()> {
     Ok(())
 }
 
-/// These layers report nothing, so they are in the order of the model, the first as the worst.
+/// These layers report nothing, so they keep the order of the model, the first as the worst.
 #[test]
 fn sensitivity_bisects() -> Result<()> {
     let mut losses = [0.001; 26];
@@ -90,7 +90,7 @@ fn sensitivity_needs_few_evaluations_whatever_the_losses() -> Result<()> {
     Ok(())
 }
 
-/// With time left, layers that need not have fallen back are given back.
+/// With time left, layers that fell back needlessly are restored.
 #[test]
 fn a_timeout_looks_for_a_smaller_model() -> Result<()> {
     let losses = [0.001, 0.002, 0.1, 0.001, 0.1, 0.001];
@@ -124,7 +124,7 @@ fn kinds_are_added_while_the_criterion_holds() -> Result<()> {
     Ok(())
 }
 
-/// Where the spec has another int8, per row is the next step for all layers: it costs nothing.
+/// If the spec has another int8, per row is the next step for all layers: it costs nothing.
 #[test]
 fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
     for strategy in STRATEGIES {
@@ -170,7 +170,7 @@ fn halves_are_those_of_the_spec() -> Result<()> {
         let (outcome, _) = search(&mut kept, &crate::config().spec(spec.clone()))?;
         assert_eq!(kept[0].to, Some(qconfig));
         assert_eq!(outcome.layers[0].precision, precision);
-        // Where it loses too much, nothing but float is tried.
+        // If it loses too much, only float is tried.
         let config = crate::config()
             .strategy(Strategy::Basic)
             .absolute(0.)
@@ -178,7 +178,8 @@ fn halves_are_those_of_the_spec() -> Result<()> {
         let (outcome, _) = search(&mut model(&[0.1, 0.2]), &config)?;
         for trial in &outcome.trials {
             let others = trial.layers.keys();
-            let mut others = others.filter(|own| ![precision, LayerPrecision::Float].contains(own));
+            let mut others =
+                others.filter(|other| ![precision, LayerPrecision::Float].contains(other));
             assert_eq!(others.next(), None, "{trial}");
         }
     }
@@ -229,7 +230,7 @@ fn bytes_of_a_float_layer_are_those_of_its_dtype() -> Result<()> {
     Ok(())
 }
 
-/// No trial quantizes: each layer is quantized once to int8 and once to float16, on its own.
+/// No trial quantizes: each layer is quantized once to int8 and once to float16, separately.
 #[test]
 fn layers_are_quantized_once() -> Result<()> {
     for strategy in STRATEGIES {
@@ -270,7 +271,7 @@ fn the_result_is_the_best_trial_seen_and_no_trial_is_made_twice() -> Result<()> 
             let again = seen.remove(0);
             seen.sort();
             seen.dedup();
-            // The float model may come back as a trial.
+            // The float model may recur as a trial.
             assert_eq!(seen.len() + 1, calls, "{strategy} {seed}: {again}");
         }
     }
@@ -365,8 +366,8 @@ fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
 fn progress_tells_how_far_a_search_is() -> Result<()> {
     let losses = [0.02, 0.05, 0.01, 0.04, 0.03, 0.1 / 3.];
     // One start, two fallbacks, six layers of one kind: at most 2 * 6 - 1 of each fallback,
-    // ilog2(6) + 3 evaluations except for the float one and the first, or a start and two fallbacks
-    // of a kind.
+    // ilog2(6) + 3 evaluations without the float model's and the first, or a start and two
+    // fallbacks of a kind.
     for (strategy, most, expected) in [
         (Strategy::Basic, usize::MAX, 1 + 2 * 11),
         (Strategy::Basic, 3, 3),

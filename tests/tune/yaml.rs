@@ -13,7 +13,7 @@ fn dynamic(quantization: &str) -> String {
     format!("{approach}{quantization}")
 }
 
-/// But for the keys that are reported.
+/// Asserts that the text reads as the configuration, apart from the reported keys.
 fn assert_reads(text: &str, expected: TuningConfig) {
     let config = TuningConfig::from_yaml(text).unwrap_or_else(|e| panic!("{text}\n{e}"));
     let keys = |config: &TuningConfig| format!("{:?}", config.ignored());

@@ -53,9 +53,11 @@ fn main() -> ExitCode {
         .stack_size(candle_dynquant_port::STACK)
         .spawn(run);
     let done = thread.map_err(anyhow::Error::from).and_then(|thread| {
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("an error of dynquant's own")))
+        thread.join().unwrap_or_else(|_| {
+            Err(anyhow::anyhow!(
+                "internal error; please report it with the file that caused it"
+            ))
+        })
     });
     print::ended(done)
 }

@@ -1,4 +1,4 @@
-//! The commands on checkpoints, as they are run.
+//! The commands on checkpoints, run as a user runs them.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn text(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// The output of the command, which succeeds.
+/// The stdout of the command, which must succeed.
 #[track_caller]
 fn done(args: &[&str], paths: &[&Path]) -> String {
     let output = dynquant(args, paths);
@@ -88,7 +88,7 @@ fn a_file_is_that_of_a_saved_model() -> Result<()> {
     let (saved, written) = (folder.path().join("saved"), folder.path().join("written"));
     for preset in QConfigSpec::PRESETS {
         let mut spec = QConfigSpec::preset(preset)?.embeddings().min_params(0);
-        // Without whole groups these are int8.
+        // Layers without whole groups become int8.
         if ["int4", "int8_groups"].contains(&preset) {
             spec = spec.name("word_embeddings", QConfig::table());
             spec = spec.name("head", QConfig::int8());
@@ -103,13 +103,13 @@ fn a_file_is_that_of_a_saved_model() -> Result<()> {
     Ok(())
 }
 
-/// The most memory that a process had, in kB.
+/// The peak memory of a process, in kB.
 #[cfg(target_os = "linux")]
 fn peak(mut child: std::process::Child) -> Result<u64> {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     while child.try_wait()?.is_none() {
-        // One that has just ended has none.
+        // A process that has just ended has no status.
         let text = fs::read_to_string(&status).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let number = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
@@ -196,7 +196,8 @@ fn a_report_ends_with_the_matrices_that_stay_float() -> Result<()> {
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<_> = output.lines().map(words).collect();
         let end = &lines[lines.len().saturating_sub(3)..];
-        // 11,264 of 11,648 bytes: head.weight takes 256 + 64, norm.weight 64.
+        // The left matrices take 11,264 of 11,648 bytes: head.weight takes 256 + 64, norm.weight
+        // 64.
         assert_eq!(
             end,
             [
@@ -223,7 +224,7 @@ fn a_tied_head_and_a_norm_can_be_excluded_and_a_linear_is_named_by_its_tensor() 
     Ok(())
 }
 
-/// A folder with the checkpoint of [`float`], and the path of another one.
+/// A folder with the checkpoint of [`float`], and the path of an output folder.
 fn model_folder(folder: &TempDir) -> Result<(PathBuf, String)> {
     let [model, out] = ["float", "out"].map(|name| folder.path().join(name));
     fs::create_dir(&model)?;
@@ -295,7 +296,7 @@ fn a_layer_without_whole_groups_is_int8_with_a_line() -> Result<()> {
             note,
         );
         let said = done(&[&args[..], &["-o"]].concat(), &[&out, &float]);
-        has(&said, "no multiple of a group in 1 of the layers");
+        has(&said, "not a multiple of the group size in 1 of the layers");
         has(&said, note);
         for tensor in Checkpoint::open(&out)?.tensors() {
             match &*tensor.name {
@@ -308,7 +309,7 @@ fn a_layer_without_whole_groups_is_int8_with_a_line() -> Result<()> {
     Ok(())
 }
 
-/// 70,000 inputs with the greatest code, whose sums can leave an i32.
+/// A layer of 70,000 inputs with the largest code can overflow an i32.
 #[test]
 fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -335,7 +336,7 @@ fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
     has(&said, &format!("rnn: {left}"));
     let args = ["quantize", "--preset", "float16", "-o"];
     has(&done(&args, &[&out, &float]), "3 of 4 layers quantized");
-    // Alone, or by its exact name, it is what was asked for.
+    // A layer that is named alone or exactly was asked for.
     let spec = folder.path().join("spec.yaml");
     for rules in [
         "kinds: {GRUCell: int8}",
@@ -417,7 +418,7 @@ fn inspect_diff_and_dequantize() -> Result<()> {
     Ok(())
 }
 
-/// Folders of 4 bits, in the layouts of their libraries.
+/// Folders of 4-bit weights, in the layouts of other libraries.
 #[test]
 fn folders_of_others_are_inspected_compared_and_dequantized() -> Result<()> {
     let out = tempfile::tempdir()?;
@@ -444,7 +445,7 @@ fn folders_of_others_are_inspected_compared_and_dequantized() -> Result<()> {
     Ok(())
 }
 
-/// The files of a folder and their bytes.
+/// The files of a folder, with their bytes.
 fn files(folder: &Path) -> HashMap<PathBuf, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap();
     let entries = entries.map(|entry| entry.unwrap().path());
@@ -475,7 +476,7 @@ fn killed_at_any_time_it_leaves_the_old_output_or_the_new() -> Result<()> {
         std::thread::sleep(whole * tries / 20);
         match tries % 2 {
             0 => child.kill()?,
-            // As ctrl-c does; it may be through already.
+            // Ctrl-c sends this signal; the command may have ended already.
             _ => {
                 let id = child.id().to_string();
                 std::process::Command::new("kill")

@@ -1,4 +1,4 @@
-//! Where the command prints to: pipes that are closed, devices that are full, terminals that obey.
+//! Output to closed pipes, to full devices, and to terminals that obey escapes.
 #![cfg(unix)]
 
 mod common;
@@ -12,7 +12,7 @@ use candle_dynquant::candle_core::{DType, Device, Tensor, safetensors};
 use common::{command_for_small as dynquant, folder, has, stderr, stdout};
 use tempfile::TempDir;
 
-/// A checkpoint with matrices of these names.
+/// A checkpoint with one matrix for each name.
 fn checkpoint(folder: &TempDir, names: &[&str]) -> PathBuf {
     let ones = Tensor::ones((4, 4), DType::F32, &Device::Cpu).unwrap();
     let tensors = names
@@ -24,7 +24,7 @@ fn checkpoint(folder: &TempDir, names: &[&str]) -> PathBuf {
     path
 }
 
-/// The commands that print, for inputs of which each of them prints something.
+/// The commands that print, each with inputs that make it print something.
 fn printing(folder: &TempDir) -> Vec<Command> {
     let float = checkpoint(folder, &["a", "b"]);
     let other = folder.path().join("other");
@@ -47,7 +47,7 @@ fn printing(folder: &TempDir) -> Vec<Command> {
     ]
 }
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -143,7 +143,7 @@ fn a_terminal_sees_no_name_that_it_would_obey() {
         assert!(!both.contains(obeyed), "{args:?}: {both:?}");
         has(&both, expected);
     }
-    // JSON has escapes of its own.
+    // JSON has escapes for control characters.
     let output = dynquant(&["inspect", "--json"], &[&float])
         .output()
         .unwrap();

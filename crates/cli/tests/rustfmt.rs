@@ -1,4 +1,4 @@
-//! rustfmt that takes long, or never ends.
+//! A rustfmt that takes long, or never ends.
 #![cfg(unix)]
 
 mod common;
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use common::{SMALL, has, kill, read, said, stderr};
 use tempfile::TempDir;
 
-/// Far more than any step takes, also on a busy machine.
+/// A limit far longer than any step takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with `a.rs` and a program `rustfmt` of this script.
+/// A folder with `a.rs` and this script as the program `rustfmt`.
 struct Fake(TempDir);
 
 impl Fake {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let rustfmt = folder.path().join("rustfmt");
-        // By another process: a child of another test would inherit the open file from this one,
-        // and a program that is open for writing cannot be run.
+        // Another process writes the program: a child of another test would inherit the open file
+        // from this process, and a program that is open for writing cannot be run.
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
         let mut shell = Command::new("sh");
         let written = shell.args(["-c", write]).arg(&rustfmt).arg(script).status();
@@ -44,7 +44,7 @@ impl Fake {
         command
     }
 
-    /// The file as the command writes it, run in the folder.
+    /// The file after the command has written it in the folder.
     fn write(&self) -> String {
         let mut command = self.port(&["--write"]);
         let output = command.current_dir(self.0.path()).output().unwrap();
@@ -52,7 +52,7 @@ impl Fake {
         read(&self.path("a.rs"))
     }
 
-    /// Starts the command, and waits until rustfmt runs; the ids of both.
+    /// Starts the command, waits until rustfmt runs, and returns the ids of both.
     fn started(&self) -> (std::process::Child, String) {
         let mut command = self.port(&["--rustfmt-seconds", "3600"]);
         let command = command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -75,12 +75,12 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn runs(id: &str) -> bool {
-    // A zombie, which nobody has waited for yet, has ended.
+    // A zombie, which nobody has waited for yet, counts as ended.
     let stat = fs::read_to_string(Path::new("/proc").join(id).join("stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Writes its id, and does not end before the test.
+/// A script that writes its id and then sleeps longer than the test.
 const ENDLESS: &str =
     "cd \"$(dirname \"$0\")\"; echo $$ >id.new; mv id.new id; while [ -e id ]; do :; done";
 
@@ -119,14 +119,14 @@ fn rustfmt_need_not_run() {
 
 #[test]
 fn rustfmt_formats_what_it_had_formatted() {
-    // It knows the file as it is, and makes one line of the result.
+    // This rustfmt leaves the original as it is and puts the result on one line.
     let fake =
         Fake::new("cat >in; if grep -q candle_nn in; then cat in; else tr '\\n' ' ' <in; fi");
     let ported = fake.write();
     let start = "use candle_dynquant::nn::Linear; ";
     assert!(ported.starts_with(start), "{ported}");
     assert_eq!(ported.lines().count(), 1);
-    // One that it had not formatted stays as it is.
+    // A file that was not formatted before stays unformatted.
     let fake = Fake::new("cat >in; tr '\\n' ' ' <in");
     assert!(fake.write().lines().count() > 5);
 }
@@ -144,7 +144,7 @@ fn a_depth_for_which_the_true_rustfmt_takes_hours() {
     has(&said, "a.rs: not formatted: rustfmt was ended");
 }
 
-/// Whether this process, and so its children, ignore a signal.
+/// Whether this process, and so its children, ignores a signal.
 #[cfg(target_os = "linux")]
 fn is_ignored(signal: i32) -> bool {
     let status = read(Path::new("/proc/self/status"));
@@ -155,14 +155,14 @@ fn is_ignored(signal: i32) -> bool {
 #[cfg(target_os = "linux")]
 #[test]
 fn rustfmt_ends_with_the_command() {
-    // In the background of a shell some are ignored.
+    // A background job of a shell ignores some signals.
     let signals = [("TERM", 15), ("INT", 2), ("HUP", 1)].into_iter();
     for (name, number) in signals.filter(|(_, number)| !is_ignored(*number)) {
         let fake = Fake::new(ENDLESS);
         let (mut child, rustfmt) = fake.started();
         assert!(runs(&rustfmt));
         kill(name, &child.id().to_string());
-        // By the signal, as shells expect it.
+        // Shells expect the child to end by the signal.
         assert_eq!(child.wait().unwrap().signal(), Some(number), "{name}");
         until("rustfmt is ended", || !runs(&rustfmt));
     }
@@ -173,7 +173,7 @@ fn rustfmt_ends_with_the_command() {
 fn signals_that_were_ignored_stay_ignored() {
     let fake = Fake::new(ENDLESS);
     let dynquant = fake.port(&["--rustfmt-seconds", "3600"]);
-    // As nohup does.
+    // A shell ignores the signal, like nohup.
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]);
     shell.arg(dynquant.get_program()).args(dynquant.get_args());

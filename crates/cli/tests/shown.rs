@@ -1,4 +1,4 @@
-//! The commands' figures of checkpoints and sources, one by one.
+//! The figures that the commands print for checkpoints and sources.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn random(shape: &[usize]) -> Result<Tensor> {
     Tensor::randn(0f32, 1., shape, &Device::Cpu)
 }
 
-/// Matrices whose scales and zero points take more than the two decimals that are printed.
+/// A checkpoint whose scales and zero points are larger than the two printed decimals.
 fn float(folder: &TempDir) -> Result<PathBuf> {
     let tensors = [
         ("embed.weight", random(&[20_000, 4])?),
@@ -83,7 +83,7 @@ lstm   LSTM       [400, 100]  F32  qint8 per channel, u8 per row
        LSTM       [400, 50]   F32  qint8 per channel, u8 per row
 1 other tensors are copied";
     assert_eq!(rows[..6], expected.lines().collect::<Vec<_>>(), "{printed}");
-    // The sizes, and what stays float: a line and the two tables.
+    // The sizes, then what stays float: a line and the two tables.
     assert_eq!(rows.len(), 10);
     Ok(())
 }
@@ -102,13 +102,13 @@ fn a_spec_is_that_of_its_options() -> Result<()> {
     let options = ["--preset", "float16", "--embeddings", "--exclude", "head"];
     let by_options = written(&options)?;
     assert!(by_options == written(&["--spec", spec.to_str().unwrap()])?);
-    // The preset that needs no name.
+    // The default preset.
     let plain = written(&[])?;
     assert!(plain == written(&["--preset", "int8"])? && plain != by_options);
     Ok(())
 }
 
-/// The entries of a safetensors file's header, and the bytes behind it.
+/// The entries of a safetensors file's header, and its data.
 fn parts(path: &Path) -> (BTreeMap<String, Value>, Vec<u8>) {
     let bytes = fs::read(path).unwrap();
     let (length, rest) = bytes.split_at(8);
@@ -132,7 +132,7 @@ fn extent(entry: &Value, floats: &[u8]) -> [f32; 2] {
         let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
         floats.chunks(4).map(float).collect()
     };
-    let fold = |of: fn(f32, f32) -> f32| floats.iter().copied().reduce(of).unwrap();
+    let fold = |choose: fn(f32, f32) -> f32| floats.iter().copied().reduce(choose).unwrap();
     [fold(f32::min), fold(f32::max)]
 }
 
@@ -145,7 +145,7 @@ fn inspect_has_each_weight_once_with_its_figures() -> Result<()> {
         printed(&args, &[&out, &float]);
         let (entries, bytes) = parts(&out);
         let shown = common::json(&["inspect", "--json"], &out);
-        // The shapes of packed weights are no tensors of a model.
+        // The shapes of packed weights are not tensors of the model.
         let shapes = entries.iter().filter(|(name, _)| name.ends_with("_shape"));
         let shapes: usize = shapes.map(|(_, entry)| place(entry).len()).sum();
         assert_eq!(shown["bytes"], bytes.len() - shapes, "{preset}");
@@ -179,7 +179,7 @@ fn inspect_has_each_weight_once_with_its_figures() -> Result<()> {
             let scales = entries.get(&format!("{name}_scale"));
             let scales = scales.filter(|_| entry["dtype"] == "I8" || packed.is_some());
             let scales = scales.map(|entry| extent(entry, &bytes[place(entry)]));
-            // Parsed as f64, they are off by the last of its bits.
+            // Parsed as f64, the scales differ in the last bit.
             let shown: Option<[f32; 2]> = serde_json::from_value(shown["scales"].clone()).unwrap();
             assert_eq!(shown, scales, "{preset}: {name}");
         }

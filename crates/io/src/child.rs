@@ -1,11 +1,11 @@
 //! Child processes that end: within a limit, and with their parent.
 //!
-//! A child leads a process group of its own, so that every process that it starts ends with it.
-//! Ctrl-c at a terminal does not reach that group: where this process is ended by SIGINT, SIGTERM
-//! or SIGHUP while children run, it ends them first, then itself by the signal, as it would have. A
-//! program that handles one of these signals otherwise is ended nevertheless while a child runs.
+//! A child leads its process group, so every process that it starts ends with it. Ctrl-c at a
+//! terminal does not reach that group: where this process is ended by SIGINT, SIGTERM or SIGHUP
+//! while children run, it ends the children first, then itself by the signal. A program that
+//! otherwise handles one of these signals is ended nevertheless while a child runs.
 //!
-//! SIGKILL cannot be handled. After it a child ends, on Linux, when it has computed for its limit.
+//! SIGKILL cannot be handled. After it, a child on Linux ends once it has used its processor time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
@@ -16,15 +16,16 @@ use std::time::{Duration, Instant};
 /// The most bytes that a child may write to a pipe.
 pub const MAX_OUTPUT: u64 = 64 << 20;
 
-/// The longest time between two looks at a child.
+/// The longest time between two checks of a child.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Runs a command until it ends, or kills it. It reads `stdin`; what it writes to stdout and stderr
-/// is returned where these are [`Stdio::piped`]. On Linux the processor time of each of its
-/// processes is limited too, by the same limit.
+/// Runs a command until it ends, or kills it at `limit`. The command reads `stdin`; its stdout and
+/// stderr are returned where they are [`Stdio::piped`]. On Linux `limit` is also the processor time
+/// that each of its processes may use.
 ///
 /// # Errors
-/// When it cannot be started, writes more than [`MAX_OUTPUT`], or has not ended within `limit`
+/// When the command cannot be started, writes more than [`MAX_OUTPUT`], or has not ended within
+/// `limit`
 /// ([`ErrorKind::TimedOut`]).
 pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<Output> {
     let start = Instant::now();
@@ -33,12 +34,12 @@ pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<O
         child: group::start(command.stdin(Stdio::piped()), limit)?,
         has_ended: false,
     };
-    // Each pipe has a thread: it holds little, and a child may write before it reads, or not read
-    // at all.
+    // Each pipe has a thread: a pipe holds little, and a child may write before it reads, or never
+    // read.
     if let Some(mut pipe) = running.child.stdin.take() {
         let stdin = stdin.to_vec();
-        // A child that ends without reading breaks the pipe; its status says whether that is a
-        // fault.
+        // A child that ends without reading breaks the pipe; its status says whether that is an
+        // error.
         spawn(move || drop(pipe.write_all(&stdin)))?;
     }
     let stdout = running.child.stdout.take().map(read).transpose()?;
@@ -78,7 +79,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().spawn(work).map(drop)
 }
 
-/// Everything that comes from a pipe, read beside the caller.
+/// Reads a pipe to its end on a thread.
 fn read(pipe: impl Read + Send + 'static) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
     let (sender, receiver) = mpsc::channel();
     spawn(move || {
@@ -92,13 +93,13 @@ fn read(pipe: impl Read + Send + 'static) -> io::Result<Receiver<io::Result<Vec<
             }
             Ok(bytes)
         });
-        // Nobody waits for it once the limit has passed.
+        // Nobody receives after the limit has passed.
         let _ = sender.send(bytes);
     })?;
     Ok(receiver)
 }
 
-/// A child that is killed, with its group, unless it has ended.
+/// A child that is killed on drop, with its group, unless it has ended.
 struct Running {
     child: Child,
     has_ended: bool,
@@ -108,7 +109,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if !self.has_ended {
             group::kill(&mut self.child);
-            // It is killed; without this it would stay as a zombie.
+            // Without a wait the killed child would stay as a zombie.
             let _ = self.child.wait();
         }
         group::forget(&self.child);
@@ -127,11 +128,11 @@ mod group {
 
     use super::*;
 
-    /// The signal that has arrived while children ran.
+    /// The signal that has arrived while children run.
     static RECEIVED: AtomicUsize = AtomicUsize::new(0);
-    /// While no child runs, signals do what they do by default.
+    /// Whether no child runs, in which case signals keep their default effect.
     static IDLE: AtomicBool = AtomicBool::new(true);
-    /// The children that run, once one did.
+    /// The running children; `None` before the first.
     static RUNNING: Mutex<Option<Vec<Pid>>> = Mutex::new(None);
 
     fn running() -> MutexGuard<'static, Option<Vec<Pid>>> {
@@ -142,7 +143,7 @@ mod group {
         let mut running = running();
         if running.is_none() {
             for signal in [SIGINT, SIGTERM, SIGHUP] {
-                // By nohup, for one.
+                // Under nohup, for example.
                 if !is_ignored(signal) {
                     flag::register_conditional_default(signal, &IDLE)?;
                     flag::register_usize(signal, &RECEIVED, signal as usize)?;
@@ -168,7 +169,7 @@ mod group {
     }
 
     fn is_ignored(signal: i32) -> bool {
-        // Where there is no such file, it is not known.
+        // The file is missing on systems other than Linux.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -183,14 +184,14 @@ mod group {
             current: seconds,
             maximum: seconds,
         };
-        // It may have ended, or have a lower limit.
+        // The child may have ended, or have a lower limit.
         let _ = prlimit(Some(pid), Resource::Cpu, limit);
     }
 
     #[cfg(not(target_os = "linux"))]
     fn limit_processor_time(_: Pid, _: Duration) {}
 
-    /// Ends the children and this process if a signal said so.
+    /// Ends the children and this process if a signal has arrived.
     pub fn heed_signals() {
         let signal = RECEIVED.load(Ordering::SeqCst);
         if signal != 0 {
@@ -198,14 +199,14 @@ mod group {
             for pid in running.iter().flatten() {
                 let _ = kill_process_group(*pid, Signal::KILL);
             }
-            // It returns for unknown signals only.
+            // The call returns for unknown signals only.
             let _ = low_level::emulate_default_handler(signal as i32);
         }
     }
 
     pub fn kill(child: &mut Child) {
         let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-        // It may have left the group.
+        // The child may have left the group.
         let _ = child.kill();
     }
 
@@ -217,7 +218,7 @@ mod group {
             children.retain(|other| *other != pid);
             IDLE.store(children.is_empty(), Ordering::SeqCst);
         }
-        // One that came before that is heeded by nobody else.
+        // Heeds a signal that arrived before this one, which has no other handler.
         heed_signals();
     }
 }
@@ -233,7 +234,7 @@ mod group {
     pub fn heed_signals() {}
 
     pub fn kill(child: &mut Child) {
-        // It may have ended.
+        // The child may have ended.
         let _ = child.kill();
     }
 
@@ -251,7 +252,7 @@ mod tests {
         command
     }
 
-    /// Far more than any of these takes, also on a busy machine.
+    /// A limit far longer than any test takes, also on a busy machine.
     const LONG: Duration = Duration::from_secs(120);
     const SHORT: Duration = Duration::from_millis(300);
 
@@ -284,7 +285,7 @@ mod tests {
             kind("while :; do :; done", &vec![0; 1 << 20]),
             ErrorKind::TimedOut
         );
-        // Neither does one that it has left behind hold its output open.
+        // A process that the child leaves behind does not hold its output open either.
         assert_eq!(kind("sleep 1000 & exit 0", b""), ErrorKind::TimedOut);
         thread::sleep(Duration::from_millis(900));
         assert!(!mark.exists());

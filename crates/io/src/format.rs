@@ -1,14 +1,13 @@
-//! Which format a file has, by its first bytes: for the error where it is given as another.
+//! The format of a file by its first bytes, for the error when another format is expected.
 
 use std::fmt;
 
-/// A format by which models are distributed, or what comes in place of a model where a download
-/// fails.
+/// A format in which models are distributed, or that replaces a model after a failed download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// Its name, for messages.
+    /// The name, for messages.
     pub name: &'static str,
-    /// The way to make safetensors of it.
+    /// The way to convert the file to safetensors.
     pub cure: &'static str,
 }
 
@@ -18,13 +17,13 @@ impl fmt::Display for Format {
     }
 }
 
-/// An object.
+/// A JSON object.
 pub const JSON: Format = Format {
     name: "JSON",
     cure: "an index of shards is a file *.index.json",
 };
 
-/// Bytes that are enough to tell a format.
+/// The number of bytes that suffice to detect a format.
 pub const LENGTH: usize = 256;
 
 const TORCH: &str = "convert it with scripts/convert_pytorch.py";
@@ -32,7 +31,7 @@ const NUMPY: &str = "write its arrays with safetensors.numpy.save_file";
 const UNPACK: &str = "unpack it first";
 const FRAMEWORK: &str = "save safetensors with the framework that wrote it";
 
-/// The beginnings of formats, and which of two that begin alike comes first.
+/// The first bytes of each format; the first match decides.
 const BEGINNINGS: [(&[u8], &str, &str); 15] = [
     (
         b"version https://git-lfs",
@@ -47,7 +46,7 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
     (b"BZh", "a bzip2 archive", UNPACK),
     (b"\xfd7zXZ", "an xz archive", UNPACK),
     (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
-    // By pickle's protocols 2 to 5, which begin with the protocol.
+    // Pickle's protocols 2 to 5 begin with the protocol.
     (
         b"\x80\x02",
         "a pickle, as old versions of PyTorch write it",
@@ -64,7 +63,7 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
     ),
 ];
 
-/// The format of a file that begins so, if it is none of safetensors.
+/// The format of a file with these first bytes; `None` for safetensors and unknown formats.
 ///
 /// ```
 /// use candle_dynquant_io::format;
@@ -73,7 +72,8 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
 /// assert_eq!(format.name, "a zip archive, as PyTorch writes it");
 /// ```
 pub fn of(first: &[u8]) -> Option<Format> {
-    // The length of a header, and JSON: another format may begin with the bytes of a length.
+    // Safetensors: the length of a header, then JSON. The length may be another format's first
+    // bytes.
     if let [_, _, _, _, 0, 0, 0, 0, b'{' | b' ', ..] = first {
         return None;
     }
@@ -101,7 +101,7 @@ pub fn of(first: &[u8]) -> Option<Format> {
     Some(Format { name, cure })
 }
 
-/// By the name of the first file in it, which is uncompressed.
+/// The kind of a zip archive, by the name of its first file, which is not compressed.
 fn zip(first: &[u8]) -> (&'static str, &'static str) {
     let names = &first[..first.len().min(LENGTH)];
     let has = |name: &[u8]| names.windows(name.len()).any(|at| at == name);
@@ -118,7 +118,7 @@ fn zip(first: &[u8]) -> (&'static str, &'static str) {
     }
 }
 
-/// A protocol buffer that begins with a version and the name of a program.
+/// Whether a protocol buffer begins with a version and the name of a program.
 fn is_onnx(first: &[u8]) -> bool {
     matches!(first, [8, 1..=30, 0x12, length, rest @ ..]
         if rest.iter().take((*length).into()).all(|byte| byte.is_ascii_graphic()))
@@ -147,7 +147,7 @@ fn is_json(first: &[u8]) -> bool {
         if matches!(rest.trim_ascii_start(), [b'"' | b'}', ..]))
 }
 
-/// The text behind a byte order mark and spaces.
+/// The text without a byte order mark and leading spaces.
 fn without_mark(first: &[u8]) -> &[u8] {
     let text = first.strip_prefix("\u{feff}".as_bytes()).unwrap_or(first);
     text.trim_ascii_start()

@@ -1,8 +1,8 @@
 //! Regular files, read within a limit.
 //!
-//! A path may name anything: a fifo without a writer would be waited for without end, a device such
-//! as `/dev/zero` be read without end. So its type comes first, and then no more is read than the
-//! limit, whatever length the system states.
+//! A path may name anything: opening a fifo without a writer would block forever, and reading a
+//! device such as `/dev/zero` would not end. The type is therefore checked first, and no more than
+//! the limit is read, whatever length the system states.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -10,34 +10,34 @@ use std::path::Path;
 
 use crate::{kind, unexpected};
 
-/// Opens a regular file to be read.
+/// Opens a regular file for reading.
 ///
 /// # Errors
-/// When it cannot be opened, or is a folder, fifo, socket or device; none of them is waited for.
+/// When the file cannot be opened, or is a folder, fifo, socket or device; none of these blocks.
 pub fn open(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true))
 }
 
-/// Opens a regular file by these options, which must not cut it.
+/// Opens a regular file with `options`, which must not truncate it.
 ///
 /// # Errors
-/// As [`open`].
+/// The errors of [`open`].
 pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match fs::metadata(path) {
-        // To open some devices does something.
+        // Opening some devices has side effects.
         Ok(meta) => check_regular(&meta)?,
-        // Such as one that is to be created.
+        // The file may be created by the call.
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
     let file = without_waiting(options, false).open(path)?;
-    // There may be something else by now.
+    // The path may lead elsewhere by now.
     check_regular(&file.metadata()?)?;
     Ok(file)
 }
 
-/// Options by which no fifo is waited for, no terminal comes to control the process, and a link is
-/// followed or is an error.
+/// Options that never wait for a fifo and never acquire a controlling terminal; `nofollow`
+/// makes a link an error.
 pub(crate) fn without_waiting(options: &mut OpenOptions, nofollow: bool) -> &mut OpenOptions {
     #[cfg(unix)]
     {
@@ -60,10 +60,10 @@ fn check_regular(meta: &Metadata) -> io::Result<()> {
     Err(unexpected(ErrorKind::InvalidInput, "a regular file", got))
 }
 
-/// A regular file of at most `max` bytes.
+/// Reads a regular file of at most `max` bytes.
 ///
 /// # Errors
-/// As [`open`], and when there are more bytes ([`ErrorKind::FileTooLarge`]).
+/// The errors of [`open`], and [`ErrorKind::FileTooLarge`] for a longer file.
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let mut bytes = Vec::new();
@@ -73,28 +73,28 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A regular file of at most `max` bytes, in UTF-8.
+/// Reads a regular file of at most `max` bytes of UTF-8.
 ///
 /// # Errors
-/// As [`read`], and when it is not UTF-8 ([`ErrorKind::InvalidData`]).
+/// The errors of [`read`], and [`ErrorKind::InvalidData`] if the file is not UTF-8.
 pub fn read_text(path: &Path, max: u64) -> io::Result<String> {
     text(read(path, max)?)
 }
 
-/// A text in UTF-8 of at most `max` bytes from whatever `path` names: also from a fifo, such as
-/// `<(command)` of a shell, or a terminal, which are waited for.
+/// Reads at most `max` bytes of UTF-8 from whatever `path` names. A fifo, such as `<(command)` of a
+/// shell, and a terminal are waited for.
 ///
 /// # Errors
-/// When it cannot be read, has more bytes ([`ErrorKind::FileTooLarge`]), or is not UTF-8
+/// When the text cannot be read, is longer ([`ErrorKind::FileTooLarge`]), or is not UTF-8
 /// ([`ErrorKind::InvalidData`]).
 pub fn read_stream(path: &Path, max: u64) -> io::Result<String> {
     text(within(File::open(path)?, max)?)
 }
 
-/// The rest of what a reader has, at most `max` bytes.
+/// Reads the rest of a reader, at most `max` bytes.
 ///
 /// # Errors
-/// When it cannot be read, or has more bytes ([`ErrorKind::FileTooLarge`]).
+/// When the rest cannot be read, or is longer ([`ErrorKind::FileTooLarge`]).
 pub fn within(from: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     append(from, max, &mut bytes)?;
@@ -103,7 +103,7 @@ pub fn within(from: impl Read, max: u64) -> io::Result<Vec<u8>> {
 
 fn append(mut from: impl Read, max: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
     (&mut from).take(max).read_to_end(bytes)?;
-    // By a byte that is not kept: at most `max` are in memory.
+    // The next byte is read but not kept: at most `max` bytes are in memory.
     if bytes.len() as u64 == max && (&mut from).take(1).read_to_end(&mut Vec::new())? > 0 {
         let expected = format!("at most {max} bytes");
         return Err(unexpected(ErrorKind::FileTooLarge, expected, "more"));
@@ -120,16 +120,16 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     })
 }
 
-/// Copies a regular file, with its permissions, to a path where nothing is, and waits until it is
-/// on the disk.
+/// Copies a regular file, with its permissions, to a free path, and waits until the copy is on the
+/// disk.
 ///
 /// # Errors
-/// As [`open`], and when there is something, or it cannot be written.
+/// The errors of [`open`], and when the path is taken or cannot be written.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = open(from)?;
     let mut to = File::create_new(to)?;
     io::copy(&mut from, &mut to)?;
-    // WASI has none.
+    // WASI has no permissions.
     if cfg!(not(target_family = "wasm")) {
         to.set_permissions(from.metadata()?.permissions())?;
     }

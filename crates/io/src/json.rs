@@ -1,6 +1,6 @@
-//! JSON as Python's `json` module and Windows' editors write it.
+//! JSON as Python's `json` module and the editors of Windows write it.
 
-/// Three words that Python writes and JSON lacks, and strings of the same length in their place.
+/// The three words that Python writes and JSON lacks, with strings of the same length.
 const WORDS: [(&[u8], &[u8]); 3] = [
     (b"NaN", br#""N""#),
     (b"Infinity", br#""Infini""#),
@@ -9,11 +9,11 @@ const WORDS: [(&[u8], &[u8]); 3] = [
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The text without a byte order mark at its beginning, and with strings in place of `NaN`,
-/// `Infinity` and `-Infinity`, so that a strict parser takes it.
+/// Removes a leading byte order mark, and replaces `NaN`, `Infinity` and `-Infinity` by strings, so
+/// that a strict parser accepts the text.
 ///
-/// All else stays where it is: a parser's line and column hold in `json` too. A reader of such a
-/// value as a number gets an error, one that does not read it is not disturbed.
+/// Everything else stays in place: a parser's line and column also hold in `json`. Reading such a
+/// value as a number is an error; a value that nobody reads does no harm.
 ///
 /// ```
 /// let json = r#"{"sizes": [1, Infinity], "name": "NaN"}"#;
@@ -43,13 +43,13 @@ pub fn strict(mut json: Vec<u8>) -> Vec<u8> {
     json
 }
 
-/// Where the string that begins at `start` ends.
+/// The end of the string that begins at `start`.
 fn end_of_string(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < json.len() {
         match json[at] {
             b'"' => return at + 1,
-            // The next byte ends nothing.
+            // An escaped byte never ends the string.
             b'\\' => at += 2,
             _ => at += 1,
         }
@@ -68,9 +68,9 @@ mod tests {
             ("NaN", r#""N""#),
             ("[NaN,-Infinity,Infinity]", r#"["N","-Infini","Infini"]"#),
             ("\u{feff}{\"a\": -1}", "   {\"a\": -1}"),
-            // Elsewhere it is a character.
+            // A byte order mark elsewhere is a character.
             ("{\"\u{feff}\": NaN}", "{\"\u{feff}\": \"N\"}"),
-            // Within strings they are text, whatever the strings end with.
+            // The words are text within strings, whatever the strings end with.
             (
                 r#"["NaN", "\"NaN", "\\", NaN]"#,
                 r#"["NaN", "\"NaN", "\\", "N"]"#,

@@ -1,7 +1,8 @@
-//! Tables of the keys that other programs write, so that a reader passes over none in silence.
+//! Tables of the keys that other programs write, so that a reader ignores none silently.
 //!
-//! A table has a row for every key of a format, a file's metadata or its tensors. A key without a row is returned to
-//! the reader, which refuses it where it can change an answer, and names it otherwise.
+//! A table has a row for every key of a format, a file's metadata or its tensors. A key without a
+//! row is returned to the reader, which refuses the key where it can change an answer, and names it
+//! otherwise.
 
 use std::fmt;
 
@@ -12,12 +13,13 @@ pub enum Treatment {
     Used,
     /// The value changes no answer, for this reason.
     Harmless(&'static str),
-    /// The key is refused unless its value, as JSON, is one of these, which leave the feature out.
+    /// The key is refused unless its value, as JSON, is in this list of values that turn the
+    /// feature off.
     Only(&'static [&'static str]),
 }
 
-/// The rows of a format: keys, in which each `*` stands for any text, and their treatment. The first row that fits
-/// a key decides.
+/// The rows of a format: patterns of keys, in which `*` stands for any text, and the treatment. The
+/// first row that fits a key decides.
 ///
 /// ```
 /// use candle_dynquant_io::keys::{Table, Treatment::{Harmless, Only, Used}};
@@ -42,21 +44,21 @@ pub struct Table(pub &'static [(&'static [&'static str], Treatment)]);
 pub struct Refused {
     /// The key.
     pub key: String,
-    /// The values that are read, as JSON.
+    /// The accepted values, as JSON.
     pub expected: String,
-    /// The value of the file, as JSON, cut after 100 characters.
+    /// The value in the file, as JSON, cut after 100 characters.
     pub got: String,
 }
 
 impl Table {
-    /// The treatment of a key, `None` where the table has no row for it.
+    /// The treatment of a key; `None` for a key without a row.
     pub fn treatment(&self, key: &str) -> Option<Treatment> {
         let mut rows = self.0.iter();
         let row = rows.find(|(patterns, _)| patterns.iter().any(|pattern| fits(pattern, key)));
         row.map(|(_, treatment)| *treatment)
     }
 
-    /// Checks keys with their values as JSON, and returns the keys without a row.
+    /// Checks keys against their values as JSON, and returns the keys without a row.
     ///
     /// # Errors
     /// When a key has a value that its row refuses.

@@ -1,13 +1,12 @@
-//! Files, child processes and pipes, and what comes in them, as the library, the command and the
-//! applications use them.
+//! Files, child processes and pipes, for the library, the command and the applications.
 //!
 //! | module | what it promises |
 //! |---|---|
 //! | [`input`] | a regular file, read within a limit |
 //! | [`output`] | a file or a folder that is replaced whole |
-//! | `child` | a child process that ends: within a limit, and with its parent (feature `child`) |
+//! | `child` | a child process that ends within a limit and with its parent (feature `child`) |
 //! | [`print`](mod@print) | text for a terminal or a pipe, which may be closed |
-//! | [`format`](mod@format) | which format a file has that is given as another |
+//! | [`format`](mod@format) | the format of a file in place of the expected one |
 //! | [`json`] | JSON as Python writes it, for a strict parser |
 //! | [`keys`] | tables of the keys of a format: used, harmless or refused |
 #![forbid(unsafe_code)]
@@ -25,17 +24,18 @@ pub mod keys;
 pub mod output;
 pub mod print;
 
-/// A path names something else than is needed: the cause of an [`io::Error`], which says the same.
+/// The mismatch behind an [`io::Error`] with the same text: a path names something else than is
+/// needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unexpected {
-    /// The kind of file, or the size, that is needed.
+    /// The kind or size of file that is needed.
     pub expected: String,
-    /// The one that is there.
+    /// The kind or size that was found.
     pub got: String,
 }
 
 impl Unexpected {
-    /// The cause of an error, if it is one of these.
+    /// The mismatch behind an error, if there is one.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
@@ -55,25 +55,25 @@ fn unexpected(kind: ErrorKind, expected: impl Into<String>, got: impl Into<Strin
 }
 
 /// The type of a file, in words.
-fn kind(of: FileType) -> &'static str {
+fn kind(file_type: FileType) -> &'static str {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt;
         let special = [
-            (of.is_fifo(), "a fifo"),
-            (of.is_socket(), "a socket"),
-            (of.is_char_device(), "a character device"),
-            (of.is_block_device(), "a block device"),
+            (file_type.is_fifo(), "a fifo"),
+            (file_type.is_socket(), "a socket"),
+            (file_type.is_char_device(), "a character device"),
+            (file_type.is_block_device(), "a block device"),
         ];
         if let Some((_, name)) = special.into_iter().find(|(is, _)| *is) {
             return name;
         }
     }
-    if of.is_dir() {
+    if file_type.is_dir() {
         "a folder"
-    } else if of.is_symlink() {
+    } else if file_type.is_symlink() {
         "a symbolic link"
-    } else if of.is_file() {
+    } else if file_type.is_file() {
         "a file"
     } else {
         "something else"

@@ -1,9 +1,9 @@
-//! Files and folders that are replaced whole: at any time the old one is there, or the new one.
+//! Files and folders that are replaced whole: a reader always finds the old one or the new one.
 //!
-//! A temporary file or folder is written beside its place, and removed if it is not put there. A
-//! killed writer leaves it: the next one removes it, by the lock that a living writer holds.
-//! An output keeps the permissions of the file that it replaces; otherwise it has the permissions
-//! that the user gives to new files.
+//! A temporary file or folder is written beside its destination, and removed unless it is put
+//! there. A killed writer leaves it behind, and the next writer, which sees that no lock is held,
+//! removes it. An output keeps the permissions of the file that it replaces; a new file gets the
+//! user's default permissions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,10 +23,10 @@ const PREFIX: &str = ".dynquant-";
 const RANDOM: usize = 16;
 /// The age from which a temporary file without a lock is stale: its writer locks it long before.
 const GRACE: Duration = Duration::from_secs(60);
-/// Links that lead to one another; systems follow at most 40.
+/// The most links followed from a path; systems follow at most 40.
 const MAX_LINKS: usize = 40;
 
-/// A file that is being written beside the one that it replaces.
+/// A file that is written beside the file that it replaces.
 #[derive(Debug)]
 pub struct NewFile {
     file: NamedTempFile,
@@ -34,20 +34,20 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Begins a file that replaces the one at `path`, or the one that a link there leads to.
+    /// Begins a file that replaces the file at `path`, or the target of a link there.
     ///
     /// # Errors
-    /// When there is something else than a regular file, or a read-only one, or its folder cannot
-    /// be written to.
+    /// When there is something other than a regular file, the file is read-only, or its folder is
+    /// not writable.
     pub fn beside(path: &Path) -> io::Result<Self> {
         Self::begin(resolve(path, Kind::File)?)
     }
 
-    /// As [`beside`](Self::beside), for a path in a folder that others may have filled, where a
-    /// link may lead anywhere.
+    /// Begins a file like [`beside`](Self::beside), but follows no link: in a folder that others
+    /// may have filled, a link may lead anywhere.
     ///
     /// # Errors
-    /// As `beside`, and when there is a link.
+    /// The errors of `beside`, and when `path` is a link.
     pub fn beside_nofollow(path: &Path) -> io::Result<Self> {
         Self::begin(path.to_owned())
     }
@@ -58,7 +58,7 @@ impl NewFile {
         remove_stale(folder);
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let file = temporary(mode).tempfile_in(folder).map_err(bare)?;
-        // Where files cannot be locked, none is removed.
+        // Without locks no temporary file is ever removed.
         let _ = file.as_file().lock();
         if let Some(old) = old {
             keep_permissions(&old, file.path())?;
@@ -66,15 +66,15 @@ impl NewFile {
         Ok(Self { file, path })
     }
 
-    /// The file.
+    /// The file to write.
     pub fn file_mut(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
 
-    /// Puts the file in its place, when it is on the disk.
+    /// Puts the file in its place once it is on the disk.
     ///
     /// # Errors
-    /// When it cannot be written or renamed; then what was there is left.
+    /// When the file cannot be written or renamed; the old file is then left.
     pub fn put(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.path).map_err(|error| error.error)?;
@@ -98,17 +98,17 @@ impl Seek for NewFile {
     }
 }
 
-/// Replaces a file by these bytes.
+/// Replaces a file by `bytes`.
 ///
 /// # Errors
-/// As [`NewFile`].
+/// The errors of [`NewFile`].
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let mut file = NewFile::beside(path)?;
     file.write_all(bytes.as_ref())?;
     file.put()
 }
 
-/// A folder that is being filled beside the one that it replaces.
+/// A folder that is filled beside the folder that it replaces.
 #[derive(Debug)]
 pub struct NewFolder {
     folder: TempDir,
@@ -117,11 +117,11 @@ pub struct NewFolder {
 }
 
 impl NewFolder {
-    /// Begins a folder that replaces the one at `path`, or the one that a link there leads to.
+    /// Begins a folder that replaces the folder at `path`, or the target of a link there.
     ///
     /// # Errors
-    /// When there is something else than a folder, or a read-only one, or the folder around it
-    /// cannot be written to.
+    /// When there is something other than a folder, the folder is read-only, or its parent is not
+    /// writable.
     pub fn beside(path: &Path) -> io::Result<Self> {
         let path = resolve(path, Kind::Folder)?;
         let old = replaceable(&path, Kind::Folder)?;
@@ -142,17 +142,18 @@ impl NewFolder {
         self.folder.path()
     }
 
-    /// Puts the folder in its place. The old folder may hold files and folders of the same names,
-    /// and nothing else.
+    /// Puts the folder in its place. The old folder may hold only files and folders that the new
+    /// folder replaces.
     ///
     /// # Errors
-    /// When something would be lost, also if it is written meanwhile, or the folder cannot be
-    /// renamed; then what was there is left.
+    /// When something would be lost, also if it is written in the meantime, or the folder cannot be
+    /// renamed; the old folder is then left.
     pub fn put(self) -> io::Result<()> {
         self.put_after(|| ())
     }
 
-    /// Calls `last` when the old folder has been looked at, and is not yet replaced.
+    /// Puts the folder in its place, and calls `last` between the check of the old folder and its
+    /// replacement.
     fn put_after(self, last: impl FnOnce()) -> io::Result<()> {
         let Self { folder, path, .. } = self;
         sync_folder(folder.path())?;
@@ -171,7 +172,7 @@ impl NewFolder {
         }
         last();
         exchange(folder.path(), &path)?;
-        // Others may have written to the old one after it was looked at.
+        // Others may have written to the old folder after the check.
         if let Err(error) = entries(folder.path()).and_then(|old| check_nothing_lost(&old, &new)) {
             if let Err(failed) = exchange(folder.path(), &path) {
                 let aside = folder.keep();
@@ -187,13 +188,13 @@ impl NewFolder {
     }
 }
 
-/// Whether a temporary file or folder has this name, here or of another writer.
+/// Whether a name is of a temporary file or folder, of any writer.
 fn is_temporary(name: &OsStr) -> bool {
     let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
     random.is_some_and(|it| it.len() == RANDOM && it.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
-/// The folder that a path is in: of a bare name the working folder.
+/// The folder that contains a path; for a bare name the working folder.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -208,7 +209,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Looks at what would be replaced.
+    /// Checks that what is there can be replaced.
     fn check(self, meta: &Metadata) -> io::Result<()> {
         let (is, expected) = match self {
             Self::File => (meta.is_file(), "a file"),
@@ -222,7 +223,7 @@ impl Kind {
     }
 }
 
-/// The file or folder at `path` that may be replaced, if one is there.
+/// The metadata of the file or folder at `path`, if it exists and may be replaced.
 fn replaceable(path: &Path, kind: Kind) -> io::Result<Option<Metadata>> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -237,10 +238,10 @@ fn replaceable(path: &Path, kind: Kind) -> io::Result<Option<Metadata>> {
     Ok(Some(meta))
 }
 
-/// The path without links: what a link leads to is replaced, also if it is not there yet, and not
-/// the link.
+/// The path with links followed: a link's target is replaced, even if it does not exist yet, and
+/// never the link.
 fn resolve(path: &Path, kind: Kind) -> io::Result<PathBuf> {
-    // Before anything else: `/dev/stdout` may lead to a pipe, which has no path.
+    // Checked first: `/dev/stdout` may lead to a pipe, which has no path.
     if let Ok(meta) = fs::metadata(path) {
         kind.check(&meta)?;
     }
@@ -248,7 +249,7 @@ fn resolve(path: &Path, kind: Kind) -> io::Result<PathBuf> {
     for _ in 0..MAX_LINKS {
         match path.canonicalize() {
             Ok(real) => return Ok(real),
-            // The second where the system has no such function.
+            // Systems without this function report `Unsupported`.
             Err(error) if [ErrorKind::NotFound, ErrorKind::Unsupported].contains(&error.kind()) => {
             }
             Err(error) => return Err(error),
@@ -261,7 +262,7 @@ fn resolve(path: &Path, kind: Kind) -> io::Result<PathBuf> {
     Err(refused("a path", "links without an end"))
 }
 
-/// All entries below a folder, by their paths in it; links are not followed.
+/// All entries below a folder, by relative path; links are not followed.
 fn entries(folder: &Path) -> io::Result<BTreeMap<PathBuf, Metadata>> {
     let mut all = BTreeMap::new();
     let mut folders = vec![PathBuf::new()];
@@ -279,7 +280,8 @@ fn entries(folder: &Path) -> io::Result<BTreeMap<PathBuf, Metadata>> {
     Ok(all)
 }
 
-/// That all of the old folder is replaced: files and links by files, folders by folders.
+/// Checks that the new folder replaces all of the old one: files and links by files, folders by
+/// folders.
 fn check_nothing_lost(
     old: &BTreeMap<PathBuf, Metadata>,
     new: &BTreeMap<PathBuf, Metadata>,
@@ -303,12 +305,12 @@ fn check_nothing_lost(
     ))
 }
 
-/// Puts `new` in the place of `old`; what was there is then at `new`.
+/// Puts `new` in the place of `old`; the old entry is then at `new`.
 fn exchange(new: &Path, old: &Path) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
-        // At once, if the file system can.
+        // Atomically, where the file system supports it.
         if renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).is_ok() {
             return Ok(());
         }
@@ -322,7 +324,7 @@ fn exchange(new: &Path, old: &Path) -> io::Result<()> {
     fs::rename(&aside, new)
 }
 
-/// Removes the temporary files of killed writers from a folder: writers that live hold locks.
+/// Removes the temporary files of killed writers from a folder; live writers hold locks.
 fn remove_stale(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_temporary(&entry.file_name())) {
@@ -336,7 +338,7 @@ fn remove_stale(folder: &Path) {
         let path = entry.path();
         let file = without_waiting(OpenOptions::new().read(true), true).open(&path);
         if file.is_ok_and(|file| file.try_lock().is_ok()) {
-            // If it cannot be removed, it stays as it would have.
+            // A file that cannot be removed stays.
             let _ = if meta.is_dir() {
                 fs::remove_dir_all(&path)
             } else {
@@ -346,7 +348,7 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Copies permissions from the replaced file to the new one, and the owner, where that is allowed.
+/// Copies permissions, and the owner where allowed, from the replaced file to the new file.
 fn keep_permissions(old: &Metadata, new: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -362,7 +364,7 @@ fn keep_permissions(old: &Metadata, new: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A rename is on the disk when its folder is.
+/// Flushes a folder to the disk, and with it the renames in it.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) {
         File::open(folder)?.sync_all()?;
@@ -370,7 +372,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Temporary files or folders, with these permissions as far as the user gives them to new files.
+/// A builder of temporary files or folders with these permissions, reduced by the umask.
 fn temporary(mode: u32) -> Builder<'static, 'static> {
     let mut builder = Builder::new();
     builder.prefix(PREFIX).rand_bytes(RANDOM);
@@ -384,10 +386,10 @@ fn temporary(mode: u32) -> Builder<'static, 'static> {
     builder
 }
 
-/// An error of `tempfile` without the path that it adds.
+/// The error of `tempfile` without the path that it adds.
 fn bare(error: io::Error) -> io::Error {
     match error.to_string().split_once(" at path ") {
-        Some((own, _)) => io::Error::new(error.kind(), own),
+        Some((inner, _)) => io::Error::new(error.kind(), inner),
         None => error,
     }
 }

@@ -1,12 +1,11 @@
 //! Text for a terminal or a pipe, which may be closed.
 //!
-//! A reader of stdout that has seen enough, as `head` has, is no fault: by [`ended`] the status is
-//! then 0, so that `set -o pipefail` does not take it for one. Any other failure, such as a full
-//! device, is an error. Notes on stderr cannot fail: a program that has work to do goes on without
-//! them.
+//! A reader of stdout that stops early, such as `head`, is not an error: [`ended`] then returns the
+//! status 0, which satisfies `set -o pipefail`. Any other failure, such as a full device, is an
+//! error. Notes on stderr cannot fail: a program continues without them.
 //!
-//! Names and texts may come from anywhere, so what a terminal would obey is escaped in all but
-//! [`data`] and [`progress`].
+//! Names and texts may come from anywhere, so characters that a terminal would obey are escaped by
+//! all functions but [`data`] and [`progress`].
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -14,7 +13,7 @@ use std::fmt::{self, Display};
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Prints a line, or several, on stdout, for people.
+/// Prints one or more lines on stdout, for people.
 ///
 /// # Errors
 /// When stdout is closed ([`is_closed`]) or cannot be written.
@@ -22,7 +21,7 @@ pub fn line(text: impl Display) -> io::Result<()> {
     data(escaped(&text.to_string()))
 }
 
-/// Prints a part of a line on stdout, for people, at once.
+/// Prints a part of a line on stdout, for people, and flushes it.
 ///
 /// # Errors
 /// When stdout is closed ([`is_closed`]) or cannot be written.
@@ -30,8 +29,8 @@ pub fn part(text: impl Display) -> io::Result<()> {
     write(escaped(&text.to_string()).as_bytes())
 }
 
-/// Prints a line as it is, for programs and files, or in colours: no part of it may come from
-/// elsewhere unless it is quoted, as in JSON.
+/// Prints a line unescaped, for programs, files and colours: text from elsewhere must be quoted, as
+/// in JSON.
 ///
 /// # Errors
 /// When stdout is closed ([`is_closed`]) or cannot be written.
@@ -42,20 +41,19 @@ pub fn data(text: impl Display) -> io::Result<()> {
 fn write(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(bytes);
-    // Whatever is still in a buffer at the end of the process is lost in silence.
+    // Text that is still buffered at the end of the process would be lost silently.
     let written = written.and_then(|()| stdout.flush());
     written.map_err(|error| io::Error::new(error.kind(), Stdout(error)))
 }
 
-/// Prints a line on stderr, where that is possible.
+/// Prints a line on stderr if possible.
 pub fn note(text: impl Display) {
     progress(format_args!("{}\n", escaped(&text.to_string())));
 }
 
-/// Prints text as it is on stderr, where that is possible; `\r` and a line's deletion are what it
-/// is for.
+/// Prints unescaped text on stderr if possible, such as `\r` and the deletion of a line.
 pub fn progress(text: impl Display) {
-    // In one call, so that the lines of several threads or processes stay lines.
+    // One call keeps the lines of several threads or processes whole.
     let _ = io::stderr().write_all(text.to_string().as_bytes());
 }
 
@@ -68,7 +66,7 @@ pub fn fault(error: &(dyn Error + 'static)) {
     note(on_one_line(&line));
 }
 
-/// The status of a program that has ended so; an error is printed. A closed stdout is none.
+/// The exit status of a program; prints its error. A closed stdout is not an error.
 pub fn ended<E: AsRef<dyn Error>>(done: Result<ExitCode, E>) -> ExitCode {
     match done {
         Ok(status) => status,
@@ -80,7 +78,7 @@ pub fn ended<E: AsRef<dyn Error>>(done: Result<ExitCode, E>) -> ExitCode {
     }
 }
 
-/// Prints what a parser of arguments says, and gives the status: 0 for help, on stdout, or
+/// Prints the message of an argument parser and returns the status: 0 for help, on stdout, or
 /// `mistake`, on stderr.
 pub fn usage(text: impl Display, mistake: Option<u8>) -> ExitCode {
     let text = text.to_string();
@@ -98,12 +96,12 @@ pub fn usage(text: impl Display, mistake: Option<u8>) -> ExitCode {
     }
 }
 
-/// Whether an error, or one that led to it, is that the reader of stdout has gone.
+/// Whether an error or one of its causes is a closed stdout.
 pub fn is_closed(error: &(dyn Error + 'static)) -> bool {
     chain(error).any(|error| {
         let error = error.downcast_ref::<io::Error>();
         error.is_some_and(|error| {
-            // Other pipes break too, a child's for one.
+            // Other pipes break too, such as a child's.
             let of_stdout = error.get_ref().is_some_and(|inner| inner.is::<Stdout>());
             error.kind() == ErrorKind::BrokenPipe && of_stdout
         })
@@ -131,19 +129,19 @@ impl Display for Stdout {
 
 impl Error for Stdout {}
 
-/// A text with `\u{1b}` in place of what a terminal would obey, or by which it would show the
-/// characters around in another order. Lines and tabs stay.
+/// The text with escapes such as `\u{1b}` for characters that a terminal would obey, or that
+/// reorder the text. Newlines and tabs stay.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     escape(text, |c| is_obeyed(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// As [`escaped`], with lines and tabs escaped too: a name, or a message.
+/// The text of [`escaped`] with newlines and tabs escaped too, for names and messages.
 pub fn on_one_line(text: &str) -> Cow<'_, str> {
     escape(text, is_obeyed)
 }
 
 fn is_obeyed(c: char) -> bool {
-    // Marks, embeddings, overrides and isolates of direction, and the separators of lines.
+    // Direction marks, embeddings, overrides and isolates, and line separators.
     let directs = matches!(
         c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'

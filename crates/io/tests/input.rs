@@ -1,4 +1,4 @@
-//! A regular file is read, and no more of it than the limit.
+//! Regular files are read, up to the limit.
 #![cfg(unix)]
 
 use std::fs::{self, OpenOptions};

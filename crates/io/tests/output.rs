@@ -1,4 +1,4 @@
-//! Files and folders are replaced whole, and nothing else is.
+//! Files and folders are replaced whole, and nothing else is replaced.
 #![cfg(unix)]
 
 use std::fs::{self, Permissions};
@@ -18,7 +18,7 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
-/// The names in a folder, hidden ones too.
+/// The names in a folder, hidden names too.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries
@@ -137,7 +137,7 @@ fn what_a_link_leads_to_is_replaced() {
     fs::create_dir(path("far")).unwrap();
     fs::write(path("far/file"), "old").unwrap();
     symlink("far/file", path("link")).unwrap();
-    // Neither is there yet.
+    // Neither target exists yet.
     symlink("far/other", path("second")).unwrap();
     symlink("second", path("first")).unwrap();
     symlink("far/folder", path("to_folder")).unwrap();
@@ -187,7 +187,7 @@ fn no_link_is_followed_in_a_folder_that_others_filled() {
     assert_eq!(names(&path("new")), ["file"]);
 }
 
-/// A folder with `a`, in the place of one with `a` and what `add` makes there.
+/// Puts a folder with `a` in the place of a folder with `a` and what `add` writes there.
 fn replaced(add: impl FnOnce(&Path)) -> (tempfile::TempDir, Result<(), String>) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");

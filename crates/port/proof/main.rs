@@ -1,6 +1,7 @@
-//! Small random models of candle-transformers as they are and as `dynquant port` makes them: the
-//! float port against the original, the quantized one against it, what was swapped, whether a saved
-//! one answers the same, and how long each takes, in turns. A row of JSON for each.
+//! Small random models of candle-transformers before and after `dynquant port`: the float port
+//! against the original, the quantized port against the float port, the swapped layers, whether a
+//! saved model answers the same, and the times of all, in turns. Prints a row of JSON for each
+//! model.
 
 mod random;
 mod size;
@@ -24,13 +25,13 @@ use turns::Run;
 pub struct Found {
     pub found: usize,
     pub swapped: usize,
-    /// Layers that are left and fields that may hold some.
+    /// The layers that are left and the fields that may hold layers.
     pub named: usize,
-    /// The matrices that the report accounts for, as the checkpoint names them.
+    /// The matrices that the report accounts for, by their names in the checkpoint.
     pub accounted: BTreeSet<String>,
 }
 
-/// A model to be run again and again.
+/// Wraps a model to be run repeatedly.
 fn run<'a>(mut forward: impl FnMut() -> candle_core::Result<Tensor> + 'a) -> Run<'a> {
     Box::new(move || Ok(forward()?))
 }
@@ -75,7 +76,7 @@ mod ported_models {
     include!("models.rs");
 }
 
-/// The next step with a model that is loaded.
+/// What to do with a model once it is loaded.
 #[derive(Clone, Copy)]
 pub enum Then<'a> {
     Nothing,
@@ -138,7 +139,7 @@ const MODELS: &[&str] = &[
     "encodec",
 ];
 
-/// The port's outputs against the original's.
+/// Compares the port's outputs with the original's.
 fn check(name: &str) -> Result<serde_json::Value> {
     let size = Size::small();
     let (mut original, _) = original_models::build(name, size, Named::vb(), Then::Nothing)?;
@@ -188,8 +189,8 @@ fn check(name: &str) -> Result<serde_json::Value> {
     }))
 }
 
-/// Whether the model, written as a checkpoint of which only the quantized one is left and read back
-/// by its own `load`, gives the same bits.
+/// Whether the quantized model gives the same bits after it is written as a checkpoint and read
+/// back by its `load`.
 fn saved(name: &str, size: &Size, asked: &Asked) -> Result<bool> {
     let dir = tempfile::tempdir()?;
     let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
@@ -209,8 +210,8 @@ fn saved(name: &str, size: &Size, asked: &Asked) -> Result<bool> {
     Ok(load(&int8, Then::Nothing)? == before)
 }
 
-/// Milliseconds of the original, of the port in f32 and in int8, and for BERT of the one that
-/// examples/bert runs, which is written by hand for speed, in int8.
+/// The milliseconds of the original, of the port in f32 and in int8, and for BERT of the model in
+/// examples/bert, written by hand for speed, in int8.
 fn time(name: &str, size: &Size) -> Result<serde_json::Value> {
     let (original, _) = original_models::build(name, size, Named::vb(), Then::Nothing)?;
     let (float, _) = ported_models::build(name, size, Named::vb(), Then::Nothing)?;
@@ -250,7 +251,7 @@ fn by_hand(size: &Size) -> Result<Run<'static>> {
     Ok(run(move || model.hidden(&batch)))
 }
 
-/// `proof [--size NAME] [MODEL..]`: all models where none is named.
+/// `proof [--size NAME] [MODEL..]`: all models if none is named.
 fn main() -> Result<()> {
     let mut names: Vec<String> = std::env::args().skip(1).collect();
     let mut size = Size::named("minilm")?;

@@ -1,4 +1,5 @@
-/// A model of this name and size, after `then`: how it is run, and what was found.
+/// Builds the model of this name and size and applies `then`: returns how to run it, and its
+/// layers.
 pub fn build(
     name: &str,
     size: &Size,
@@ -242,7 +243,7 @@ pub fn build(
             };
             let mut model = transformer::StreamingTransformer::new(&config, vb)?;
             let found = quantize!(model, then);
-            // Its state is the one before each call.
+            // The state is from before each call.
             let xs = values("frames", &[batch, len, hidden])?;
             let source = values("source", &[batch, size.few(), hidden])?;
             (run(move || model.clone().forward_ca(&xs, Some(&source))), found)
@@ -319,7 +320,7 @@ pub fn build(
             let found = quantize!(both, then);
             let samples = 320 * if is_small { 8 } else { 75 };
             let audio = values("audio", &[1, 1, samples])?;
-            // Between the two are the indexes of a codebook, which are no measure of noise.
+            // The values between the two are indices of a codebook, which do not measure noise.
             let codec = move || {
                 let hidden = both.0.forward(&audio)?;
                 let sound = both.1.forward(&hidden)?;

@@ -1,4 +1,4 @@
-//! Weights that depend on their names alone.
+//! Weights that depend only on their names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 
-/// Values that depend on the name alone.
+/// The values of a tensor, which depend on the name only.
 pub fn values(name: &str, dims: &[usize]) -> Result<Tensor> {
     let mut state = name.bytes().fold(0x9e37_79b9_7f4a_7c15_u64, |h, b| {
         (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
@@ -31,7 +31,7 @@ pub fn values(name: &str, dims: &[usize]) -> Result<Tensor> {
     Tensor::from_vec(values.collect(), dims, &Device::Cpu)
 }
 
-/// The tensors that a model asked for, with their shapes.
+/// The tensors that a model loaded, with their shapes.
 pub type Asked = Arc<Mutex<BTreeMap<String, Vec<usize>>>>;
 
 /// Writes these tensors as a safetensors file.
@@ -43,7 +43,7 @@ pub fn write(asked: &Asked, path: &Path) -> anyhow::Result<()> {
     Ok(candle_core::safetensors::save(&tensors, path)?)
 }
 
-/// Tensors whose values depend on their names.
+/// A loader of tensors whose values depend on their names.
 pub struct Named {
     asked: Asked,
 }
@@ -53,7 +53,7 @@ impl Named {
         Self::counted().0
     }
 
-    /// Itself, with the tensors that a model loads from it.
+    /// A loader, with the tensors that a model loads from it.
     pub fn counted() -> (VarBuilder<'static>, Asked) {
         let asked = Asked::default();
         let backend = Self {

@@ -1,4 +1,4 @@
-//! Sizes of models and of what they are given.
+//! Sizes of models and of their inputs.
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
@@ -83,12 +83,12 @@ impl Size {
         self.name == SIZES[0].name
     }
 
-    /// The number of tokens that a decoder beside an encoder is given.
+    /// The number of tokens for a decoder that has an encoder.
     pub fn few(&self) -> usize {
         self.len.min(6)
     }
 
-    /// Whisper's sizes have no more.
+    /// The number of layers of Whisper, which has no more.
     pub fn whisper_layers(&self) -> usize {
         self.layers.min(4)
     }
@@ -98,7 +98,7 @@ impl Size {
         Tensor::from_vec(ids.collect(), (self.batch, len), &Device::Cpu)
     }
 
-    /// 1 for tokens; each text is 3 tokens shorter than the one before.
+    /// The mask, 1 for tokens; each text is 3 tokens shorter than the text before.
     pub fn mask(&self) -> candle_core::Result<Tensor> {
         let len = self.len;
         let mask = (0..self.batch * len).map(|i| u32::from(i % len + i / len * 3 < len));

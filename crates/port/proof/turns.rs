@@ -7,11 +7,11 @@ use candle_core::Tensor;
 
 pub type Run<'a> = Box<dyn FnMut() -> Result<Tensor> + 'a>;
 
-/// Rounds that run before the clock counts.
+/// The number of rounds that run before times are taken.
 const WARM_UP: usize = 2;
 const MIN_ROUNDS: usize = 7;
 const MAX_ROUNDS: usize = 60;
-/// Rounds end after this time, if there were enough.
+/// The time after which rounds end, if there were enough.
 const LONG_ENOUGH: Duration = Duration::from_secs(2);
 
 /// The median of each model's times, in milliseconds.
@@ -20,7 +20,7 @@ pub fn medians(mut runs: Vec<Run<'_>>) -> Result<Vec<f64>> {
     let start = Instant::now();
     for round in 0..WARM_UP + MAX_ROUNDS {
         for turn in 0..runs.len() {
-            // The order changes, as each finds the machine as the one before left it.
+            // The order changes, since each model finds the machine as the one before left it.
             let i = if round % 2 == 0 {
                 turn
             } else {

@@ -1,4 +1,4 @@
-//! Where a function gives a name to values.
+//! The bindings of names to values in a function.
 
 use std::ops::Range;
 
@@ -8,29 +8,29 @@ use syn::{Expr, Pat};
 use super::source::Source;
 use super::syntax::{binds, is};
 
-/// Where a function gives a name to a value.
+/// A place where a function binds a name to a value.
 pub struct Binding<'f> {
-    /// From here on.
+    /// The byte from which the binding holds.
     pub at: usize,
-    /// In these bytes.
+    /// The bytes of the scope.
     pub scope: Range<usize>,
-    /// The text that replaces it, if it is one.
+    /// The bound value, if it is an expression.
     pub value: Option<&'f Expr>,
     pub is_assigned: bool,
 }
 
-/// All of a name, and the calls of `dims4` on it.
+/// All bindings of a name, and the calls of `dims4` on it.
 pub struct Bindings<'f, 'n> {
     name: &'n str,
     source: &'f Source<'f>,
     scopes: Vec<Range<usize>>,
     pub found: Vec<Binding<'f>>,
-    /// Where they are, and the innermost bytes that run with them.
+    /// The places of these calls, each with the innermost block that runs with it.
     four: Vec<(usize, Range<usize>)>,
 }
 
 impl<'f, 'n> Bindings<'f, 'n> {
-    pub fn of(name: &'n str, source: &'f Source<'_>, block: &'f syn::Block) -> Self {
+    pub fn new(name: &'n str, source: &'f Source<'_>, block: &'f syn::Block) -> Self {
         let mut bindings = Self {
             name,
             source,
@@ -42,14 +42,14 @@ impl<'f, 'n> Bindings<'f, 'n> {
         bindings
     }
 
-    /// The last one before a byte that is in scope at another; `None` for a parameter.
+    /// The last binding before a byte that is in scope at another byte; `None` for a parameter.
     pub fn last(&self, at: usize, before: usize) -> Option<&Binding<'f>> {
         let counts =
             |one: &&Binding<'_>| one.at <= before && (one.is_assigned || one.scope.contains(&at));
         self.found.iter().filter(counts).max_by_key(|one| one.at)
     }
 
-    /// Whether a value of four dimensions is asked for in whatever runs to a byte.
+    /// Whether a value's four dimensions are read in code that runs before a byte.
     pub fn has_four(&self, value: Option<&Binding<'_>>, at: usize) -> bool {
         let place = |one: Option<&Binding<'_>>| one.map(|one| one.at);
         let mut four = self.four.iter();
@@ -74,7 +74,7 @@ impl<'f, 'n> Bindings<'f, 'n> {
         self.scopes.last().cloned().unwrap_or_default()
     }
 
-    /// In a scope where patterns bind names from a byte on.
+    /// Visits a scope in which patterns bind names from a byte on.
     fn within<'p>(
         &mut self,
         scope: Range<usize>,
@@ -92,7 +92,7 @@ impl<'f, 'n> Bindings<'f, 'n> {
 
 impl<'f> Visit<'f> for Bindings<'f, '_> {
     fn visit_block(&mut self, block: &'f syn::Block) {
-        // Its braces: of a block itself all tokens are read.
+        // The range of the braces: a block's range covers all tokens.
         let scope = self.source.range(&block.brace_token.span);
         self.within(scope, ([], 0), |inner| visit::visit_block(inner, block));
     }

@@ -1,4 +1,4 @@
-//! The values that the fields of a file's types are given.
+//! The values that a file assigns to the fields of its types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,38 +21,38 @@ pub const ADDS: &[&str] = &[
     "set",
 ];
 
-/// Methods that take another tensor element by element.
+/// Methods that combine a tensor with another tensor element by element.
 const ELEMENTWISE: &[&str] = list![
     add broadcast_add broadcast_div broadcast_mul broadcast_sub div mul sub
 ];
 
-/// Functions whose tensors are rows, and vectors.
+/// Functions whose tensors are rows and vectors.
 const NORMS: &[&str] = list![add_layer_norm layer_norm layer_norm_slow rms_norm rms_norm_slow];
 
-/// Methods that add up what was multiplied.
+/// Methods that sum a product.
 const SUMS: &[&str] = list![mean mean_keepdim sum sum_all sum_keepdim];
 
-/// The values of all fields, by their types, and those that are assigned, by their names alone.
+/// The values of all fields by type, and the values of assignments by field name.
 pub struct Built<'f> {
     scopes: &'f Scopes,
     module: Module,
-    /// The type that is `Self`.
-    own: Option<Key>,
+    /// The type that `Self` names.
+    self_type: Option<Key>,
     given: BTreeMap<Key, BTreeMap<String, Vec<&'f Expr>>>,
     assigned: BTreeMap<String, Vec<&'f Expr>>,
-    /// How often fields of a name are read, of `self` or of others, and how often by what is no
-    /// product.
+    /// The number of reads of a field, of `self` or of other values, and the number of those
+    /// outside products.
     reads: BTreeMap<(Option<Key>, String), (usize, usize)>,
     /// The names of constants of type `usize`.
     pub sizes: BTreeSet<String>,
 }
 
 impl<'f> Built<'f> {
-    pub fn of(scopes: &'f Scopes, file: &'f syn::File) -> Self {
+    pub fn new(scopes: &'f Scopes, file: &'f syn::File) -> Self {
         let mut built = Self {
             scopes,
             module: Vec::new(),
-            own: None,
+            self_type: None,
             given: BTreeMap::new(),
             assigned: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -63,8 +63,8 @@ impl<'f> Built<'f> {
     }
 
     /// The values that constructors give to a field.
-    pub fn given(&self, of: &Key, field: &str) -> &[&'f Expr] {
-        let fields = self.given.get(of);
+    pub fn given(&self, holder: &Key, field: &str) -> &[&'f Expr] {
+        let fields = self.given.get(holder);
         fields
             .and_then(|fields| fields.get(field))
             .map_or(&[], Vec::as_slice)
@@ -75,20 +75,20 @@ impl<'f> Built<'f> {
         self.assigned.get(field).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a field is read as rows of a norm or element by element alone.
+    /// Whether all reads of a field are rows of a norm or element by element.
     pub fn is_elementwise(&self, holder: &Key, field: &str) -> bool {
-        let own = self.reads.get(&(Some(holder.clone()), field.to_owned()));
+        let counts = self.reads.get(&(Some(holder.clone()), field.to_owned()));
         let others = self.reads.contains_key(&(None, field.to_owned()));
-        !others && own.is_some_and(|(all, plain)| all == plain)
+        !others && counts.is_some_and(|(all, plain)| all == plain)
     }
 
-    /// Counts a read of a field, or a plain one.
+    /// Counts a read of a field; `is_plain` marks a read outside products.
     fn read(&mut self, expr: &Expr, is_plain: bool) {
         let viewed = without(expr, &["clone", "reshape", "to_dtype", "unsqueeze"]);
         let Some(field) = get!(strip(viewed), Expr::Field) else {
             return;
         };
-        let holder = self.own.clone().filter(|_| is(&field.base, "self"));
+        let holder = self.self_type.clone().filter(|_| is(&field.base, "self"));
         let (all, plain) = self
             .reads
             .entry((holder, member(&field.member)))
@@ -100,10 +100,10 @@ impl<'f> Built<'f> {
         self.reads.entry((None, field)).or_default().0 += 1;
     }
 
-    /// The type of this file that a path is.
+    /// The type of this file that a path names.
     fn local(&self, path: &syn::Path) -> Option<Key> {
         if path.is_ident("Self") {
-            return self.own.clone();
+            return self.self_type.clone();
         }
         match self.scopes.resolve(&self.module, &segments(path)) {
             Origin::Local(module, name) => ends_with(path, &name).then_some((module, name)),
@@ -111,9 +111,9 @@ impl<'f> Built<'f> {
         }
     }
 
-    fn take(&mut self, of: Option<Key>, fields: impl Iterator<Item = (String, &'f Expr)>) {
-        let Some(of) = of else { return };
-        let given = self.given.entry(of).or_default();
+    fn take(&mut self, holder: Option<Key>, fields: impl Iterator<Item = (String, &'f Expr)>) {
+        let Some(holder) = holder else { return };
+        let given = self.given.entry(holder).or_default();
         for (name, value) in fields {
             given.entry(name).or_default().push(value);
         }
@@ -137,10 +137,10 @@ impl<'f> Visit<'f> for Built<'f> {
     }
 
     fn visit_item_impl(&mut self, item: &'f syn::ItemImpl) {
-        let own = get!(&*item.self_ty, syn::Type::Path).and_then(|ty| self.local(&ty.path));
-        let outer = std::mem::replace(&mut self.own, own);
+        let self_type = get!(&*item.self_ty, syn::Type::Path).and_then(|ty| self.local(&ty.path));
+        let outer = std::mem::replace(&mut self.self_type, self_type);
         visit::visit_item_impl(self, item);
-        self.own = outer;
+        self.self_type = outer;
     }
 
     fn visit_item_const(&mut self, item: &'f syn::ItemConst) {
@@ -158,7 +158,7 @@ impl<'f> Visit<'f> for Built<'f> {
     }
 
     fn visit_expr_field(&mut self, field: &'f syn::ExprField) {
-        let holder = self.own.clone().filter(|_| is(&field.base, "self"));
+        let holder = self.self_type.clone().filter(|_| is(&field.base, "self"));
         self.reads
             .entry((holder, member(&field.member)))
             .or_default()
@@ -199,7 +199,7 @@ impl<'f> Visit<'f> for Built<'f> {
         for argument in call.args.iter().filter(|_| is_in(call, ELEMENTWISE)) {
             self.read(argument, true);
         }
-        // A product, written as its sum.
+        // A product written as a sum.
         if let Some(product) = method(&call.receiver)
             && is_in(call, SUMS)
             && is_in(product, ELEMENTWISE)

@@ -1,4 +1,4 @@
-//! Types for which `Clone` can be derived, which `equalize` and `tune` ask of a model.
+//! Types for which `Clone` can be derived, which `equalize` and `tune` require of a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,16 +13,16 @@ use super::types::{Declared, Key, Types, is_named, key, parts};
 use super::unit::Unit;
 use super::world::{World, real};
 
-/// The types of a file that are `Clone` once it is ported.
+/// The types of a file that are `Clone` after the port.
 pub type Clones = BTreeSet<Key>;
 
-/// Finds them.
-pub fn of(unit: &Unit<'_>) -> Clones {
+/// Finds the types of a file that are `Clone` after the port.
+pub fn find(unit: &Unit<'_>) -> Clones {
     clones(unit.world, unit.path, unit.types)
 }
 
-/// Types that are `Clone`, and, where the file is ported, those on the way to a layer with all that
-/// they hold.
+/// The types that are `Clone`, and, in a file that is ported, the types on the way to a layer, with
+/// all that they hold.
 fn clones(world: &World, path: &Path, types: &Types) -> Clones {
     let all: Vec<_> = types.declared.values().flatten().collect();
     let is =
@@ -37,7 +37,7 @@ fn clones(world: &World, path: &Path, types: &Types) -> Clones {
         let look = |field: &syn::Field| held(world, (path, types), one, &field.ty);
         let held: Option<Vec<_>> = one.fields.iter().map(look).collect();
         let is_alias = matches!(one.item, Item::Type(_));
-        // What its author has ported stays, and so does what its end does.
+        // A type that the author has ported stays, and so does a type with a `Drop`.
         let bars = ["Quantizable", "Drop"].iter().any(|name| is(one, name));
         match held.filter(|_| !bars && (is_alias || one.is_derivable())) {
             None => open.push(key(one)),
@@ -50,7 +50,7 @@ fn clones(world: &World, path: &Path, types: &Types) -> Clones {
             }
         }
     }
-    // A type without it takes those along that hold it.
+    // A type that is not `Clone` removes the types that hold it.
     while let Some(next) = open.pop() {
         needs.remove(&next);
         open.extend(users.remove(&next).into_iter().flatten());
@@ -64,7 +64,8 @@ fn clones(world: &World, path: &Path, types: &Types) -> Clones {
     clones
 }
 
-/// The types of the file that have to be `Clone` for a type to be; `None` where that is not enough.
+/// The types of the file that must be `Clone` for a type to be `Clone`; `None` if that is not
+/// enough.
 fn held(world: &World, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<Vec<Key>> {
     let mut pointers = table::SHARING.iter().chain(&["PhantomData", "Weak"]);
     if pointers.any(|name| is_named(ty, name)) {
@@ -89,7 +90,7 @@ fn held(world: &World, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Op
                             let clones = world.clones(&file);
                             declared.iter().all(|one| clones.contains(&key(one)))
                         }
-                        // One of `nn` may be passed on.
+                        // A type of `nn` may be re-exported.
                         None => {
                             let is_layer = world.holds(file.0, file.1, &owner.module, ty);
                             is_layer && names.last().is_some_and(|last| table::is_clone(last))
@@ -116,7 +117,7 @@ impl World {
         if let Some(known) = self.clones.borrow().get(&path) {
             return Rc::clone(known);
         }
-        // While it is looked at, nothing is known of it.
+        // Empty while the file is read, so that a cycle ends.
         self.clones.borrow_mut().insert(path.clone(), Rc::default());
         let types = self.types(&path);
         let found = types.map(|types| Rc::new(clones(self, &path, &types)));

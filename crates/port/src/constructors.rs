@@ -1,5 +1,5 @@
-//! Calls of candle's constructors whose layers are less than they could be: convolutions of size 1,
-//! and weights that are computed.
+//! Calls of candle's constructors whose layers could be quantized better: convolutions of size 1,
+//! and computed weights.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use syn::{Expr, ExprCall};
 
 use super::draft::Draft;
 use super::facts::{self, DEPTH, Facts};
-use super::origins::{Origin as Beginning, beginning};
+use super::origins::{TensorOrigin, beginning};
 use super::scopes::Origin;
 use super::syntax::{called, ends_with, get, ident, member, segments, strip, tail, values};
 use super::table::list;
 use super::unit::Unit;
 use super::walk::exprs;
 
-/// Methods by which a tensor is another one, with other values.
+/// Methods that compute new values from a tensor.
 const COMPUTES: &[&str] = list![
     abs add affine broadcast_add broadcast_div broadcast_matmul broadcast_mul broadcast_sub clamp div
     exp index_add matmul mul neg powf recip sqr sqrt sub tanh where_cond
@@ -27,9 +27,9 @@ const COMPUTED: (&str, &str) = (
      keep` here",
 );
 
-/// Lists convolutions of size 1, and layers of weights that are computed.
+/// Lists convolutions of size 1, and layers with computed weights.
 pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         for call in exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::Call)) {
             let at = unit.source.start(&call.func);
             if let Some((what, advice)) = found(facts, call).filter(|_| !unit.source.is_kept(at)) {
@@ -39,7 +39,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
     }
 }
 
-/// What a call is, and advice.
+/// The description of a listed call, and advice.
 fn found(facts: Facts<'_>, call: &ExprCall) -> Option<(String, String)> {
     let path = match facts.resolve(&segments(called(call)?)) {
         Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => path,
@@ -53,7 +53,7 @@ fn found(facts: Facts<'_>, call: &ExprCall) -> Option<(String, String)> {
         .as_slice()
     {
         [.., "Linear", "new" | "from_weights"] => {
-            let is_read = beginning(facts, first) > Beginning::Computed;
+            let is_read = beginning(facts, first) > TensorOrigin::Computed;
             let computed = is_read && is_computed(facts, first, DEPTH, &mut BTreeSet::new());
             return computed.then(|| (COMPUTED.0.into(), COMPUTED.1.into()));
         }
@@ -87,11 +87,11 @@ fn found(facts: Facts<'_>, call: &ExprCall) -> Option<(String, String)> {
 /// The last definition of a variable, or the expression itself.
 fn resolved<'e>(facts: Facts<'e>, expr: &'e Expr) -> &'e Expr {
     let at = facts.unit.source.start(expr);
-    let made = ident(expr).and_then(|name| facts.definitions(&name, at).into_iter().next());
-    made.unwrap_or(expr)
+    let definition = ident(expr).and_then(|name| facts.definitions(&name, at).into_iter().next());
+    definition.unwrap_or(expr)
 }
 
-/// Whether a tensor is made of others by what changes values; expressions that were `seen` are not.
+/// Whether a tensor is computed from other values; skips the expressions in `seen`.
 fn is_computed(facts: Facts<'_>, expr: &Expr, depth: usize, seen: &mut BTreeSet<usize>) -> bool {
     let start = |expr: &Expr| facts.unit.source.start(expr);
     let Some(depth) = depth.checked_sub(1) else {
@@ -109,7 +109,7 @@ fn is_computed(facts: Facts<'_>, expr: &Expr, depth: usize, seen: &mut BTreeSet<
                 return true;
             }
             let name = segments(path).pop().unwrap_or_default();
-            let helper = facts::of(facts.unit).find(|one| one.function.signature.ident == name);
+            let helper = facts::all(facts.unit).find(|one| one.function.signature.ident == name);
             if let Some((helper, last)) =
                 helper.and_then(|one| Some((one, tail(one.function.block)?)))
             {
@@ -122,8 +122,10 @@ fn is_computed(facts: Facts<'_>, expr: &Expr, depth: usize, seen: &mut BTreeSet<
         }
         path @ Expr::Path(_) => {
             let name = ident(path).unwrap_or_default();
-            let made = facts.definitions(&name, start(path)).into_iter();
-            made.filter(|made| seen.insert(start(made))).collect()
+            let definitions = facts.definitions(&name, start(path)).into_iter();
+            definitions
+                .filter(|definition| seen.insert(start(definition)))
+                .collect()
         }
         other => values(other),
     };

@@ -1,4 +1,4 @@
-//! Changes at a declaration: derives, attributes of fields, a trait above another.
+//! Changes at a declaration: derives, field attributes, a supertrait.
 
 use syn::Item;
 
@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::types::{Declared, Key};
 use super::unit::Unit;
 
-/// Adds derives to the first list of them, or before the declaration.
+/// Adds derives to the first list of derives, or before the declaration.
 pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]) {
     let source = unit.source;
     let mut attrs = one.attrs().iter();
@@ -28,7 +28,7 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
         };
         return draft.edits.insert(inside.len(), text);
     }
-    // After the documentation, before whatever else is declared of it.
+    // Insert after the documentation, before the other attributes.
     let first = one.attrs().iter().find(|attr| !attr.path().is_ident("doc"));
     let at = first.map_or_else(|| declaration(unit, one), |attr| source.start(attr));
     let (names, newline, indent) = (names.join(", "), source.newline(), source.indent(at));
@@ -36,7 +36,7 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
     draft.edits.insert(at, text);
 }
 
-/// Where a declaration begins behind its attributes.
+/// The start of a declaration after its attributes.
 fn declaration(unit: &Unit<'_>, one: &Declared) -> usize {
     let source = unit.source;
     let (vis, keyword) = match &one.item {
@@ -50,7 +50,7 @@ fn declaration(unit: &Unit<'_>, one: &Declared) -> usize {
     }
 }
 
-/// Puts `#[quantizable(..)]` before a field, behind its documentation.
+/// Puts `#[quantizable(..)]` before a field, after its documentation.
 pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &str) {
     let source = unit.source;
     let mut attrs = field.attrs.iter().rev();
@@ -71,7 +71,7 @@ pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &
     draft.edits.insert(at, text);
 }
 
-/// Writes `Quantizable` above a trait.
+/// Adds the supertrait `Quantizable` to a trait.
 pub fn supertrait(unit: &Unit<'_>, draft: &mut Draft, key: &Key) {
     for one in unit.types.declared.get(key).into_iter().flatten() {
         let Item::Trait(item) = &one.item else {

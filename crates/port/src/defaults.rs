@@ -1,4 +1,4 @@
-//! A default that is computed whether it is needed or not is computed where it is.
+//! Rewrites a default that is always computed, so that it is computed only where needed.
 
 use syn::{Expr, ExprMethodCall, Pat};
 
@@ -10,7 +10,7 @@ use super::walk::descend;
 
 /// Rewrites `option.map_or(made()?, |one| ..)` of a parameter as a `match`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         descend(facts.function.block, &mut |expr| {
             let found = get!(expr, Expr::MethodCall).and_then(|call| text(&facts, call));
             let found = found.filter(|_| !unit.source.is_kept(unit.source.start(expr)));

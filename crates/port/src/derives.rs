@@ -1,4 +1,4 @@
-//! `#[derive(Quantizable)]` on every type on the way to a layer, and what such a way needs.
+//! Adds `#[derive(Quantizable)]` to every type on the way to a layer, and what the derive requires.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use super::unit::Unit;
 use super::world::trait_names;
 
 /// The derives that the types of a file need.
-struct Plan<'p, 'u> {
+struct DerivePlan<'p, 'u> {
     unit: &'p Unit<'u>,
     draft: &'p mut Draft,
     quantizable: BTreeSet<Key>,
     clone: BTreeMap<Key, usize>,
-    /// Traits that get `Quantizable` above them.
+    /// The traits that get the supertrait `Quantizable`.
     traits: BTreeSet<Key>,
 }
 
 /// Adds derives, and lists fields that the library would not look into.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    let mut plan = Plan {
+    let mut plan = DerivePlan {
         unit,
         draft,
         quantizable: BTreeSet::new(),
@@ -44,7 +44,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         plan.modules();
     }
     let is_wanted = |one: &&&Declared| plan.quantizable.contains(&key(one));
-    let clones = clones::of(unit);
+    let clones = clones::find(unit);
     for one in all.iter().filter(is_wanted) {
         let implemented = unit.types.implements(&one.module, &one.name, "Quantizable");
         if !one.is_derivable() || one.derives("Quantizable") || implemented {
@@ -92,8 +92,8 @@ fn holds(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
     unit.world.holds(unit.path, unit.types, module, ty)
 }
 
-impl Plan<'_, '_> {
-    /// The derives that a field needs of its type and of the types in it.
+impl DerivePlan<'_, '_> {
+    /// Plans the derives that a field needs of its type and of the types in it.
     fn field_type(&mut self, owner: &Declared, ty: &Type, field: &syn::Field) {
         let unit = self.unit;
         let module = &owner.module;
@@ -128,7 +128,7 @@ impl Plan<'_, '_> {
         }
         self.containers(module, ty, at);
         self.quantizable.insert(key(owner));
-        // Beside a layer in one container everything has to be a tree.
+        // Everything beside a layer in a container must be a tree.
         let mut stack = vec![ty];
         while let Some(ty) = stack.pop() {
             if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
@@ -141,7 +141,7 @@ impl Plan<'_, '_> {
         }
     }
 
-    /// Lists containers that hide layers, however deep, and plans `Clone` for what is shared.
+    /// Lists containers that hide layers, at any depth, and plans `Clone` for shared values.
     fn containers(&mut self, module: &[String], ty: &Type, at: usize) {
         let unit = self.unit;
         if !holds(unit, module, ty) {
@@ -180,11 +180,11 @@ impl Plan<'_, '_> {
     fn opaque_object(&mut self, module: &[String], object: &syn::TypeTraitObject, at: usize) {
         let unit = self.unit;
         for name in trait_names(object) {
-            let own = (module.to_vec(), name.clone());
-            let own = unit.types.declared.contains_key(&own);
+            let key = (module.to_vec(), name.clone());
+            let is_local = unit.types.declared.contains_key(&key);
             let types = unit.types.implementing(&name);
-            let hides = own && types.clone().any(|(at, ty)| holds(unit, at, ty));
-            let known = own && holds(unit, module, &Type::TraitObject(object.clone()));
+            let hides = is_local && types.clone().any(|(at, ty)| holds(unit, at, ty));
+            let known = is_local && holds(unit, module, &Type::TraitObject(object.clone()));
             if hides && !known && self.above(module, &name) {
                 continue;
             }
@@ -197,7 +197,7 @@ impl Plan<'_, '_> {
             } else if name == "Module" {
                 let other = "take an enum or a trait with the supertrait `Quantizable`";
                 ("hides the layers in it", format!("{other}, or {mark}"))
-            } else if !own && !is_plain && !harmless(unit, module, &name) {
+            } else if !is_local && !is_plain && !harmless(unit, module, &name) {
                 let above = format!("make `Quantizable` a supertrait of `{name}`");
                 let advice =
                     format!("{above} where it is declared, hold the type itself, or {mark}");
@@ -211,7 +211,7 @@ impl Plan<'_, '_> {
         }
     }
 
-    /// Plans `Quantizable` above a trait, if all its types are known and can be derived for.
+    /// Plans `Quantizable` as a supertrait, if all implementing types are known and can derive it.
     fn above(&mut self, module: &[String], name: &str) -> bool {
         let unit = self.unit;
         let key = (module.to_vec(), name.to_owned());
@@ -238,7 +238,7 @@ impl Plan<'_, '_> {
         self.traits.insert(key)
     }
 
-    /// Lists macros that may give a type with layers other fields.
+    /// Lists attribute macros that may change the fields of a type with layers.
     fn macros(&mut self, one: &Declared) {
         let unit = self.unit;
         let mut fields = one.fields.iter();
@@ -259,7 +259,7 @@ impl Plan<'_, '_> {
         }
     }
 
-    /// Lists a type with layers that another file declares and that is not ported with this one.
+    /// Lists a type with layers that another file declares, if that file is not ported too.
     fn elsewhere(&mut self, module: &[String], ty: &Type, at: usize) {
         let unit = self.unit;
         let Some(Origin::Crate(segments)) = unit.origin(module, ty) else {
@@ -280,7 +280,8 @@ impl Plan<'_, '_> {
         ));
     }
 
-    /// An `Arc` is walked where its content is `Clone`, and so all that is in it.
+    /// Plans `Clone` for the content of an `Arc`, at any depth, since only then is the `Arc`
+    /// walked.
     fn want_clone(&mut self, module: &[String], ty: &Type, at: usize) {
         let unit = self.unit;
         if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
@@ -302,7 +303,7 @@ impl Plan<'_, '_> {
         }
     }
 
-    /// Adds `Clone` to a type that an `Arc` needs it of and that gets no other derive.
+    /// Adds `Clone` to a type inside an `Arc` that gets no other derive.
     fn clone(&mut self, one: &Declared, at: usize) {
         let unit = self.unit;
         if is_clone(unit, one) || !one.is_derivable() {
@@ -323,7 +324,7 @@ impl Plan<'_, '_> {
         }
     }
 
-    /// `Sequential::add` takes module trees only.
+    /// Plans `Quantizable` for the types that implement `Module`: `Sequential::add` takes trees only.
     fn modules(&mut self) {
         let unit = self.unit;
         let types = ["Module", "ModuleT"].map(|name| unit.types.implementing(name));
@@ -335,7 +336,7 @@ impl Plan<'_, '_> {
     }
 }
 
-/// A container for which a type is not `Clone`.
+/// The first container in a type that prevents `Clone`.
 fn lock(ty: &Type) -> Option<String> {
     if is_pointer(ty) || is_named(ty, "Weak") || matches!(ty, Type::Slice(_)) {
         return None;
@@ -346,7 +347,7 @@ fn lock(ty: &Type) -> Option<String> {
     last_name(ty).filter(is_lock).or_else(inner)
 }
 
-/// `Arc`, `Rc`, and `PhantomData`: `Clone` whatever they hold.
+/// Whether a type is `Arc`, `Rc` or `PhantomData`, which are `Clone` whatever they hold.
 fn is_pointer(ty: &Type) -> bool {
     let mut names = table::SHARING.iter().chain(&["PhantomData"]);
     names.any(|name| is_named(ty, name))
@@ -356,8 +357,8 @@ fn has_object(ty: &Type) -> bool {
     matches!(ty, Type::TraitObject(_)) || arguments(ty).into_iter().any(has_object)
 }
 
-/// Whether another file of the crate, or of one that is ported with it, declares a trait, and no
-/// type of those ported has layers behind it.
+/// Whether another file of the crate, or of a crate ported with it, declares the trait, and no
+/// implementing type has layers.
 fn harmless(unit: &Unit<'_>, module: &[String], name: &str) -> bool {
     match unit.types.scopes.resolve(module, &[name.to_owned()]) {
         Origin::Crate(segments) => !unit.world.may_hide(unit.path, module, &segments),
@@ -373,15 +374,15 @@ fn is_clone(unit: &Unit<'_>, one: &Declared) -> bool {
     one.derives("Clone") || unit.types.implements(&one.module, &one.name, "Clone")
 }
 
-/// Whether a field of a type is not `Clone`.
+/// Whether a type has a field that is not `Clone`.
 fn bars_clone(one: &Declared) -> bool {
     let mut fields = one.fields.iter().map(|field| &field.ty);
     let object = |ty: &Type| is_named(ty, "Box") && has_object(ty);
     fields.any(|ty| lock(ty).is_some() || object(ty))
 }
 
-/// A wrapper of one layer, `struct Linear { inner: candle_nn::Linear, span }`, adds no name to
-/// the path.
+/// Adds `#[quantizable(flatten)]` to a wrapper of one layer,
+/// `struct Linear { inner: candle_nn::Linear, span }`, which adds no name to the path.
 fn flatten(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
     let Item::Struct(item) = &one.item else {
         return;

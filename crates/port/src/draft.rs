@@ -1,4 +1,4 @@
-//! The changes that passes ask for, and the places that they leave.
+//! The changes that the passes request, and the places that they leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,35 +8,35 @@ use super::edits::Edits;
 use super::scopes::Module;
 use super::table::Home;
 
-/// A place that is left to a person.
+/// A place that is left to the user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Todo {
-    /// Of the file as it was read.
+    /// The line in the original file.
     pub line: usize,
     pub what: String,
     pub advice: String,
-    /// The trait whose objects may hide layers, which is said once for all of them.
+    /// The trait whose objects may hide layers; all of its places are reported at once.
     #[serde(rename = "trait", skip_serializing_if = "Option::is_none")]
     pub of_trait: Option<String>,
 }
 
-/// The changes that the passes ask for.
+/// The changes that the passes request.
 #[derive(Default)]
 pub struct Draft {
     pub edits: Edits,
     pub todos: Vec<Todo>,
     pub needs: BTreeMap<Module, BTreeSet<Vec<String>>>,
-    /// Names under which a need is imported, where they differ.
+    /// The names under which needs are imported, if they differ.
     pub aliases: BTreeMap<Vec<String>, String>,
 }
 
 impl Draft {
-    /// Leaves a place to a person.
+    /// Leaves a place to the user.
     pub fn list(&mut self, todo: Todo) {
         self.todos.push(todo);
     }
 
-    /// Wants a module of candle-dynquant imported under a name.
+    /// Requests the import of a module of candle-dynquant under a name.
     pub fn need(&mut self, module: &[String], name: &str, home: Home) {
         let path = home.name();
         self.need_path(module, &[path]);
@@ -45,7 +45,7 @@ impl Draft {
         }
     }
 
-    /// Wants a name of `nn` imported.
+    /// Requests the import of a name of `nn`.
     pub fn need_name(&mut self, module: &[String], name: &str) {
         self.need_path(module, &["nn", name]);
     }

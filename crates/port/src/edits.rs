@@ -1,4 +1,4 @@
-//! Changes of a text by byte ranges.
+//! Edits of a text by byte ranges.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ struct Edit {
     text: String,
 }
 
-/// Changes that are applied together.
+/// Edits that are applied together.
 #[derive(Debug, Default)]
 pub struct Edits {
     edits: Vec<Edit>,
-    /// Ranges that are written anew, so that changes inside them are void.
+    /// The rewritten ranges; edits inside them are dropped.
     rewritten: Vec<Range<usize>>,
 }
 
 impl Edits {
-    /// Puts `text` before the byte `at`; of several at one byte, the first comes first.
+    /// Inserts `text` before the byte `at`; insertions at one byte keep their order.
     pub fn insert(&mut self, at: usize, text: impl Into<String>) {
         self.replace(at..at, text);
     }
@@ -31,23 +31,23 @@ impl Edits {
         });
     }
 
-    /// As [`Edits::replace`], and whatever else would change the range does not.
+    /// Puts `text` in place of `range`, and drops all other edits in the range.
     pub fn rewrite(&mut self, range: Range<usize>, text: impl Into<String>) {
         self.rewritten.push(range.clone());
         self.replace(range, text);
     }
 
-    /// Whether a byte is in a range that is written anew.
+    /// Whether a byte is in a rewritten range.
     pub fn is_rewritten(&self, at: usize) -> bool {
         self.rewritten.iter().any(|range| range.contains(&at))
     }
 
-    /// Whether there is nothing to change.
+    /// Whether there are no edits.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }
 
-    /// The changed text, or `None` where two changes overlap.
+    /// The edited text, or `None` if two edits overlap.
     pub fn apply(mut self, text: &str) -> Option<String> {
         let inside = |edit: &Edit| {
             let Range { start, end } = edit.range;

@@ -1,4 +1,4 @@
-//! Facts about the variables of a function, as far as its text tells them.
+//! Facts about the variables of a function, as far as the text states them.
 
 use syn::Expr;
 
@@ -11,7 +11,7 @@ use super::types::{is_named, last_name};
 use super::unit::Unit;
 use super::walk::exprs;
 
-/// Deep enough for any chain of definitions in a function.
+/// The depth of a search, enough for any chain of definitions in a function.
 pub const DEPTH: usize = 24;
 
 /// A function and its file, as a source of facts.
@@ -21,24 +21,24 @@ pub struct Facts<'u> {
     pub function: &'u Function<'u>,
 }
 
-/// All functions of a file but those inside others, in order.
-pub fn of<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Facts<'u>> {
+/// All functions of a file in order, except nested functions.
+pub fn all<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Facts<'u>> {
     let functions = unit.functions.iter();
     functions.map(move |function| Facts { unit, function })
 }
 
 impl<'u> Facts<'u> {
-    /// Where the function gives a name to values.
+    /// The places where the function binds a name.
     pub fn bindings<'n>(&self, name: &'n str) -> Bindings<'u, 'n> {
-        Bindings::of(name, self.unit.source, self.function.block)
+        Bindings::new(name, self.unit.source, self.function.block)
     }
 
-    /// The definitions of a variable before a byte, the last first; definitions in blocks that have
-    /// ended do not count.
+    /// The definitions of a variable before a byte, the last first, without definitions in blocks
+    /// that have ended.
     pub fn definitions(&self, name: &str, before: usize) -> Vec<&'u Expr> {
         let source = self.unit.source;
         let all = self.bindings(name).found.into_iter().rev();
-        // An assignment there changes a variable of an outer block.
+        // An assignment in such a block changes a variable of an outer block.
         let counts = all.filter(|one| one.is_assigned || one.scope.end > before);
         let values = counts.filter_map(|one| one.value);
         values
@@ -51,7 +51,7 @@ impl<'u> Facts<'u> {
         ident(expr).is_some_and(|name| self.parameter(&name) == Some("usize"))
     }
 
-    /// Whether an expression is one number of type `usize`, as far as the text tells it.
+    /// Whether an expression is a number of type `usize`, as far as the text states it.
     pub fn is_size(&self, expr: &Expr, depth: usize) -> bool {
         let Some(depth) = depth.checked_sub(1) else {
             return false;
@@ -74,7 +74,7 @@ impl<'u> Facts<'u> {
             path @ Expr::Path(_) => ident(path).is_some_and(|name| {
                 let at = self.unit.source.start(path);
                 match self.definitions(&name, at).first() {
-                    Some(made) => self.is_size(made, depth),
+                    Some(value) => self.is_size(value, depth),
                     None => match self.parameter(&name) {
                         Some(ty) => ty == "usize",
                         None => self.unit.built.sizes.contains(&name),
@@ -94,7 +94,7 @@ impl<'u> Facts<'u> {
         block.contains(&at).then_some(Self { unit, function })
     }
 
-    /// What the function adds to a variable that is a container.
+    /// The values that the function adds to a container variable.
     pub fn added(&self, name: &str) -> Vec<&'u Expr> {
         let text = self.unit.source.slice(self.function.block);
         if !ADDS
@@ -109,7 +109,7 @@ impl<'u> Facts<'u> {
         adds.flat_map(|call| &call.args).collect()
     }
 
-    /// How often the function assigns to a variable.
+    /// The number of assignments to a variable in the function.
     pub fn assignments(&self, name: &str) -> usize {
         self.bindings(name)
             .found
@@ -140,9 +140,9 @@ impl<'u> Facts<'u> {
             }
             Expr::Path(_) => ident(expr).is_some_and(|name| {
                 let at = self.unit.source.start(expr);
-                let made = self.definitions(&name, at).into_iter().next();
+                let value = self.definitions(&name, at).into_iter().next();
                 self.parameter(&name).is_some_and(is_float)
-                    || made.is_some_and(|made| self.is_number(made, depth))
+                    || value.is_some_and(|value| self.is_number(value, depth))
             }),
             Expr::Field(field) => {
                 let is_float = |ty: &&syn::Type| is_float(self.unit.source.slice(*ty));
@@ -153,7 +153,7 @@ impl<'u> Facts<'u> {
         }
     }
 
-    /// Whether an expression is a tensor, or a reference to one.
+    /// Whether an expression is a tensor, or a reference to a tensor.
     pub fn is_tensor(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Reference(inner) => self.is_tensor(&inner.expr),
@@ -172,7 +172,7 @@ impl<'u> Facts<'u> {
             Expr::Path(_) => ident(expr).is_some_and(|name| {
                 let at = self.unit.source.start(expr);
                 match self.definitions(&name, at).first() {
-                    Some(made) => self.is_tensor(made),
+                    Some(value) => self.is_tensor(value),
                     None => matches!(self.parameter(&name), Some("&Tensor" | "Tensor")),
                 }
             }),
@@ -180,7 +180,8 @@ impl<'u> Facts<'u> {
         }
     }
 
-    /// Whether a name is a parameter that is a tensor, an optional one, or a reference to one.
+    /// Whether a name is a parameter that is a tensor, an optional tensor, or a reference to a
+    /// tensor.
     pub fn is_given_tensor(&self, name: &str) -> bool {
         let ty = self.parameter(name).unwrap_or_default();
         words(ty).any(|word| word == "Tensor")
@@ -202,7 +203,7 @@ impl<'u> Facts<'u> {
         Some(self.unit.source.slice(self.type_of_parameter(name)?))
     }
 
-    /// A value, or a reference to one, as a reference.
+    /// The value of an expression, which may be a reference, as a reference.
     pub fn borrowed(&self, expr: &Expr) -> String {
         let text = self.unit.source.slice(expr);
         match expr {
@@ -212,7 +213,7 @@ impl<'u> Facts<'u> {
         }
     }
 
-    /// Whether an expression is a reference, as far as its definition says so.
+    /// Whether an expression is a reference, as far as its definition states it.
     pub fn is_reference(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Reference(_) => true,
@@ -227,12 +228,12 @@ impl<'u> Facts<'u> {
     /// Whether a variable is a reference, at a byte.
     pub fn is_reference_at(&self, name: &str, at: usize) -> bool {
         match self.definitions(name, at).first() {
-            Some(made) => self.is_reference(made),
+            Some(value) => self.is_reference(value),
             None => self.parameter(name).is_some_and(|ty| ty.starts_with('&')),
         }
     }
 
-    /// Whether an expression is a parameter that is an `Option`.
+    /// Whether an expression is a parameter of type `Option`.
     pub fn is_option(&self, expr: &Expr) -> bool {
         let at = self.unit.source.start(expr);
         let given = ident(expr).filter(|name| self.definitions(name, at).is_empty());
@@ -240,18 +241,19 @@ impl<'u> Facts<'u> {
         ty.is_some_and(|ty| ty.starts_with("Option<"))
     }
 
-    /// Whether a variable is an `Option<Tensor>`, by its last definition; `None` where it has none.
+    /// Whether a variable is an `Option<Tensor>`, by its last definition; `None` without a
+    /// definition.
     pub fn is_owned(&self, expr: &Expr) -> Option<bool> {
         let name = ident(expr)?;
         let at = self.unit.source.start(expr);
-        let made = self.definitions(&name, at);
+        let definitions = self.definitions(&name, at);
         let clone = format!("Some({name}.clone())");
         // `let (.., mask) = if .. { (.., None) } else { (.., Some(mask.clone())) };`
-        let cloned = |made: &&Expr| self.unit.source.slice(*made).contains(&clone);
-        Some(owns(made.first()?) || made.iter().any(cloned))
+        let cloned = |value: &&Expr| self.unit.source.slice(*value).contains(&clone);
+        Some(owns(definitions.first()?) || definitions.iter().any(cloned))
     }
 
-    /// Whether a field's own type returns in `forward` what it is given.
+    /// Whether the `forward` of a field's type returns its input.
     pub fn is_identity(&self, layer: &Expr) -> bool {
         let field = get!(strip(layer), Expr::Field).into_iter();
         let types = field.flat_map(|field| self.field_types(field));
@@ -259,16 +261,15 @@ impl<'u> Facts<'u> {
         !names.is_empty() && names.iter().all(|name| identity(self.unit, name))
     }
 
-    /// The type of a field of `self` as it is written, if it is this layer of
-    /// `candle_dynquant::nn`.
+    /// The type of a field of `self` as written, if it is this layer of `candle_dynquant::nn`.
     pub fn ours(&self, field: &str, layer: &str) -> Option<&'u str> {
         let (unit, module) = (self.unit, &self.function.module);
-        let ty = unit.field(module, self.function.of.as_ref()?, field)?;
+        let ty = unit.field(module, self.function.owner.as_ref()?, field)?;
         let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
         (unit.origin(module, ty)? == ours).then(|| unit.source.slice(ty))
     }
 
-    /// Where a path leads that is written in the function.
+    /// The origin of a path that is written in the function.
     pub fn resolve(&self, path: &[String]) -> Origin {
         let scopes = &self.unit.types.scopes;
         scopes.resolve(&self.function.module, path)
@@ -316,9 +317,9 @@ fn is_float(ty: &str) -> bool {
 
 /// Whether `forward` of a type of this file is `Ok(x.clone())`.
 fn identity(unit: &Unit<'_>, name: &str) -> bool {
-    let own = unit.functions.iter();
-    let own = own.filter(|one| one.of.as_deref() == Some(name));
-    let mut forwards = own
+    let methods = unit.functions.iter();
+    let methods = methods.filter(|one| one.owner.as_deref() == Some(name));
+    let mut forwards = methods
         .filter(|one| one.signature.ident == "forward")
         .peekable();
     let clones = |function: &Function<'_>| {

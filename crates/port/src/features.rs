@@ -1,4 +1,4 @@
-//! Code that is compiled for a GPU only, by `cfg(feature = "cuda")` and the like.
+//! Code that is compiled only for GPUs, by `cfg(feature = "cuda")` and the like.
 
 use std::ops::Range;
 
@@ -18,14 +18,14 @@ const FEATURES: &[&str] = &[
     "nccl",
 ];
 
-/// Whether attributes leave something out on a CPU.
+/// Whether the attributes exclude an item from a CPU build.
 pub fn leave_out(attrs: &[Attribute]) -> bool {
     let cfgs = attrs.iter().filter(|attr| attr.path().is_ident("cfg"));
     let mut conditions = cfgs.filter_map(|attr| attr.parse_args::<Meta>().ok());
     conditions.any(|condition| needs(&condition))
 }
 
-/// Whether a condition holds with one of the features only.
+/// Whether a condition requires a GPU feature.
 fn needs(condition: &Meta) -> bool {
     match condition {
         Meta::NameValue(pair) if pair.path.is_ident("feature") => {
@@ -48,14 +48,14 @@ fn needs(condition: &Meta) -> bool {
     }
 }
 
-/// The bytes of such code in a file.
+/// The bytes of code in a file that a CPU build excludes.
 pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
-    struct Find<'s, 't> {
+    struct GpuFinder<'s, 't> {
         source: &'s Source<'t>,
         found: Vec<Range<usize>>,
     }
-    impl Find<'_, '_> {
-        /// Whether the node is left out and so not visited.
+    impl GpuFinder<'_, '_> {
+        /// Whether the node is excluded; an excluded node is not visited.
         fn check(&mut self, node: &impl syn::spanned::Spanned, attrs: &[Attribute]) -> bool {
             let out = leave_out(attrs);
             self.found.extend(out.then(|| self.source.range(node)));
@@ -71,7 +71,7 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
             }
         )*};
     }
-    impl<'a> Visit<'a> for Find<'_, '_> {
+    impl<'a> Visit<'a> for GpuFinder<'_, '_> {
         fn visit_item(&mut self, item: &'a syn::Item) {
             if !self.check(item, attributes(item)) {
                 visit::visit_item(self, item);
@@ -91,7 +91,7 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
     if leave_out(&file.attrs) {
         return std::iter::once(0..source.text.len()).collect();
     }
-    let mut find = Find {
+    let mut find = GpuFinder {
         source,
         found: Vec::new(),
     };

@@ -1,4 +1,4 @@
-//! Which files are ported, and how they are read and written.
+//! The files to port: their search, reading and writing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,12 +8,12 @@ use anyhow::{Result, anyhow};
 use candle_dynquant_io::input;
 pub use candle_dynquant_io::output::write;
 
-/// The longest source that is read. As a syntax tree it takes many times its length.
+/// The largest source file that is read, in bytes. Its syntax tree takes many times as much.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The Rust files that the paths name, each once, in order; and what could not be looked into.
+/// The Rust files that the paths name, each once, in order; and the paths that could not be read.
 pub fn collect(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<(PathBuf, anyhow::Error)>) {
-    let mut found = Found::default();
+    let mut found = FoundFiles::default();
     for path in paths {
         match fs::metadata(path) {
             Ok(meta) if meta.is_dir() => found.folder(path),
@@ -25,13 +25,13 @@ pub fn collect(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<(PathBuf, anyhow::Error)
 }
 
 #[derive(Default)]
-struct Found {
+struct FoundFiles {
     files: Vec<PathBuf>,
     seen: BTreeSet<PathBuf>,
     errors: Vec<(PathBuf, anyhow::Error)>,
 }
 
-impl Found {
+impl FoundFiles {
     fn file(&mut self, path: &Path) {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         if self.seen.insert(real) {
@@ -39,7 +39,7 @@ impl Found {
         }
     }
 
-    /// Links inside a folder are not followed: they may lead round in a circle.
+    /// Visits a folder. Links inside it are not followed: they may form a cycle.
     fn folder(&mut self, path: &Path) {
         let entries = match fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
             Ok(entries) => entries,
@@ -62,10 +62,11 @@ impl Found {
     }
 }
 
-/// The text of a file.
+/// Reads a source file.
 ///
 /// # Errors
-/// When it cannot be read, is longer than [`MAX_BYTES`], or is not UTF-8; the message has the line.
+/// When the file cannot be read, is longer than [`MAX_BYTES`], or is not UTF-8; the message names
+/// the line.
 pub fn read(path: &Path) -> Result<String> {
     let bytes = input::read(path, MAX_BYTES)?;
     String::from_utf8(bytes).map_err(|error| {

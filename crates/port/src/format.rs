@@ -1,4 +1,4 @@
-//! rustfmt, for files that were formatted by it before.
+//! rustfmt, for files that it formatted before the port.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use candle_dynquant_io::child;
 
-/// The text as rustfmt writes it, if it wrote the file as it was; else the text as it is. All runs
-/// together end within the limit, since rustfmt's time is exponential in the depth of closures and
-/// patterns; if they do not, that is said beside the text.
+/// The text formatted by rustfmt if the original was formatted by it, else the text as it is. All
+/// runs together end within the limit, since rustfmt's time is exponential in the depth of closures
+/// and patterns; a note says if they did not.
 pub fn as_before(
     path: &Path,
     before: &str,
@@ -28,7 +28,7 @@ pub fn as_before(
     }
 }
 
-/// `None` where rustfmt did not write the file.
+/// The formatted text; `None` if rustfmt did not format the original.
 ///
 /// # Errors
 /// When the time is over.
@@ -44,7 +44,7 @@ fn formatted(path: &Path, before: &str, text: &str, end: Instant) -> io::Result<
     Ok(None)
 }
 
-/// `None` where there is no rustfmt, or it does not understand the text.
+/// The text formatted by rustfmt; `None` if rustfmt is missing or rejects the text.
 ///
 /// # Errors
 /// When the time is over.

@@ -1,4 +1,4 @@
-//! The functions of a file, each with the module and the type that it belongs to.
+//! The functions of a file, each with its module and type.
 
 use syn::visit::{self, Visit};
 use syn::{Block, File, ItemImpl, ItemMod, Signature};
@@ -11,41 +11,41 @@ use super::walk::{Node, nodes};
 /// A function that has a body.
 pub struct Function<'a> {
     pub module: Module,
-    /// The type whose `impl` it is in.
-    pub of: Option<String>,
+    /// The type of the function's `impl`.
+    pub owner: Option<String>,
     pub signature: &'a Signature,
     pub block: &'a Block,
 }
 
-/// All functions but those inside others, in order.
-pub fn of(file: &File) -> Vec<Function<'_>> {
-    let mut find = Find {
+/// All functions in order, except nested functions.
+pub fn all(file: &File) -> Vec<Function<'_>> {
+    let mut find = FunctionFinder {
         module: Vec::new(),
-        of: None,
+        owner: None,
         found: Vec::new(),
     };
     find.visit_file(file);
     find.found
 }
 
-struct Find<'a> {
+struct FunctionFinder<'a> {
     module: Module,
-    of: Option<String>,
+    owner: Option<String>,
     found: Vec<Function<'a>>,
 }
 
-impl<'a> Find<'a> {
+impl<'a> FunctionFinder<'a> {
     fn push(&mut self, signature: &'a Signature, block: &'a Block) {
         self.found.push(Function {
             module: self.module.clone(),
-            of: self.of.clone(),
+            owner: self.owner.clone(),
             signature,
             block,
         });
     }
 }
 
-impl<'a> Visit<'a> for Find<'a> {
+impl<'a> Visit<'a> for FunctionFinder<'a> {
     fn visit_item_mod(&mut self, item: &'a ItemMod) {
         self.module.push(item.ident.to_string());
         visit::visit_item_mod(self, item);
@@ -53,9 +53,9 @@ impl<'a> Visit<'a> for Find<'a> {
     }
 
     fn visit_item_impl(&mut self, item: &'a ItemImpl) {
-        self.of = last_name(&item.self_ty);
+        self.owner = last_name(&item.self_ty);
         visit::visit_item_impl(self, item);
-        self.of = None;
+        self.owner = None;
     }
 
     fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {

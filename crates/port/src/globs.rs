@@ -1,4 +1,4 @@
-//! `use module::*` of modules of the crate: the names that it brings.
+//! The names that `use module::*` brings from modules of the crate.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::rc::Rc;
 use super::scopes::{Origin, Scopes};
 use super::source::Source;
 use super::types::Types;
-use super::world::{Names, World, real};
+use super::world::{ModuleNames, World, real};
 use crate::files;
 
 impl World {
-    /// The names of a file's module.
-    pub fn names(&self, file: &Path) -> Rc<Names> {
+    /// The names in a file's module.
+    pub fn names(&self, file: &Path) -> Rc<ModuleNames> {
         let file = real(file);
         if let Some(names) = self.names.borrow().get(&file) {
             return Rc::clone(names);
@@ -39,9 +39,9 @@ pub fn expand(world: &World, path: &Path, types: &mut Types) {
     }
 }
 
-/// The names that a file's own module has, by globs too.
-fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
-    let mut names = Names::new();
+/// The names in a file's module, including names from globs.
+fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> ModuleNames {
+    let mut names = ModuleNames::new();
     if !seen.insert(file.to_path_buf()) {
         return names;
     }
@@ -49,7 +49,7 @@ fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
     let Ok((_, parsed)) = Source::parse(&text) else {
         return names;
     };
-    let scopes = Scopes::of(&parsed, false);
+    let scopes = Scopes::new(&parsed, false);
     for (module, glob) in scopes.crate_globs() {
         let there = world.module(file, &module, &glob);
         if let Some(there) = there.filter(|_| module.is_empty()) {
@@ -61,7 +61,7 @@ fn names(world: &World, file: &Path, seen: &mut BTreeSet<PathBuf>) -> Names {
     };
     for (name, origin) in &scope.bindings {
         let outside = match origin {
-            // Each file imports ours itself.
+            // Each file imports candle-dynquant itself.
             Origin::Ours(_) => continue,
             Origin::Other(path) if path.len() > 1 => Some(path.clone()),
             _ => None,

@@ -1,4 +1,4 @@
-//! A head that an embedding's table is multiplied for.
+//! A head that multiplies by an embedding's table.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ pub struct Head<'a> {
     pub range: Range<usize>,
     pub input: String,
     pub borrowed: bool,
-    /// The field of `self` that is the embedding, if the product is a head for certain.
+    /// The field of `self` that holds the embedding, if the product is certainly a head.
     pub field: Option<String>,
-    /// Statements that go: what binds the table, and a size that only it reads.
+    /// The statements to remove: the binding of the table, and of a size that only it reads.
     pub gone: Vec<Range<usize>>,
-    /// The `match`es and `if`s that it is in, the innermost last.
+    /// The enclosing `match`es and `if`s, the innermost last.
     pub around: Vec<&'a Expr>,
 }

@@ -1,4 +1,4 @@
-//! A head that is a product with an embedding's table becomes a `Linear` of that table.
+//! Rewrites a head that multiplies by an embedding's table as a `Linear` with that table.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::facts::{self, Facts};
 use super::head::Head;
 use super::layers::literals::{Literals, given};
-use super::names::House;
+use super::names::Modules;
 use super::scopes::Origin;
 use super::source::is_inside;
 use super::syntax::{binds, exactly, get, ident, mentions, method, own_field, variable};
@@ -19,14 +19,14 @@ use super::unit::Unit;
 use super::untied;
 use super::walk::{Node, Tree, nodes};
 
-/// The name of the field that a head gets.
+/// The name of the field for a head.
 const FIELD: &str = "tied_head";
 
 /// Rewrites heads that are certain, and lists the rest.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) {
     let (mut heads, mut transposed) = (Vec::new(), Vec::new());
-    for facts in facts::of(unit) {
-        let mut find = Find {
+    for facts in facts::all(unit) {
+        let mut find = TableFinder {
             facts,
             heads: Vec::new(),
             lets: lets_of_tables(&facts),
@@ -54,23 +54,23 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
             continue;
         }
         let module = &head.facts.function.module;
-        let linear = linear(unit, house, module);
+        let linear = linear(unit, modules, module);
         let is_rewritten = one(unit, draft, &head, &linear);
         if is_rewritten && linear == "Linear" {
             draft.need_name(module, "Linear");
         } else if is_rewritten {
-            draft.need(module, house.name(Home::Nn), Home::Nn);
+            draft.need(module, modules.name(Home::Nn), Home::Nn);
         }
     }
 }
 
-/// Rewrites one head, or lists it; whether it was rewritten.
+/// Rewrites or lists a head; returns whether it was rewritten.
 fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> bool {
     let declared = owner(&head.facts).and_then(|declared| declared.first());
-    let own = declared.and_then(|one| Some((one, untied::field(unit, one, head)?)));
-    if let Some((declared, own)) = own {
+    let field = declared.and_then(|one| Some((one, untied::field(unit, one, head)?)));
+    if let Some((declared, field)) = field {
         let advice = format!(
-            "make `{own}` a `Linear`: `{own}.unwrap_or_else(|| \
+            "make `{field}` a `Linear`: `{field}.unwrap_or_else(|| \
              Linear::tied(&embedding, None))`; else put `// dynquant: keep` here"
         );
         return untied::rewrite(unit, draft, declared, head, linear).is_some()
@@ -94,7 +94,7 @@ fn one(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, linear: &str) -> boo
     true
 }
 
-/// Lists a head, which then is not rewritten.
+/// Lists a head, which is then not rewritten.
 fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> bool {
     let what = "a product with an embedding's table is no layer";
     draft.list(unit.todo(head.range.start, what, advice));
@@ -104,30 +104,30 @@ fn list(unit: &Unit<'_>, draft: &mut Draft, head: &Head<'_>, advice: String) -> 
 /// The declarations of the type that a function belongs to.
 fn owner<'u>(facts: &Facts<'u>) -> Option<&'u Vec<Declared>> {
     let function = facts.function;
-    let key = (function.module.clone(), function.of.clone()?);
+    let key = (function.module.clone(), function.owner.clone()?);
     facts.unit.types.declared.get(&key)
 }
 
-struct Find<'a> {
+struct TableFinder<'a> {
     facts: Facts<'a>,
     heads: Vec<Head<'a>>,
-    /// Variables that are tables.
+    /// The variables that hold tables.
     lets: Vec<Table>,
-    /// Where tables are transposed.
+    /// The places where tables are transposed.
     transposed: Vec<Range<usize>>,
     around: Vec<&'a Expr>,
 }
 
-/// A variable that is a table.
+/// A variable that holds a table.
 struct Table {
     name: String,
     field: Option<String>,
-    /// How often the function mentions it.
+    /// The number of times that the function mentions it.
     mentions: usize,
     gone: Vec<Range<usize>>,
 }
 
-/// The field of `self` whose table this is; `Some(None)` for a table of another embedding.
+/// The field of `self` that a table belongs to; `Some(None)` for a table of another embedding.
 fn table(expr: &Expr) -> Option<Option<String>> {
     let call = method(expr)?;
     match call.method.to_string().as_str() {
@@ -137,12 +137,12 @@ fn table(expr: &Expr) -> Option<Option<String>> {
     }
 }
 
-/// Whether a table is the operand as it stands, not brought to another dtype.
+/// Whether a table is an operand without a cast.
 fn is_plain(expr: &Expr) -> bool {
     method(expr).is_none_or(|call| call.method != "to_dtype" && is_plain(&call.receiver))
 }
 
-/// The variables of a function that are tables.
+/// The variables of a function that hold tables.
 fn lets_of_tables(facts: &Facts<'_>) -> Vec<Table> {
     let (source, block) = (facts.unit.source, facts.function.block);
     let lets: Vec<_> = lets(block).collect();
@@ -151,10 +151,10 @@ fn lets_of_tables(facts: &Facts<'_>) -> Vec<Table> {
         let (init, name) = (local.init.as_ref()?, variable(&local.pat)?);
         let field = table(&init.expr).filter(|_| is_plain(&init.expr))?;
         let reads = source.slice(&*init.expr);
-        // `let b_size = xs.dim(0)?;`, read by this table alone.
+        // A `let b_size = xs.dim(0)?;` that only this table reads.
         let sizes = lets.iter().filter(|size| {
-            let made = size.init.as_ref().and_then(|init| method(&init.expr));
-            let name = variable(&size.pat).filter(|_| made.is_some_and(|it| it.method == "dim"));
+            let call = size.init.as_ref().and_then(|init| method(&init.expr));
+            let name = variable(&size.pat).filter(|_| call.is_some_and(|it| it.method == "dim"));
             name.is_some_and(|it| mentions(reads, &it) == 1 && mentions(text, &it) == 2)
         });
         let gone = sizes.chain([local]);
@@ -168,7 +168,7 @@ fn lets_of_tables(facts: &Facts<'_>) -> Vec<Table> {
     lets.iter().filter_map(table).collect()
 }
 
-impl<'a> Visit<'a> for Find<'a> {
+impl<'a> Visit<'a> for TableFinder<'a> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         let chooses = matches!(expr, Expr::Match(_) | Expr::If(_));
         self.around.extend(chooses.then_some(expr));
@@ -180,7 +180,7 @@ impl<'a> Visit<'a> for Find<'a> {
 
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
-        // A table that is transposed and given away is a head elsewhere.
+        // A table that is transposed and returned is used as a head elsewhere.
         if call.method == "t" && table(&call.receiver).is_some() {
             self.transposed.push(self.facts.unit.source.range(call));
         }
@@ -194,7 +194,7 @@ impl<'a> Visit<'a> for Find<'a> {
         let bound = || {
             let name = ident(&method(operand)?.receiver)?;
             let table = self.lets.iter().find(|table| table.name == name)?;
-            // Once where it is bound and once here.
+            // The mention in its binding and the mention here.
             let field = table.field.clone().filter(|_| table.mentions == 2);
             Some((field, table.gone.clone()))
         };
@@ -204,7 +204,12 @@ impl<'a> Visit<'a> for Find<'a> {
         let (unit, source) = (self.facts.unit, self.facts.unit.source);
         let input = &*call.receiver;
         let borrowed = matches!(input, Expr::Reference(_)) || unit.is_borrowed_path(input);
-        let is_codebook = self.facts.function.of.as_deref().is_some_and(is_codebook);
+        let is_codebook = self
+            .facts
+            .function
+            .owner
+            .as_deref()
+            .is_some_and(is_codebook);
         let is_head = transposed && owner(&self.facts).is_some() && !is_codebook;
         self.heads.push(Head {
             facts: self.facts,
@@ -218,8 +223,8 @@ impl<'a> Visit<'a> for Find<'a> {
     }
 }
 
-/// How a module calls our `Linear`.
-fn linear(unit: &Unit<'_>, house: &House, module: &[String]) -> String {
+/// The path of `nn::Linear` in a module.
+fn linear(unit: &Unit<'_>, modules: &Modules, module: &[String]) -> String {
     let path = vec!["nn".to_owned(), "Linear".to_owned()];
     let origin = unit.types.scopes.resolve(module, &path[1..]);
     let free = origin == Origin::Other(path[1..].to_vec());
@@ -227,10 +232,10 @@ fn linear(unit: &Unit<'_>, house: &House, module: &[String]) -> String {
     if free || mapped == Some("Linear") || origin == Origin::Ours(path) {
         return "Linear".to_owned();
     }
-    format!("{}::Linear", house.name(Home::Nn))
+    format!("{}::Linear", modules.name(Home::Nn))
 }
 
-/// The field and its value in every constructor; `None` where a constructor is not understood.
+/// The field and its value in every constructor; `None` if a constructor is not understood.
 fn edits(
     unit: &Unit<'_>,
     head: &Head<'_>,
@@ -244,8 +249,8 @@ fn edits(
     if named(&item.fields, FIELD).is_some() {
         return None;
     }
-    let of = key(declared);
-    let literals = Literals::of(unit, &of);
+    let type_key = key(declared);
+    let literals = Literals::find(unit, &type_key);
     if literals.found.is_empty() || literals.patterns || !declared.module.is_empty() {
         return None;
     }
@@ -264,13 +269,13 @@ fn edits(
         } else {
             " ".to_owned()
         };
-        // `tied` writes it as a tied one where it is certain that the name is an embedding.
+        // The pass `tied` rewrites this as tied once the name is certainly an embedding.
         edits.push((
             at,
             format!("{FIELD}: {linear}::new({name}.embeddings().clone(), None),{gap}"),
         ));
     }
-    // A variable of the field's name would be read in the place of the field.
+    // A variable with the field's name would be read instead of the field.
     let is_shadowed = lets(unit.file).any(|local| binds(&local.pat, FIELD));
     (!is_shadowed).then_some(edits)
 }

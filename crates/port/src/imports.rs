@@ -1,11 +1,11 @@
-//! `use` declarations: what is imported from candle and has a namesake here comes from here.
+//! Rewrites `use` declarations: names of candle with a namesake here are imported from here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::{Item, Visibility};
 
 use super::draft::Draft;
-use super::names::House;
+use super::names::Modules;
 use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
 use super::unit::Unit;
@@ -13,9 +13,8 @@ use super::unused::Unused;
 use super::uses::{Use, in_place, place, replace};
 use super::walk::{Node, places};
 
-/// Rewrites imports, and adds those that the other passes need. What nothing uses any more is no
-/// longer imported.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option<&Unused>) {
+/// Rewrites imports, adds the imports that other passes need, and removes unused imports.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules, unused: Option<&Unused>) {
     let uses = places(unit.file).filter_map(|place| match place.node {
         Node::Item(Item::Use(item)) => Some(Use {
             item,
@@ -29,7 +28,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option
     let mut gone = BTreeSet::new();
     let mut removed = Vec::new();
     for (index, usage) in uses.iter().enumerate() {
-        let (stay, moved) = split(unit, usage, house, unused);
+        let (stay, moved) = split(unit, usage, modules, unused);
         if stay.len() == leaves(usage.item).len() {
             continue;
         }
@@ -61,7 +60,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option
         }
     }
     for range in removed {
-        // Where others take the place, the empty lines around it stay.
+        // The empty lines around a replaced declaration stay.
         let lines = if filled.contains(&range.start) {
             unit.source.whole_lines(range)
         } else {
@@ -71,7 +70,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House, unused: Option
     }
 }
 
-/// Adds what the other passes need and no import brings.
+/// Adds the needed names that no import brings.
 fn needed(unit: &Unit<'_>, draft: &mut Draft, wanted: &mut BTreeMap<Module, Vec<Leaf>>) {
     for (module, paths) in std::mem::take(&mut draft.needs) {
         let scope = unit.types.scopes.scope(&module);
@@ -98,8 +97,8 @@ fn ours(leaf: &Leaf, path: &[&str]) -> Leaf {
     }
 }
 
-/// The leaf of ours that stands for one, if it has a namesake.
-fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Option<Leaf> {
+/// The leaf of candle-dynquant that replaces a leaf, if it has a namesake.
+fn namesake(unit: &Unit<'_>, usage: &Use<'_>, modules: &Modules, leaf: &Leaf) -> Option<Leaf> {
     let origin = unit.types.scopes.resolve(&usage.module, &leaf.path);
     let (Origin::Nn(path) | Origin::Traced(path)) = &origin else {
         return None;
@@ -107,7 +106,7 @@ fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Opt
     if leaf.name == "*" || unit.source.is_kept(unit.source.start(usage.item)) {
         return None;
     }
-    if matches!(origin, Origin::Nn(_)) && house.moved.contains(&leaf.name) {
+    if matches!(origin, Origin::Nn(_)) && modules.moved.contains(&leaf.name) {
         return match path.as_slice() {
             [] => Some(ours(leaf, &["nn"])),
             [ops] if ops == "ops" => Some(ours(leaf, &["ops"])),
@@ -120,11 +119,11 @@ fn namesake(unit: &Unit<'_>, usage: &Use<'_>, house: &House, leaf: &Leaf) -> Opt
     Some(ours(leaf, &[mapped.home.name(), mapped.name]))
 }
 
-/// The imports that stay, and those that come from this crate.
+/// The imports that stay, and the imports that move to this crate.
 fn split(
     unit: &Unit<'_>,
     usage: &Use<'_>,
-    house: &House,
+    modules: &Modules,
     unused: Option<&Unused>,
 ) -> (Vec<Leaf>, Vec<Leaf>) {
     let all = leaves(usage.item);
@@ -132,21 +131,22 @@ fn split(
         let public = !matches!(usage.item.vis, Visibility::Inherited);
         public || !unused.is_some_and(|unused| unused.is_import(&leaf.name))
     };
-    let (mut stay, mut own) = (Vec::new(), Vec::new());
+    let (mut stay, mut replaced) = (Vec::new(), Vec::new());
     for leaf in all.into_iter().filter(used) {
-        match namesake(unit, usage, house, &leaf) {
-            Some(moved) => own.push(moved),
+        match namesake(unit, usage, modules, &leaf) {
+            Some(moved) => replaced.push(moved),
             None => stay.push(leaf),
         }
     }
-    (stay, own)
+    (stay, replaced)
 }
 
 fn has_comments(text: &str) -> bool {
     text.contains("//") || text.contains("/*")
 }
 
-/// Adds leaves to a module's imports from here; where, if in the place of another.
+/// Adds leaves to a module's imports from here; `place` says where, if they replace another
+/// declaration.
 fn add(
     unit: &Unit<'_>,
     draft: &mut Draft,
@@ -175,16 +175,16 @@ fn add(
         None => place(unit, module, &here)?,
     };
     let (indent, newline) = (source.indent(at), source.newline());
-    // `nn::{..}`, `ops::{..}` and the rest, each a line.
-    let of = |module: &str| {
+    // The groups `nn::{..}`, `ops::{..}` and the rest, each on a line.
+    let group = |module: &str| {
         let all = leaves_wanted.iter();
-        let own = |leaf: &&Leaf| match leaf.path.as_slice() {
+        let is_in_group = |leaf: &&Leaf| match leaf.path.as_slice() {
             [_, inner, _, ..] if ["nn", "ops"].contains(&inner.as_str()) => inner == module,
             _ => module.is_empty(),
         };
-        all.filter(own).cloned().collect::<Vec<_>>()
+        all.filter(is_in_group).cloned().collect::<Vec<_>>()
     };
-    let groups = ["nn", "ops", ""].map(of).into_iter();
+    let groups = ["nn", "ops", ""].map(group).into_iter();
     let groups = groups.filter(|group| !group.is_empty());
     let texts = groups.map(|group| render::uses(&group, "", indent, newline));
     let texts: Vec<_> = texts.collect();
@@ -199,7 +199,7 @@ fn add(
     } else if !source.text[start..at].trim().is_empty() {
         draft.edits.insert(at, format!("{text} "));
     } else {
-        // Before the line of a declaration, which may go.
+        // The line before a declaration, which may be removed.
         let gap = if here.is_empty() { newline } else { "" };
         let text = format!("{indent}{text}{newline}{gap}");
         draft.edits.insert(start, text);

@@ -1,7 +1,7 @@
 //! `dynquant port`: a candle model's source, rewritten to use candle-dynquant.
 //!
-//! Everything is found on the syntax tree and changed in the text, by byte ranges, so that
-//! formatting and comments stay. The result is ported again until nothing changes: a second run
+//! Patterns are found in the syntax tree and changed in the text, by byte ranges, so that
+//! formatting and comments stay. The result is ported again until nothing changes, so a second run
 //! has nothing to do.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -59,6 +59,6 @@ mod wrappers;
 
 pub use show::{Args, run};
 
-/// The stack that [`run`] needs: the recursion over a syntax tree is as deep as an expression; see
-/// `source::MAX_DEPTH`.
+/// The stack size that [`run`] needs: the recursion over a syntax tree is as deep as an expression;
+/// see `source::MAX_DEPTH`.
 pub const STACK: usize = 1 << 30;

@@ -1,4 +1,4 @@
-//! `#[quantizable(skip)]` on fields of types that hold no layer.
+//! Adds `#[quantizable(skip)]` to fields of types that hold no layer.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,13 +16,13 @@ use super::types::{Declared, Key, Types, arguments, is_skipped, key, parts};
 use super::unit::Unit;
 use super::world::World;
 
-/// Marks fields of types without layers, which the library would list as such that may have some:
-/// in types that were not derived for in the `original`.
+/// Marks fields of types without layers, which the library would otherwise report as possibly
+/// having some; skips types that already derived `Quantizable` in the `original`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
     let Ok((_, file)) = Source::parse(original) else {
         return;
     };
-    let before = Types::of(&file);
+    let before = Types::new(&file);
     for one in unit.types.declared.values().flatten() {
         let mut known = before.declared.get(&key(one)).into_iter().flatten();
         if !one.derives("Quantizable") || known.any(|known| known.derives("Quantizable")) {
@@ -49,18 +49,18 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
     }
 }
 
-/// A look into all fields of a type.
+/// A search through all fields of a type.
 struct Look<'l> {
     world: &'l World,
-    /// The types that were looked into, each with its file's number.
+    /// The visited types, each with its file's number.
     seen: BTreeSet<(usize, Key)>,
-    /// How many types are around the one that is looked at.
+    /// The number of types around the current type.
     above: usize,
 }
 
 impl Look<'_> {
-    /// Whether a type has one of the crate's in it that is no tree, where all of it is known, down
-    /// to the last field; `None` where it is not.
+    /// Whether a type holds a type of the crate that is not a tree; `None` unless all of it is
+    /// known, down to the last field.
     fn plain(&mut self, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Option<bool> {
         match ty {
             Type::Tuple(_) | Type::Array(_) | Type::Slice(_) | Type::Paren(_) | Type::Group(_) => {
@@ -71,7 +71,7 @@ impl Look<'_> {
             Type::Path(path) if path.qself.is_none() => {
                 let arguments = arguments(ty).into_iter();
                 let inner = any(arguments.map(|ty| self.plain(file, owner, ty)))?;
-                let own = match file.1.scopes.resolve(&owner.module, &segments(&path.path)) {
+                let itself = match file.1.scopes.resolve(&owner.module, &segments(&path.path)) {
                     Origin::Local(module, name) => {
                         let declared = file.1.declared.get(&(module, name))?;
                         self.declared(file, declared)?
@@ -88,7 +88,7 @@ impl Look<'_> {
                     }
                     Origin::Other(path) => {
                         let last = path.last()?;
-                        // Arguments of an inner type were looked at where it is named.
+                        // Arguments of an inner type were visited where it is named.
                         let given = owner.params.contains(last) && path.len() == 1;
                         let root = path.first().filter(|_| path.len() > 1);
                         let known = table::PLAIN_TYPES.contains(&last.as_str())
@@ -98,7 +98,7 @@ impl Look<'_> {
                         known.then_some(false)?
                     }
                 };
-                Some(inner | own)
+                Some(inner | itself)
             }
             _ => None,
         }
@@ -107,7 +107,7 @@ impl Look<'_> {
     fn declared(&mut self, file: (&Path, &Types), all: &[Declared]) -> Option<bool> {
         any(all.iter().map(|one| {
             let by_hand = file.1.implements(&one.module, &one.name, "Quantizable");
-            // A walk goes on into a tree, unless what is around it is none.
+            // A walk enters a tree, unless an enclosing type is not a tree.
             if self.above == 0 && (by_hand || one.derives("Quantizable")) || one.derives("Copy") {
                 return Some(false);
             }
@@ -129,7 +129,7 @@ impl Look<'_> {
     }
 }
 
-/// Whether a field has tensors that may multiply, which a report names if nothing hides them.
+/// Whether a field has tensors that may multiply, which a report names unless something hides them.
 fn has_matrix(types: &Types, one: &Declared, at: usize) -> bool {
     let field = &one.fields[at];
     !is_skipped(field) && types.matrices.contains(&(key(one), name_of(field, at)))
@@ -139,7 +139,7 @@ fn any(mut parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     parts.try_fold(false, |any, part| Some(any | part?))
 }
 
-/// Whether a walk would not know a type: what is `Copy` holds no layer.
+/// Whether a walk cannot enter a type; a `Copy` type holds no layer.
 fn is_no_tree(one: &Declared) -> bool {
     one.is_derivable() && !one.derives("Quantizable") && !one.derives("Copy")
 }

@@ -1,23 +1,23 @@
-//! Paths, methods and constructors: theirs to ours.
+//! Paths, methods and constructors of candle, renamed to candle-dynquant's.
 
 use super::draft::Draft;
-use super::paths::{Find, Uses};
+use super::paths::{PathFinder, Uses};
 use super::scopes::Origin;
 use super::syntax::binds;
 use super::table::Home;
 use super::unit::Unit;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a file calls the modules of candle-dynquant.
+/// The names of candle-dynquant's modules in a file.
 #[derive(Debug)]
-pub struct House {
+pub struct Modules {
     nn: String,
     ops: String,
-    /// Names of imported modules of candle_nn that are to be imported from candle-dynquant.
+    /// The imported modules of candle_nn that become imports from candle-dynquant.
     pub moved: BTreeSet<String>,
 }
 
-impl House {
+impl Modules {
     /// The name of a module and what to import for it.
     pub fn name(&self, home: Home) -> &str {
         match home {
@@ -27,30 +27,30 @@ impl House {
     }
 }
 
-/// The names of candle's that a file uses, and the names that it is to have for ours.
+/// The names of candle that a file uses, and the names of the modules that replace them.
 pub struct Names<'a, 'u> {
-    pub house: House,
-    found: Find<'a, 'u>,
+    pub modules: Modules,
+    found: PathFinder<'a, 'u>,
 }
 
 /// Finds paths, calls of `with_tracing`'s constructors and methods of tensors.
 pub fn find<'a, 'u>(unit: &'a Unit<'u>) -> Names<'a, 'u> {
-    let found = Find::of(unit);
-    let house = house(unit, &found.uses);
-    Names { house, found }
+    let found = PathFinder::new(unit);
+    let modules = modules(unit, &found.uses);
+    Names { modules, found }
 }
 
-/// Rewrites what was found.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> House {
-    let Names { house, found } = names;
+/// Rewrites the found names.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> Modules {
+    let Names { modules, found } = names;
     for hit in found.hits {
-        let module = house.name(hit.home).to_owned();
+        let module = modules.name(hit.home).to_owned();
         let text = format!("{module}::{}", hit.name);
         if hit.range.is_empty() {
             draft.need_path(&hit.module, &[hit.home.name(), hit.name]);
             continue;
         }
-        // A path from the crate's name is as good there.
+        // A path from the crate's name needs no import.
         let full = unit.source.text[hit.range.clone()].starts_with("candle_nn");
         if full && unit.is_left_out(hit.range.start) {
             continue;
@@ -58,7 +58,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> Hous
         if unit.source.is_kept(hit.range.start) || unit.source.text[hit.range.clone()] == text {
             continue;
         }
-        if hit.alias.is_some_and(|alias| house.moved.contains(&alias)) {
+        if hit
+            .alias
+            .is_some_and(|alias| modules.moved.contains(&alias))
+        {
             continue;
         }
         draft.need(&hit.module, &module, hit.home);
@@ -69,8 +72,8 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> Hous
             draft.need_name(&module, function);
             function.to_owned()
         } else {
-            draft.need(&module, &house.nn, Home::Nn);
-            format!("{}::{function}", house.nn)
+            draft.need(&module, &modules.nn, Home::Nn);
+            format!("{}::{function}", modules.nn)
         };
         draft.edits.replace(range, text);
     }
@@ -78,9 +81,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> Hous
         if unit.source.is_kept(method.name.start) || unit.is_left_out(method.name.start) {
             continue;
         }
-        draft.need(&method.module, &house.ops, Home::Ops);
+        draft.need(&method.module, &modules.ops, Home::Ops);
         let and = if method.borrowed { "" } else { "&" };
-        let call = format!("{}::{}({and}", house.ops, method.function);
+        let call = format!("{}::{}({and}", modules.ops, method.function);
         draft.edits.insert(method.receiver.start, call);
         let gap = &unit.source.text[method.receiver.end..method.name.start];
         let comment = gap.contains("//") || gap.contains("/*");
@@ -96,10 +99,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> Hous
         }
     }
     draft.todos.extend(found.todos);
-    house
+    modules
 }
 
-/// Whether no item, import or variable of the file is in the way of a function `name` of `nn`.
+/// Whether no item, import or variable of the file conflicts with a function `name` of `nn`.
 fn is_free(unit: &Unit<'_>, name: &str) -> bool {
     let clash = unit.types.scopes.iter().any(|(_, scope)| {
         let other = |origin: &Origin| match origin.mapped() {
@@ -111,7 +114,7 @@ fn is_free(unit: &Unit<'_>, name: &str) -> bool {
     !clash && !binds(unit.file, name)
 }
 
-fn house(unit: &Unit<'_>, uses: &BTreeMap<String, Uses>) -> House {
+fn modules(unit: &Unit<'_>, uses: &BTreeMap<String, Uses>) -> Modules {
     let moved = uses
         .iter()
         .filter(|(_, uses)| uses.mapped > 0 && uses.others == 0);
@@ -136,5 +139,5 @@ fn house(unit: &Unit<'_>, uses: &BTreeMap<String, Uses>) -> House {
         if taken { other } else { ours }.to_owned()
     };
     let (nn, ops) = (name("nn", "qnn"), name("ops", "qops"));
-    House { nn, ops, moved }
+    Modules { nn, ops, moved }
 }

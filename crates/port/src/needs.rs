@@ -11,7 +11,7 @@ use super::syntax::{segments, words};
 use super::unit::Unit;
 use super::walk::{Node, places};
 
-/// Lines in a Cargo.toml, of crates that models of candle use.
+/// The lines in a Cargo.toml for crates that models of candle use.
 const CRATES: &[&str] = &[
     r#"anyhow = "1""#,
     r#"candle = { package = "candle-core", version = "0.11" }"#,
@@ -44,7 +44,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
         if is_macro || !known.insert(absent.clone()) {
             continue;
         }
-        let theirs = match absent.strip_prefix("crate::") {
+        let path = match absent.strip_prefix("crate::") {
             Some(rest) => rest.to_owned(),
             None => format!("models::{}", absent.trim_start_matches("super::")),
         };
@@ -53,14 +53,14 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
             format!("`{absent}` is not in this crate"),
             format!(
                 "copy its file beside this one and port it too; what holds no layers may come from \
-                 `candle_transformers::{theirs}`, if it is of there, with \
+                 `candle_transformers::{path}`, if it is of there, with \
                  `candle-transformers = \"0.11\"` in Cargo.toml"
             ),
         ));
     }
 }
 
-/// Paths from `crate` or `super`, where they stand and in which module.
+/// The paths from `crate` or `super`, with their positions and modules.
 fn paths(unit: &Unit<'_>) -> Vec<(usize, Rc<Module>, Vec<String>)> {
     let mut found = Vec::new();
     for place in places(unit.file) {
@@ -81,8 +81,7 @@ fn paths(unit: &Unit<'_>) -> Vec<(usize, Rc<Module>, Vec<String>)> {
     found
 }
 
-/// A line in place of `candle-core`, where a Cargo.toml has it: cargo refuses a crate under two
-/// names.
+/// The line that replaces `candle-core` in a Cargo.toml: cargo refuses a crate under two names.
 const RENAMED: &str =
     r#"candle = { package = "candle-core", version = "0.11" } # in place of candle-core"#;
 

@@ -1,4 +1,4 @@
-//! The way from an operand of a product back to a field, or to an argument of the function.
+//! The path from an operand of a product back to a field or an argument of the function.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use super::table::list;
 use super::types::{Key, named, parts};
 use super::walk::{Node, exprs, nodes};
 
-/// As deep as a value is followed through the variables of a function.
+/// The depth to which a value is followed through the variables of a function.
 const DEPTH: usize = 16;
 
-/// Methods that give a view or a copy of a tensor.
+/// Methods that return a view or a copy of a tensor.
 const VIEWS: &[&str] = list![
     as_deref as_ref borrow broadcast_as broadcast_left clone cloned contiguous copied copy detach
     expand flatten flatten_all flatten_from flatten_to force_contiguous into_inner lock ok_or
@@ -25,20 +25,20 @@ const VIEWS: &[&str] = list![
     unwrap_or unwrap_or_else expect
 ];
 
-/// Methods that give a part of it, or one of several.
+/// Methods that return a part of a tensor, or one of several parts.
 const PARTS: &[&str] = list![
     chunk chunks entry enumerate filter first get i index_select into_iter into_values iter last
     narrow next nth rev skip split_at step_by take values zip
 ];
 
-/// The beginning of a value.
+/// The root of a value.
 pub enum Root {
     Field(Key, String),
-    /// By its number, without `self`.
+    /// An argument by its number, without `self`.
     Argument(usize),
 }
 
-/// A pattern that binds names in some bytes.
+/// A pattern that binds names in a byte range.
 struct Binder<'u> {
     scope: Range<usize>,
     pat: &'u Pat,
@@ -49,11 +49,11 @@ struct Binder<'u> {
 #[derive(Clone)]
 enum Bound<'u> {
     Value(&'u Expr),
-    /// An argument of a function inside the function, or of a closure, by its name.
+    /// An argument of an inner function or a closure, by name.
     Argument(String, usize),
 }
 
-/// The way from an operand back to its roots.
+/// The search from an operand back to its roots.
 pub struct Trace<'u> {
     facts: Facts<'u>,
     roots: Vec<Root>,
@@ -64,7 +64,7 @@ pub struct Trace<'u> {
 }
 
 impl<'u> Trace<'u> {
-    pub fn of(facts: Facts<'u>) -> Self {
+    pub fn new(facts: Facts<'u>) -> Self {
         Self {
             facts,
             roots: Vec::new(),
@@ -86,7 +86,7 @@ impl<'u> Trace<'u> {
         };
         match strip(expr) {
             Expr::Field(field) => match self.field(field) {
-                Some((of, field)) => self.roots.push(Root::Field(of, field)),
+                Some((holder, field)) => self.roots.push(Root::Field(holder, field)),
                 None => self.follow(&field.base, depth),
             },
             Expr::Index(index) => {
@@ -122,14 +122,14 @@ impl<'u> Trace<'u> {
         }
     }
 
-    /// The roots of a variable at a byte.
+    /// Follows a variable at a byte to its roots.
     fn variable(&mut self, name: &str, at: usize, depth: usize) {
         let source = self.facts.unit.source;
         let facts = self.facts;
         let binders = self.binders.get_or_insert_with(|| binders(facts));
-        let made = self.facts.definitions(name, at).into_iter().next();
-        let declared = |made: &Expr| {
-            let is_it = |one: &&Binder<'u>| matches!(one.value, Bound::Value(value) if std::ptr::eq(value, made));
+        let value = self.facts.definitions(name, at).into_iter().next();
+        let declared = |expr: &Expr| {
+            let is_it = |one: &&Binder<'u>| matches!(one.value, Bound::Value(value) if std::ptr::eq(value, expr));
             let bound = binders.iter().find(is_it);
             bound.map(|one| one.pat)
         };
@@ -139,11 +139,11 @@ impl<'u> Trace<'u> {
         });
         let inner = inner.max_by_key(|one| source.start(one.pat));
         let later =
-            |made: &&Expr| inner.is_none_or(|one| source.start(*made) >= source.start(one.pat));
-        match (made.filter(later), inner) {
-            (Some(made), _) => match declared(made) {
-                Some(pat) => self.bound(pat, made, name, depth),
-                None => self.follow(made, depth),
+            |value: &&Expr| inner.is_none_or(|one| source.start(*value) >= source.start(one.pat));
+        match (value.filter(later), inner) {
+            (Some(value), _) => match declared(value) {
+                Some(pat) => self.bound(pat, value, name, depth),
+                None => self.follow(value, depth),
             },
             (None, Some(one)) => match one.value.clone() {
                 Bound::Value(value) => {
@@ -172,7 +172,7 @@ impl<'u> Trace<'u> {
         }
     }
 
-    /// The roots of a name that a pattern binds in a value.
+    /// Follows a name that a pattern binds in a value to its roots.
     fn bound(&mut self, pat: &Pat, value: &Expr, name: &str, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else {
             return;
@@ -228,32 +228,33 @@ impl<'u> Trace<'u> {
         }
     }
 
-    /// A field that a pattern with a path takes out of a type of the file.
+    /// Adds a field that a pattern with a path takes out of a type of the file.
     fn part(&mut self, path: &syn::Path, field: String) {
-        let of = match self.facts.resolve(&segments(path)) {
+        let holder = match self.facts.resolve(&segments(path)) {
             _ if path
                 .segments
                 .first()
                 .is_some_and(|first| first.ident == "Self") =>
             {
-                self.own()
+                self.owner()
             }
             Origin::Local(module, name) => Some((module, name)),
             _ => None,
         };
-        let declared = of
+        let declared = holder
             .as_ref()
-            .and_then(|of| self.facts.unit.types.declared.get(of));
+            .and_then(|holder| self.facts.unit.types.declared.get(holder));
         let mut fields = declared.into_iter().flatten().flat_map(|one| &one.fields);
         if fields.any(|field| holds_tensor(&field.ty)) {
-            self.roots.extend(of.map(|of| Root::Field(of, field)));
+            self.roots
+                .extend(holder.map(|holder| Root::Field(holder, field)));
         }
     }
 
-    /// The type whose function it is.
-    fn own(&self) -> Option<Key> {
+    /// The type of the function's `impl`.
+    fn owner(&self) -> Option<Key> {
         let function = self.facts.function;
-        self.key(&function.module, function.of.as_ref()?)
+        self.key(&function.module, function.owner.as_ref()?)
     }
 
     /// The type of a name, in a module or else the only one in the file.
@@ -263,18 +264,18 @@ impl<'u> Trace<'u> {
         if declared.contains_key(&here) {
             return Some(here);
         }
-        let [one] = exactly(declared.keys().filter(|(_, own)| own == name))?;
+        let [one] = exactly(declared.keys().filter(|(_, known)| known == name))?;
         Some(one.clone())
     }
 
-    /// The type of the file that an expression is of, as far as it is written.
+    /// The type of an expression, if it is a type of the file and the text states it.
     fn type_of(&self, expr: &Expr) -> Option<Key> {
         match strip(expr) {
-            Expr::Path(_) if is(expr, "self") => self.own(),
+            Expr::Path(_) if is(expr, "self") => self.owner(),
             path @ Expr::Path(_) => self.local(self.facts.type_of_parameter(&ident(path)?)?),
             Expr::Field(field) => {
-                let of = self.type_of(&field.base)?;
-                let declared = self.facts.unit.types.declared.get(&of)?.first()?;
+                let holder = self.type_of(&field.base)?;
+                let declared = self.facts.unit.types.declared.get(&holder)?.first()?;
                 self.local(&named(&declared.fields, &member(&field.member))?.ty)
             }
             Expr::Index(index) => self.type_of(&index.expr),
@@ -282,7 +283,7 @@ impl<'u> Trace<'u> {
         }
     }
 
-    /// The type of the file that a type is, or holds.
+    /// The type of the file that a type is or holds.
     fn local(&self, ty: &Type) -> Option<Key> {
         if let Type::Reference(inner) = ty {
             return self.local(&inner.elem);
@@ -293,18 +294,18 @@ impl<'u> Trace<'u> {
         }
     }
 
-    /// The type that declares a field of tensors: the one before the dot, or the only one of the
-    /// file.
+    /// The type that declares a field of tensors: the type before the dot, or the only such type of
+    /// the file.
     fn field(&self, field: &syn::ExprField) -> Option<(Key, String)> {
-        let own = self.type_of(&field.base);
-        // Numbers say too little of whose they are.
-        if own.is_none() && matches!(field.member, Member::Unnamed(_)) {
+        let base = self.type_of(&field.base);
+        // A field number does not identify a type.
+        if base.is_none() && matches!(field.member, Member::Unnamed(_)) {
             return None;
         }
         let name = member(&field.member);
         let all = self.facts.unit.types.declared.iter();
-        let holders = all.filter(|(of, declared)| {
-            own.as_ref().is_none_or(|own| own == *of)
+        let holders = all.filter(|(holder, declared)| {
+            base.as_ref().is_none_or(|base| base == *holder)
                 && declared.iter().any(|one| {
                     let mut fields = one.fields.iter().enumerate();
                     let is_it = |(at, one): (usize, &syn::Field)| {
@@ -313,8 +314,8 @@ impl<'u> Trace<'u> {
                     matches!(one.item, Item::Struct(_)) && fields.any(is_it)
                 })
         });
-        let [(of, _)] = exactly(holders)?;
-        Some((of.clone(), name))
+        let [(holder, _)] = exactly(holders)?;
+        Some((holder.clone(), name))
     }
 
     pub fn advice(&self, field: &str) -> String {
@@ -359,7 +360,7 @@ fn binders<'u>(facts: Facts<'u>) -> Vec<Binder<'u>> {
             }
             Node::Expr(Expr::MethodCall(call)) => {
                 for closure in call.args.iter().filter_map(|arg| get!(arg, Expr::Closure)) {
-                    // Of `fold`, what is folded comes last.
+                    // `fold` passes the folded element last.
                     let last = closure.inputs.len().saturating_sub(1);
                     for (at, pat) in closure.inputs.iter().enumerate() {
                         let first = call.args.first().filter(|_| at < last);
@@ -384,14 +385,14 @@ fn binders<'u>(facts: Facts<'u>) -> Vec<Binder<'u>> {
     found
 }
 
-/// A declaration, and the arguments of a closure that it names.
+/// Adds a declaration, and the arguments of a closure that it names.
 fn locals<'u>(
     source: &super::source::Source<'_>,
     local: &'u Local,
     push: &mut impl FnMut(Range<usize>, &'u Pat, Bound<'u>),
 ) {
     let Some(init) = &local.init else { return };
-    // Where it is in scope, its function knows.
+    // The function knows its scope.
     push(0..0, &local.pat, Bound::Value(&init.expr));
     if let (Some(name), Expr::Closure(closure)) = (variable(&local.pat), &*init.expr) {
         for (at, pat) in closure.inputs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Where the tensors in fields come from.
+//! The origins of the tensors in fields.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,12 +14,12 @@ use super::types::{Declared, Key, is_named, key, parts};
 use super::unit::Unit;
 use super::walk::Tree;
 
-/// Where a field's tensor comes from.
+/// The origin of a field's tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// Made of other tensors or of numbers, as the angles of rotary embeddings are.
+pub enum TensorOrigin {
+    /// Computed from other tensors or numbers, such as the angles of rotary embeddings.
     Computed,
-    /// From a function or a loader that is not known.
+    /// The result of an unknown function or loader.
     Unknown,
     /// A parameter of the constructor.
     Given,
@@ -27,7 +27,7 @@ pub enum Origin {
     Loaded,
 }
 
-/// As deep as a value is followed through the variables of a function.
+/// The depth to which a value is followed through the variables of a function.
 const DEPTH: usize = 8;
 
 /// Methods of a `VarBuilder` that read a tensor.
@@ -45,50 +45,52 @@ const MAKERS: &[&str] = &[
     "VecDeque", "bool", "f32", "f64", "i64", "std", "u32", "u8", "usize",
 ];
 
-/// Methods after which a vector is none.
+/// Methods after which a vector has more dimensions.
 const WIDENS: &[&str] = list![broadcast_as broadcast_matmul expand matmul repeat unsqueeze];
 
-/// What is known of a tensor.
+/// The known facts about a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Value {
-    origin: Origin,
-    /// The number of dimensions, if that is written.
+struct TensorValue {
+    origin: TensorOrigin,
+    /// The number of dimensions, if the code states it.
     rank: Option<usize>,
     /// Whether it may have more than one dimension.
     wide: bool,
 }
 
-/// Where the tensor of a struct's field comes from, of several constructors the most certain, and
-/// its rank, if that is written.
-pub fn origin(unit: &Unit<'_>, of: &Key, field: &str) -> (Origin, Option<usize>) {
-    let largest = values(unit, of, field).into_iter().max();
-    // Built elsewhere.
-    largest.map_or((Origin::Given, None), |value| (value.origin, value.rank))
+/// The origin of the tensor in a struct's field, the most certain of several constructors, and its
+/// rank, if the code states it.
+pub fn origin(unit: &Unit<'_>, holder: &Key, field: &str) -> (TensorOrigin, Option<usize>) {
+    let largest = values(unit, holder, field).into_iter().max();
+    // The struct is built elsewhere.
+    largest.map_or((TensorOrigin::Given, None), |value| {
+        (value.origin, value.rank)
+    })
 }
 
-/// What a field may hold.
-fn values(unit: &Unit<'_>, of: &Key, field: &str) -> Vec<Value> {
+/// The values that a field may hold.
+fn values(unit: &Unit<'_>, holder: &Key, field: &str) -> Vec<TensorValue> {
     let known = |expr: &&Expr| {
         let facts = Facts::around(unit, unit.source.start(*expr))?;
         let mut known = value(facts, *expr, DEPTH, &RefCell::default());
-        if known.origin == Origin::Computed && is_given(facts, expr, DEPTH) {
-            known.origin = Origin::Given;
+        if known.origin == TensorOrigin::Computed && is_given(facts, expr, DEPTH) {
+            known.origin = TensorOrigin::Given;
         }
         Some(known)
     };
-    let given = unit.built.given(of, field).iter().filter_map(known);
-    // What is assigned later may be a state, unless it is read.
+    let given = unit.built.given(holder, field).iter().filter_map(known);
+    // A later assignment may be a state, unless it is read.
     let assigned = unit.built.assigned(field).iter().filter_map(known);
-    let assigned = assigned.filter(|value| value.origin == Origin::Loaded);
+    let assigned = assigned.filter(|value| value.origin == TensorOrigin::Loaded);
     given.chain(assigned).collect()
 }
 
-/// Where the tensor of an expression comes from.
-pub fn beginning(facts: Facts<'_>, expr: &Expr) -> Origin {
+/// The origin of the tensor of an expression.
+pub fn beginning(facts: Facts<'_>, expr: &Expr) -> TensorOrigin {
     value(facts, expr, DEPTH, &RefCell::default()).origin
 }
 
-/// Whether a value is a part of a parameter, or what a method of it gives.
+/// Whether a value is a part of a parameter, or the result of a method of it.
 fn is_given(facts: Facts<'_>, expr: &Expr, depth: usize) -> bool {
     let Some(depth) = depth.checked_sub(1) else {
         return false;
@@ -100,7 +102,7 @@ fn is_given(facts: Facts<'_>, expr: &Expr, depth: usize) -> bool {
         path @ Expr::Path(_) => ident(path).is_some_and(|name| {
             let at = facts.unit.source.start(path);
             match facts.definitions(&name, at).first() {
-                Some(made) => is_given(facts, made, depth),
+                Some(value) => is_given(facts, value, depth),
                 None => facts.type_of_parameter(&name).is_some(),
             }
         }),
@@ -108,30 +110,31 @@ fn is_given(facts: Facts<'_>, expr: &Expr, depth: usize) -> bool {
     }
 }
 
-/// The fields of a file's types with tensors that are not known to be vectors, or to be computed.
+/// The fields of a file's types with tensors that are not known to be vectors or computed.
 pub fn matrices(unit: &Unit<'_>) -> BTreeSet<(Key, String)> {
     let mut found = BTreeSet::new();
     for one in unit.types.declared.values().flatten() {
         for (at, field) in one.fields.iter().enumerate() {
-            let (of, name) = (key(one), name_of(field, at));
-            // Whatever the constructor is given, a bias is a vector, and so is the weight of a norm.
+            let (holder, name) = (key(one), name_of(field, at));
+            // Whatever the constructor gets, a bias is a vector, and so is the weight of a norm.
             let hidden = matches!(field.vis, syn::Visibility::Inherited)
                 && name.starts_with(char::is_alphabetic);
             let is_vector = name == "bias"
                 || name.ends_with("_bias")
-                || hidden && unit.built.is_elementwise(&of, &name);
-            if holds_tensor(&field.ty) && !is_vector && may_be_matrix(unit, one, &of, &name) {
-                found.insert((of, name));
+                || hidden && unit.built.is_elementwise(&holder, &name);
+            if holds_tensor(&field.ty) && !is_vector && may_be_matrix(unit, one, &holder, &name) {
+                found.insert((holder, name));
             }
         }
     }
     found
 }
 
-fn may_be_matrix(unit: &Unit<'_>, one: &Declared, of: &Key, field: &str) -> bool {
-    let values = values(unit, of, field);
-    let is_plain =
-        |value: &Value| value.origin == Origin::Computed || value.rank == Some(1) && !value.wide;
+fn may_be_matrix(unit: &Unit<'_>, one: &Declared, holder: &Key, field: &str) -> bool {
+    let values = values(unit, holder, field);
+    let is_plain = |value: &TensorValue| {
+        value.origin == TensorOrigin::Computed || value.rank == Some(1) && !value.wide
+    };
     !matches!(one.item, syn::Item::Struct(_)) || values.is_empty() || !values.iter().all(is_plain)
 }
 
@@ -141,7 +144,7 @@ pub fn name_of(field: &syn::Field, at: usize) -> String {
     name.map_or_else(|| at.to_string(), ToString::to_string)
 }
 
-/// Whether a type is written with that of a tensor.
+/// Whether a type mentions `Tensor`.
 pub fn holds_tensor(ty: &syn::Type) -> bool {
     if let syn::Type::Reference(inner) = ty {
         return holds_tensor(&inner.elem);
@@ -155,40 +158,40 @@ fn value<T: Tree>(
     tree: &T,
     depth: usize,
     seen: &RefCell<BTreeSet<String>>,
-) -> Value {
-    let mut made = Made {
+) -> TensorValue {
+    let mut finder = OriginFinder {
         facts,
         depth,
         seen,
-        origin: Origin::Computed,
+        origin: TensorOrigin::Computed,
         rank: None,
         wide: false,
     };
-    tree.walk(&mut made);
-    Value {
-        origin: made.origin,
-        rank: made.rank,
-        wide: made.wide,
+    tree.walk(&mut finder);
+    TensorValue {
+        origin: finder.origin,
+        rank: finder.rank,
+        wide: finder.wide,
     }
 }
 
 /// The origin of a value.
-struct Made<'e> {
+struct OriginFinder<'e> {
     facts: Facts<'e>,
     depth: usize,
-    /// The functions that were looked into.
+    /// The visited functions.
     seen: &'e RefCell<BTreeSet<String>>,
-    origin: Origin,
+    origin: TensorOrigin,
     rank: Option<usize>,
     wide: bool,
 }
 
-impl Made<'_> {
-    fn is_at_least(&mut self, origin: Origin) {
+impl OriginFinder<'_> {
+    fn is_at_least(&mut self, origin: TensorOrigin) {
         self.origin = self.origin.max(origin);
     }
 
-    /// How many dimensions a shape has, if that is written.
+    /// The number of dimensions of a shape, if the code states it.
     fn dimensions(&self, shape: &Expr) -> Option<usize> {
         match shape {
             Expr::Tuple(shape) => Some(shape.elems.len()),
@@ -206,10 +209,10 @@ fn is_name(expr: &Expr) -> bool {
     }
 }
 
-impl<'a> Visit<'a> for Made<'_> {
+impl<'a> Visit<'a> for OriginFinder<'_> {
     fn visit_expr_index(&mut self, index: &'a syn::ExprIndex) {
         if is_name(&index.index) {
-            self.is_at_least(Origin::Unknown);
+            self.is_at_least(TensorOrigin::Unknown);
         }
         visit::visit_expr_index(self, index);
     }
@@ -226,37 +229,43 @@ impl<'a> Visit<'a> for Made<'_> {
         if known || is_variable {
             return;
         }
-        // `Self::` and a type before the name say whose function it is.
-        let of = segments.iter().rev().nth(1).map(|of| match of.as_str() {
-            "Self" => self.facts.function.of.as_ref().unwrap_or(of),
-            _ => of,
+        // `Self::` or a type before the name identifies the function.
+        let owner = segments
+            .iter()
+            .rev()
+            .nth(1)
+            .map(|owner| match owner.as_str() {
+                "Self" => self.facts.function.owner.as_ref().unwrap_or(owner),
+                _ => owner,
+            });
+        let owner = owner.filter(|owner| owner.starts_with(char::is_uppercase));
+        let mut all = facts::all(self.facts.unit);
+        let function = all.find(|Facts { function, .. }| {
+            function.signature.ident == name
+                && (owner.is_none() || function.owner.as_ref() == owner)
         });
-        let of = of.filter(|of| of.starts_with(char::is_uppercase));
-        let mut all = facts::of(self.facts.unit);
-        let own = all.find(|Facts { function, .. }| {
-            function.signature.ident == name && (of.is_none() || function.of.as_ref() == of)
-        });
-        let Some((facts, depth)) = own.zip(self.depth.checked_sub(1)) else {
-            return self.is_at_least(Origin::Unknown);
+        let Some((facts, depth)) = function.zip(self.depth.checked_sub(1)) else {
+            return self.is_at_least(TensorOrigin::Unknown);
         };
         if !self.seen.borrow_mut().insert(name.clone()) {
             return;
         }
         let origin = value(facts, facts.function.block, depth, self.seen).origin;
-        // Its arguments are seen where it is called; values that it computes from a read are not.
-        if matches!(origin, Origin::Unknown | Origin::Loaded) {
-            self.is_at_least(Origin::Unknown);
+        // Its arguments are visited where it is called; values that it computes from a read are
+        // not.
+        if matches!(origin, TensorOrigin::Unknown | TensorOrigin::Loaded) {
+            self.is_at_least(TensorOrigin::Unknown);
         }
     }
 
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         let reads = READS.iter().any(|name| call.method == name);
         if reads {
-            self.origin = Origin::Loaded;
+            self.origin = TensorOrigin::Loaded;
         }
         let named = NAMED.iter().any(|name| call.method == name);
         if !named && call.args.iter().any(is_name) {
-            self.is_at_least(Origin::Unknown);
+            self.is_at_least(TensorOrigin::Unknown);
         }
         // The outermost shape comes first.
         let is_outer = self.rank.is_none();
@@ -282,18 +291,18 @@ impl<'a> Visit<'a> for Made<'_> {
         let at = facts.unit.source.start(path);
         let definitions = facts.definitions(&name, at);
         if definitions.is_empty() && facts.is_given_tensor(&name) {
-            self.is_at_least(Origin::Given);
+            self.is_at_least(TensorOrigin::Given);
         }
-        let mut made: Vec<_> = definitions.into_iter().take(1).collect();
-        // A container that is filled step by step.
+        let mut values: Vec<_> = definitions.into_iter().take(1).collect();
+        // The values that fill a container step by step.
         if seen.borrow_mut().insert(format!("{name} at {at}")) {
-            made.extend(facts.added(&name));
+            values.extend(facts.added(&name));
         }
         let Some(depth) = self.depth.checked_sub(1) else {
             return;
         };
-        for made in made {
-            let value = value(facts, made, depth, seen);
+        for expr in values {
+            let value = value(facts, expr, depth, seen);
             self.origin = self.origin.max(value.origin);
             self.rank = self.rank.or(value.rank);
             self.wide |= value.wide;

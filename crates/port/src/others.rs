@@ -1,4 +1,4 @@
-//! The types of files, of others too, with layers in the place of tensors as they will be.
+//! The types of other files as they will be after the port, with layers in place of tensors.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ fn scoped(path: &Path, world: &World, file: &syn::File) -> Types {
     types
 }
 
-/// The types of a file, with those that multiply by tensors of theirs.
+/// The types of a file, including those that multiply by tensors in their fields.
 pub fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::File) -> Types {
     let mut types = scoped(path, world, file);
     let unit = Unit::new(path, world, source, file, &types);
@@ -50,8 +50,8 @@ pub fn types_of(path: &Path, world: &World, source: &Source<'_>, file: &syn::Fil
     types
 }
 
-/// The text with layers in the place of the tensors that multiply as theirs do: what other files
-/// see of its types.
+/// The text with layers in place of the tensors that multiply like a layer's weight: the types that
+/// other files see.
 fn with_layers(path: &Path, text: String, world: &World) -> String {
     let changed = || {
         let (source, file) = Source::parse(&text).ok()?;
@@ -59,8 +59,8 @@ fn with_layers(path: &Path, text: String, world: &World) -> String {
         let unit = Unit::new(path, world, &source, &file, &types);
         let mut draft = Draft::default();
         let names = names::find(&unit);
-        layers::rewrite(&unit, &mut draft, &names.house);
-        imports::rewrite(&unit, &mut draft, &names.house, None);
+        layers::rewrite(&unit, &mut draft, &names.modules);
+        imports::rewrite(&unit, &mut draft, &names.modules, None);
         draft.edits.apply(&text)
     };
     changed().unwrap_or(text)

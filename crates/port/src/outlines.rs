@@ -1,4 +1,4 @@
-//! Other files by themselves: their functions that multiply by an argument.
+//! Files read in isolation, for their functions that multiply by an argument.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,18 +13,18 @@ use super::world::{Outline, World, real};
 use crate::files;
 
 impl World {
-    /// A file by itself.
+    /// A file read in isolation.
     fn outline(&self, path: &Path) -> Option<Rc<Outline>> {
         let path = real(path);
         if let Some(known) = self.outlines.borrow().get(&path) {
             return known.clone();
         }
-        // While it is read, it says nothing of itself.
+        // `None` while the file is read, so that a cycle ends.
         self.outlines.borrow_mut().insert(path.clone(), None);
         let read = || {
             let text = files::read(&path).ok()?;
             let (source, file) = Source::parse(&text).ok()?;
-            let types = Types::of(&file);
+            let types = Types::new(&file);
             let unit = Unit::new(&path, self, &source, &file, &types);
             let helpers = weights::helpers(&unit);
             Some(Rc::new(Outline { types, helpers }))
@@ -37,19 +37,19 @@ impl World {
     /// The arguments by which a function of another file multiplies.
     pub fn multiplies_by(&self, facts: &Facts<'_>, function: &[String]) -> Vec<usize> {
         let path = match facts.resolve(function) {
-            // One of the file itself is looked at there.
+            // A function of the file itself is handled there.
             Origin::Crate(path) if path.len() > 2 || path[0] != "self" => path,
             _ => return Vec::new(),
         };
         let mut place = self.find(facts.unit.path, &facts.function.module, &path);
-        // As far as a `pub use` may lead.
+        // The longest chain of `pub use` that is followed.
         for _ in 0..8 {
             let Some((file, name)) = place else { break };
             let Some(outline) = self.outline(&file) else {
                 break;
             };
             let helpers = outline.helpers.iter();
-            let named = helpers.filter(|one| one.of.is_none() && one.name == name);
+            let named = helpers.filter(|one| one.owner.is_none() && one.name == name);
             let found: Vec<_> = named.map(|one| one.argument).collect();
             place = match outline.types.scopes.resolve(&[], &[name]) {
                 Origin::Crate(path) if found.is_empty() => self.find(&file, &[], &path),

@@ -1,4 +1,4 @@
-//! The paths, constructors and methods of theirs that a file has.
+//! The paths, constructors and methods of candle in a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,17 +14,17 @@ use super::syntax::{segments, without};
 use super::table::{self, Home, Shared};
 use super::unit::Unit;
 
-/// A path that has a namesake, from its first segment to the one that is it.
+/// A path that has a namesake, from its first segment to the namesake's.
 pub struct Hit {
     pub module: Module,
     pub range: Range<usize>,
     pub home: Home,
     pub name: &'static str,
-    /// The name of an imported module of candle_nn that it begins with.
+    /// The name of an imported module of candle_nn that the path begins with.
     pub alias: Option<String>,
 }
 
-/// How often a module of candle_nn is used under a name, for what is ours and for the rest.
+/// The uses of a module of candle_nn under a name: of names with a namesake, and of other names.
 #[derive(Default)]
 pub struct Uses {
     pub mapped: usize,
@@ -35,31 +35,32 @@ pub struct Uses {
 pub struct Method {
     pub module: Module,
     pub receiver: Range<usize>,
-    /// From the dot to the first argument, or else to the closing parenthesis.
+    /// The bytes from the dot to the first argument, or else to the closing parenthesis.
     pub name: Range<usize>,
     pub has_arguments: bool,
-    /// Copies of arguments, which ours reads where they are: `.contiguous()?`.
+    /// The copies of arguments, such as `.contiguous()?`, which the function in `ops` does not
+    /// need.
     pub copies: Vec<Range<usize>>,
     pub function: &'static str,
     pub borrowed: bool,
 }
 
 /// The search for paths in a file.
-pub struct Find<'a, 'u> {
+pub struct PathFinder<'a, 'u> {
     pub unit: &'a Unit<'u>,
     pub module: Module,
     pub hits: Vec<Hit>,
     pub uses: BTreeMap<String, Uses>,
     pub methods: Vec<Method>,
     pub loaders: Vec<(Module, Range<usize>, &'static str)>,
-    /// Starts and ends of expressions before a `?`.
+    /// The starts and ends of expressions before a `?`.
     pub tried: BTreeSet<(usize, usize)>,
     pub todos: Vec<Todo>,
 }
 
-impl<'a, 'u> Find<'a, 'u> {
-    /// Of a whole file.
-    pub fn of(unit: &'a Unit<'u>) -> Self {
+impl<'a, 'u> PathFinder<'a, 'u> {
+    /// Searches a whole file.
+    pub fn new(unit: &'a Unit<'u>) -> Self {
         let mut find = Self {
             unit,
             module: Vec::new(),
@@ -101,7 +102,7 @@ impl<'a, 'u> Find<'a, 'u> {
             Origin::Nn(path) | Origin::Traced(path) => path.len(),
             _ => return,
         };
-        // `layer_norm` may be imported as a function and as the module of that name.
+        // `layer_norm` may be imported both as a function and as the module of that name.
         let of_first = match &first {
             Origin::Nn(path) | Origin::Traced(path) => path.len(),
             _ => 0,
@@ -142,7 +143,7 @@ impl<'a, 'u> Find<'a, 'u> {
         }
     }
 
-    /// Paths in the tokens of a macro call, which has no tree.
+    /// Finds paths in the tokens of a macro call, which has no tree.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         let mut at = 0;
@@ -216,7 +217,7 @@ impl<'a, 'u> Find<'a, 'u> {
             || self.unit.is_borrowed_path(expr)
     }
 
-    /// The parts of an argument `&xs.contiguous()?` beside `&xs`, or `xs` where that is a
+    /// The parts of an argument `&xs.contiguous()?` around `&xs`, or around `xs` if that is a
     /// reference.
     fn copied(&self, argument: &Expr) -> Vec<Range<usize>> {
         let (Expr::Reference(_), source) = (argument, self.unit.source) else {
@@ -234,7 +235,7 @@ impl<'a, 'u> Find<'a, 'u> {
     }
 }
 
-impl<'a> Visit<'a> for Find<'_, '_> {
+impl<'a> Visit<'a> for PathFinder<'_, '_> {
     fn visit_item_use(&mut self, _: &'a syn::ItemUse) {}
 
     fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
@@ -299,7 +300,7 @@ impl<'a> Visit<'a> for Find<'_, '_> {
     fn visit_macro(&mut self, call: &'a syn::Macro) {
         let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
         match call.parse_body_with(parser) {
-            // The tree lives as long as this call; what is found is kept as ranges.
+            // The tree is dropped after this call; the results are ranges.
             Ok(arguments) => {
                 for argument in &arguments {
                     Visit::visit_expr(self, argument);

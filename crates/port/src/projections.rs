@@ -1,4 +1,4 @@
-//! Products of one input that follow one another become one: `Linear::forward_each`.
+//! Merges adjacent products of one input into `Linear::forward_each`.
 
 use std::ops::Range;
 
@@ -11,22 +11,23 @@ use super::syntax::{applied, exactly, get, ident, own_field};
 use super::unit::Unit;
 use super::walk::{Node, descend, nodes};
 
-/// Rewrites runs of `let` statements that each multiply the same variable by a `Linear` of ours.
+/// Rewrites runs of `let` statements that each multiply the same variable by a `Linear` of
+/// candle-dynquant.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         for block in blocks(facts.function.block) {
-            let mut runs = Runs { facts, draft };
-            runs.of(block);
+            let mut runs = ProjectionRuns { facts, draft };
+            runs.find(block);
         }
     }
 }
 
-struct Runs<'a, 'd> {
+struct ProjectionRuns<'a, 'd> {
     facts: Facts<'a>,
     draft: &'d mut Draft,
 }
 
-/// `let name = .. self.field.forward(input)? ..;`
+/// The statement `let name = .. self.field.forward(input)? ..;`.
 struct Projected<'a> {
     stmt: Range<usize>,
     name: String,
@@ -35,22 +36,22 @@ struct Projected<'a> {
     init: &'a Expr,
     call: Range<usize>,
     field: String,
-    /// The type of the field, as it is written there.
+    /// The type of the field as it is written.
     ty: String,
     input: String,
-    /// An expression of type `&Tensor`.
+    /// The input as an expression of type `&Tensor`.
     borrowed: String,
 }
 
 impl Projected<'_> {
-    /// Whether the statement does nothing more.
+    /// Whether the statement is only the product.
     fn is_whole(&self, unit: &Unit<'_>) -> bool {
         unit.source.range(self.init) == self.call
     }
 }
 
-impl Runs<'_, '_> {
-    fn of(&mut self, block: &Block) {
+impl ProjectionRuns<'_, '_> {
+    fn find(&mut self, block: &Block) {
         let mut run: Vec<Projected<'_>> = Vec::new();
         for stmt in &block.stmts {
             let next = self.projected(stmt);
@@ -62,12 +63,12 @@ impl Runs<'_, '_> {
         self.write(&run);
     }
 
-    /// Whether a statement can be computed together with those before it.
+    /// Whether a statement can be computed together with the statements before it.
     fn continues(&self, run: &[Projected<'_>], next: &Projected<'_>) -> bool {
         let Some(last) = run.last() else { return true };
         let gap = &self.facts.unit.source.text[last.stmt.end..next.stmt.start];
         let differs = |one: &Projected<'_>| one.name != next.name && one.field != next.field;
-        // A variable that the others read may have been another one of this name.
+        // The others may read an earlier variable of this name.
         let reads = |one: &Projected<'_>| reads(one.init, &next.name);
         gap.trim().is_empty()
             && last.input == next.input
@@ -102,7 +103,7 @@ impl Runs<'_, '_> {
         })
     }
 
-    /// The input as an expression of type `&Tensor`, as which `forward` has it.
+    /// The input as an expression of type `&Tensor`, which `forward` takes.
     fn borrowed(&self, call: &Expr, input: &Expr) -> String {
         let source = self.facts.unit.source;
         let is_receiver = source.start(call) == source.start(input);
@@ -150,8 +151,8 @@ impl Runs<'_, '_> {
     }
 }
 
-/// Calls `layer.forward(input)?` and `input.apply(&layer)?` in an expression that computes each of
-/// its parts once.
+/// The calls `layer.forward(input)?` and `input.apply(&layer)?` in an expression that computes each
+/// of its parts once.
 fn calls(expr: &Expr) -> Vec<(&Expr, &Expr, &Expr)> {
     let mut found = Vec::new();
     descend(expr, &mut |expr| {
@@ -179,7 +180,7 @@ fn calls(expr: &Expr) -> Vec<(&Expr, &Expr, &Expr)> {
 fn reads(expr: &Expr, name: &str) -> bool {
     nodes(expr).any(|node| match node {
         Node::Expr(Expr::Path(path)) => path.path.is_ident(name),
-        // Its tokens may hold any name.
+        // The tokens of a macro may hold any name.
         Node::Macro(_) => true,
         _ => false,
     })

@@ -1,4 +1,4 @@
-//! The rank of a tensor, as far as a function's text tells it.
+//! The rank of a tensor, as far as a function's text states it.
 
 use syn::Expr;
 
@@ -32,7 +32,7 @@ impl Facts<'_> {
                 }
             }
             Expr::MethodCall(call) => self.rank_of_call(call, depth),
-            // Of what `chunk` returns.
+            // An element of the result of `chunk`.
             Expr::Index(index) => self.rank(&index.expr, depth),
             _ => None,
         }
@@ -91,7 +91,7 @@ impl Facts<'_> {
         if ["forward", "load", "new"].contains(&name) {
             return None;
         }
-        let methods = facts::of(self.unit).filter(|one| one.function.of.is_some());
+        let methods = facts::all(self.unit).filter(|one| one.function.owner.is_some());
         let of_name = methods.filter(|one| one.function.signature.ident == name);
         of_name.last()
     }
@@ -116,7 +116,7 @@ impl Facts<'_> {
         }
     }
 
-    /// How many dimensions a shape has.
+    /// The number of dimensions of a shape.
     fn dims(&self, shape: &Expr, depth: usize) -> Option<usize> {
         let at = self.unit.source.start(shape);
         match strip(shape) {
@@ -133,15 +133,19 @@ impl Facts<'_> {
             Expr::Path(_) => {
                 let name = ident(shape)?;
                 let definitions = self.definitions(&name, at);
-                let made = definitions.first()?;
-                // A shape whose last dimension is cut in two: `[batch, seq, hidden]` becomes four.
+                let definition = definitions.first()?;
+                // A shape whose last dimension is split: `[batch, seq, hidden]` becomes four
+                // dimensions.
                 let text = self.unit.source.slice(self.function.block);
                 let pops = text.matches(&format!("{name}.pop()")).count();
                 let pushes = text.matches(&format!("{name}.push(")).count();
-                if pushes == 2 && pops == 1 && self.unit.source.slice(*made).contains(".dims()") {
+                if pushes == 2
+                    && pops == 1
+                    && self.unit.source.slice(*definition).contains(".dims()")
+                {
                     return Some(4);
                 }
-                self.dims(made, depth.checked_sub(1)?)
+                self.dims(definition, depth.checked_sub(1)?)
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! The candle that a project has, by its Cargo.toml, against the one that the ported code needs.
+//! The release of candle in a project's Cargo.toml, against the release that the ported code needs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use crate::syntax::exactly;
 /// The crates whose types the ported code shares with this library.
 const CRATES: [&str; 3] = ["candle-core", "candle-nn", "candle-transformers"];
 
-/// The first release that this library works with; so do all later ones of its 0.x.
+/// The first release that this library works with; later releases of the same 0.x work too.
 pub const NEEDED: Version = Version::new(0, 11, 1);
 
-/// Another candle than the one that is needed.
+/// A release of candle other than the one needed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Other {
     /// The Cargo.toml that names it.
     pub manifest: PathBuf,
-    /// The crates and what is there in their place.
+    /// The crates and the releases found.
     pub found: String,
 }
 
@@ -30,25 +30,25 @@ struct Dependency<'m> {
     folder: &'m Path,
 }
 
-/// The candle that the package of a manifest has, if it is another.
+/// The release of candle in a manifest's package, if it is not the one needed.
 pub fn other(manifest: &Path) -> Option<Other> {
-    let own = parsed(manifest)?;
-    let root = root(manifest, &own);
+    let package = parsed(manifest)?;
+    let root = root(manifest, &package);
     let folder = manifest.parent()?;
     let root_folder = root.as_ref().map_or(folder, |(path, _)| path.as_path());
     let lock = parsed(&root_folder.join("Cargo.lock"));
-    // Those of one source are said together.
+    // Crates from one source are reported together.
     let mut found = BTreeMap::<String, Vec<&str>>::new();
     let mut at = folder;
-    for (key, value) in dependencies(&own) {
+    for (key, value) in dependencies(&package) {
         let inherited = value.get("workspace").and_then(Value::as_bool) == Some(true);
         let of_root = || {
             let (folder, table) = root.as_ref()?;
             let value = table.get("workspace")?.get("dependencies")?.get(key)?;
             Some(Dependency { value, folder })
         };
-        let own = Dependency { value, folder };
-        let dependency = if inherited { of_root() } else { Some(own) };
+        let named = Dependency { value, folder };
+        let dependency = if inherited { of_root() } else { Some(named) };
         let other = dependency.and_then(|one| {
             let name = one.name(key)?;
             Some((name, one.is_other(name, lock.as_ref())?, one.folder))
@@ -65,14 +65,14 @@ pub fn other(manifest: &Path) -> Option<Other> {
     (!found.is_empty()).then_some(Other { manifest, found })
 }
 
-/// The name of a manifest's package, as its code has it.
+/// The name of a manifest's package as it is written in code.
 pub fn package(manifest: &Path) -> Option<String> {
-    let own = parsed(manifest)?;
-    let name = own.get("package")?.get("name")?.as_str()?;
+    let package = parsed(manifest)?;
+    let name = package.get("package")?.get("name")?.as_str()?;
     Some(name.replace('-', "_"))
 }
 
-/// `a, b and c are 0.8`
+/// A sentence such as `a, b and c are 0.8`.
 fn said(names: &[&str], is: &str) -> String {
     match names {
         [] => is.to_owned(),
@@ -86,10 +86,10 @@ fn parsed(path: &Path) -> Option<Table> {
 }
 
 /// The workspace's folder and manifest.
-fn root(manifest: &Path, own: &Table) -> Option<(PathBuf, Table)> {
+fn root(manifest: &Path, package: &Table) -> Option<(PathBuf, Table)> {
     let folder = manifest.parent()?;
-    if own.contains_key("workspace") {
-        return Some((folder.to_path_buf(), own.clone()));
+    if package.contains_key("workspace") {
+        return Some((folder.to_path_buf(), package.clone()));
     }
     folder.ancestors().skip(1).find_map(|folder| {
         let table = parsed(&folder.join("Cargo.toml"))?;
@@ -98,7 +98,7 @@ fn root(manifest: &Path, own: &Table) -> Option<(PathBuf, Table)> {
     })
 }
 
-/// The dependencies of a package, also for single targets.
+/// The dependencies of a package, including those for specific targets.
 fn dependencies(manifest: &Table) -> impl Iterator<Item = (&String, &Value)> {
     let targets = entries(manifest.get("target"));
     let of_targets = targets.flat_map(|(_, target)| entries(target.get("dependencies")));
@@ -110,14 +110,14 @@ fn entries(table: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
 }
 
 impl Dependency<'_> {
-    /// The crate of candle that it is, whatever its name here.
+    /// The crate of candle behind a dependency's name.
     fn name(&self, key: &str) -> Option<&'static str> {
         let package = self.value.get("package").and_then(Value::as_str);
         let name = package.unwrap_or(key).replace('_', "-");
         CRATES.into_iter().find(|one| *one == name)
     }
 
-    /// The version and the source, where they are not those that are needed.
+    /// The version and the source, if they are not the ones needed.
     fn is_other(&self, name: &str, lock: Option<&Table>) -> Option<String> {
         let text = |key: &str| self.value.get(key).and_then(Value::as_str);
         let wanted = self.value.as_str().or_else(|| text("version"));
@@ -142,13 +142,14 @@ impl Dependency<'_> {
     }
 }
 
-/// Whether a version that is needed can be chosen.
+/// Whether a requirement allows a suitable version.
 fn fits(wanted: &VersionReq) -> bool {
     let mut later = NEEDED.patch..NEEDED.patch + 100;
     later.any(|patch| wanted.matches(&Version { patch, ..NEEDED }))
 }
 
-/// The version of a crate in a Cargo.lock, if it has one: from a repository, or from the registry.
+/// The version of a crate in a Cargo.lock, if it is listed: from a repository, or from the
+/// registry.
 fn locked(lock: &Table, name: &str, git: Option<&str>) -> Option<String> {
     let packages = lock.get("package")?.as_array()?.iter();
     let versions = packages.filter(|one| {
@@ -160,14 +161,14 @@ fn locked(lock: &Table, name: &str, git: Option<&str>) -> Option<String> {
     Some(version.get("version")?.as_str()?.to_owned())
 }
 
-/// The version of a package, which may be its workspace's.
+/// The version of a package, which its workspace may state.
 fn version(manifest: &Path) -> Option<String> {
-    let own = parsed(manifest)?;
-    let version = own.get("package")?.get("version")?;
+    let package = parsed(manifest)?;
+    let version = package.get("package")?.get("version")?;
     if let Some(version) = version.as_str() {
         return Some(version.to_owned());
     }
-    let (_, root) = root(manifest, &own)?;
+    let (_, root) = root(manifest, &package)?;
     let version = root.get("workspace")?.get("package")?.get("version")?;
     Some(version.as_str()?.to_owned())
 }

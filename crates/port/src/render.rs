@@ -1,19 +1,19 @@
-//! `use` declarations as rustfmt writes them.
+//! `use` declarations in rustfmt's format.
 
 use super::scopes::Leaf;
 
 const WIDTH: usize = 100;
 
-/// A path and what follows it.
-struct Node {
+/// A segment of a path and the segments that follow it.
+struct UseNode {
     name: String,
     alias: Option<String>,
-    /// Whether the path is imported itself, beside what follows.
+    /// Whether the path itself is imported, beside its children.
     is_leaf: bool,
-    children: Vec<Node>,
+    children: Vec<UseNode>,
 }
 
-impl Node {
+impl UseNode {
     fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -28,7 +28,7 @@ impl Node {
             let alias = leaf.alias().map(str::to_owned);
             let has_own = self.is_leaf || alias.is_some() && !self.children.is_empty();
             if leaf.name == "*" || has_own {
-                let mut node = Node::new(if leaf.name == "*" { "*" } else { "self" });
+                let mut node = UseNode::new(if leaf.name == "*" { "*" } else { "self" });
                 (node.is_leaf, node.alias) = (true, alias);
                 self.children.push(node);
             } else {
@@ -37,29 +37,29 @@ impl Node {
             return;
         };
         let last = rest.is_empty() && leaf.name != "*";
-        let same = |node: &&mut Node| {
+        let same = |node: &&mut UseNode| {
             node.name == *first && node.alias.is_none() && !(last && node.is_leaf)
         };
         match self.children.iter_mut().find(same) {
             Some(node) => node.add(rest, leaf),
             None => {
-                let mut node = Node::new(first);
+                let mut node = UseNode::new(first);
                 node.add(rest, leaf);
                 self.children.push(node);
             }
         }
     }
 
-    /// Under its alias, if it has one.
+    /// The name with its alias, if it has one.
     fn named(&self, name: &str) -> String {
         let alias = self.alias.iter().map(|alias| format!(" as {alias}"));
         name.to_owned() + &alias.collect::<String>()
     }
 
     fn items(&self) -> Vec<String> {
-        let own = (self.is_leaf && !self.children.is_empty()).then(|| self.named("self"));
+        let itself = (self.is_leaf && !self.children.is_empty()).then(|| self.named("self"));
         let children = self.children.iter().map(Self::render);
-        own.into_iter().chain(children).collect()
+        itself.into_iter().chain(children).collect()
     }
 
     fn render(&self) -> String {
@@ -83,11 +83,11 @@ impl Node {
     }
 }
 
-/// Declarations that import the leaves, one for each first segment, without a last line end.
+/// Declarations that import the leaves, one per first segment, without a final newline.
 ///
-/// `head` is what stands before `use`: attributes and visibility.
+/// `head` is the text before `use`: attributes and visibility.
 pub fn uses(leaves: &[Leaf], head: &str, indent: &str, newline: &str) -> String {
-    let mut root = Node::new("");
+    let mut root = UseNode::new("");
     for leaf in leaves {
         root.add(&leaf.path, leaf);
     }
@@ -98,7 +98,7 @@ pub fn uses(leaves: &[Leaf], head: &str, indent: &str, newline: &str) -> String 
     lines.join(&format!("{newline}{indent}"))
 }
 
-fn declaration(node: &Node, head: &str, indent: &str, newline: &str) -> String {
+fn declaration(node: &UseNode, head: &str, indent: &str, newline: &str) -> String {
     let line = format!("{head}use {};", node.render());
     let (path, items) = node.split();
     if indent.len() + line.len() <= WIDTH - 2 || items.len() < 2 {

@@ -1,4 +1,5 @@
-//! A sum that an RMS norm reads, and others too, becomes one pass: `RmsNorm::forward_add`.
+//! Merges a sum and the RMS norm that reads it into `RmsNorm::forward_add`, if others read the sum
+//! too.
 
 use std::ops::Range;
 
@@ -14,27 +15,27 @@ use super::walk::descend_straight;
 
 /// Rewrites `let xs = (a + b)?;` before a statement with `self.norm.forward(&xs)?`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         let text = unit.source.slice(facts.function.block);
         let mut names = ["normal", "normed", "normalized"].iter();
         let Some(normal) = names.find(|name| mentions(text, name) == 0) else {
             continue;
         };
         for block in blocks(facts.function.block) {
-            // A later sum may be around the norm of an earlier one: it has its turn after it.
+            // A later sum may enclose the norm of an earlier sum: it is handled after it.
             let mut from = 0;
-            while let Some(found) =
-                (from..block.stmts.len()).find_map(|at| Found::at(&facts, block, at, normal))
+            while let Some(found) = (from..block.stmts.len())
+                .find_map(|at| FoundResidual::at(&facts, block, at, normal))
             {
                 from = found.stmt + 1;
-                let [made, call] = [&found.made, &found.call];
-                let is_kept = [made, call].iter().any(|(range, _)| {
+                let [sum, call] = [&found.sum, &found.call];
+                let is_kept = [sum, call].iter().any(|(range, _)| {
                     unit.source.is_kept(range.start) || unit.is_left_out(range.start)
                 });
                 if is_kept {
                     continue;
                 }
-                for (range, text) in [found.made, found.call] {
+                for (range, text) in [found.sum, found.call] {
                     draft.edits.rewrite(range, text);
                 }
             }
@@ -42,18 +43,19 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     }
 }
 
-/// A sum and the norm of it.
-struct Found {
-    /// The statement of the sum, and what stands for it.
-    made: (Range<usize>, String),
-    /// The call of the norm with its `?`, and its result.
+/// A sum and its norm.
+struct FoundResidual {
+    /// The statement of the sum, and its replacement.
+    sum: (Range<usize>, String),
+    /// The call of the norm with its `?`, and its replacement.
     call: (Range<usize>, String),
     /// The statement of the norm.
     stmt: usize,
 }
 
-impl Found {
-    /// The sum that a statement binds, and the norm in the next one, or behind a reference to it.
+impl FoundResidual {
+    /// The sum that a statement binds, and its norm in the next statement, or behind a reference to
+    /// it.
     fn at(facts: &Facts<'_>, block: &Block, at: usize, normal: &str) -> Option<Self> {
         let source = facts.unit.source;
         let stmt = block.stmts.get(at)?;
@@ -65,7 +67,7 @@ impl Found {
             next += usize::from(!assigns(&block.stmts[next], &name));
         }
         let reads = block.stmts.get(next)?;
-        // The first norm of it.
+        // The first norm of the sum.
         let mut found = None;
         descend_straight(reads, &mut |expr| {
             let tried = get!(expr, Expr::Try).filter(|_| found.is_none());
@@ -77,11 +79,12 @@ impl Found {
             is_other
         });
         let (call, field) = found?;
-        let made = source.range(stmt);
-        if source.text[made.clone()].contains("//") || source.text[call.clone()].contains("//") {
+        let statement = source.range(stmt);
+        if source.text[statement.clone()].contains("//") || source.text[call.clone()].contains("//")
+        {
             return None;
         }
-        // Until it is shadowed.
+        // The statements until the variable is shadowed.
         let later = &block.stmts[at + 1..];
         let shadow = later.iter().position(|stmt| assigns(stmt, &name));
         let later = &later[..shadow.map_or(later.len(), |at| at + 1)];
@@ -90,21 +93,21 @@ impl Found {
         let sum = if is_read { source.slice(pat) } else { "_" };
         let text = format!("let ({normal}, {sum}) = self.{field}.forward_add({a}, {b})?;");
         Some(Self {
-            made: (made, text),
+            sum: (statement, text),
             call: (call, normal.to_owned()),
             stmt: next,
         })
     }
 }
 
-/// `&name` or `name.clone()`.
+/// Whether an expression is `&name` or `name.clone()`.
 fn is_reference(value: &Expr, name: &str) -> bool {
-    let of = match value {
+    let target = match value {
         Expr::Reference(inner) if inner.mutability.is_none() => &*inner.expr,
         Expr::MethodCall(call) if call.method == "clone" => &*call.receiver,
         _ => return false,
     };
-    matches!(of, Expr::Path(_)) && is(of, name)
+    matches!(target, Expr::Path(_)) && is(target, name)
 }
 
 /// The field in `self.norm.forward(&name)`.

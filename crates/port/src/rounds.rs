@@ -1,4 +1,4 @@
-//! The passes over a file, in rounds until nothing changes.
+//! The passes over a file, repeated until nothing changes.
 
 use std::path::Path;
 
@@ -13,17 +13,17 @@ use super::{
     projections, residuals, sums, tied, unused, weights, wrappers,
 };
 
-/// A file that is ported.
+/// A ported file.
 #[derive(Debug)]
 pub struct Ported {
     pub text: String,
     pub todos: Vec<Todo>,
 }
 
-/// Rounds until nothing changes; two are enough for any file seen.
+/// The most rounds until nothing changes; two are enough for any file seen so far.
 const MAX_ROUNDS: usize = 6;
 
-/// Ports the text of a file. `path` says where the modules are that it names.
+/// Ports the text of a file. `path` locates the modules that the text names.
 pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
     let mut ported = Ported {
         text: text.to_owned(),
@@ -37,7 +37,7 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
             .map_err(|fault| match round {
                 0 => fault,
                 _ => Fault::whole(format!(
-                    "the result is no Rust (line {}: {})",
+                    "the rewritten file does not parse (line {}: {})",
                     fault.line, fault.message
                 )),
             })?;
@@ -47,7 +47,7 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
         match changed {
             Some(changed) if changed != ported.text => ported.text = changed,
             _ => {
-                // A later round may have settled it.
+                // A later round may have settled the place.
                 let left = |todo: &Todo| todos.iter().any(|last| last.what == todo.what);
                 ported.todos.retain(left);
                 return Ok(ported);
@@ -59,7 +59,7 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
     )))
 }
 
-/// One round: the changed text, if anything changes, and what is left.
+/// Runs one round: the changed text, if anything changes, and the places left.
 fn pass(
     path: &Path,
     text: &str,
@@ -72,12 +72,12 @@ fn pass(
     let unit = Unit::new(path, world, &source, &file, &types);
     let mut draft = Draft::default();
     let names = names::find(&unit);
-    attention::rewrite(&unit, &mut draft, &names.house);
-    norms::rewrite(&unit, &mut draft, &names.house);
-    heads::rewrite(&unit, &mut draft, &names.house);
+    attention::rewrite(&unit, &mut draft, &names.modules);
+    norms::rewrite(&unit, &mut draft, &names.modules);
+    heads::rewrite(&unit, &mut draft, &names.modules);
     tied::rewrite(&unit, &mut draft);
     wrappers::rewrite(&unit, &mut draft);
-    let held = layers::rewrite(&unit, &mut draft, &names.house);
+    let held = layers::rewrite(&unit, &mut draft, &names.modules);
     weights::list(&unit, &mut draft, &held);
     constructors::list(&unit, &mut draft);
     needs::list(&unit, &mut draft);
@@ -85,14 +85,14 @@ fn pass(
     sums::rewrite(&unit, &mut draft);
     residuals::rewrite(&unit, &mut draft);
     defaults::rewrite(&unit, &mut draft);
-    let house = names::rewrite(&unit, &mut draft, names);
+    let modules = names::rewrite(&unit, &mut draft, names);
     derives::rewrite(&unit, &mut draft);
-    let unused = original.map(|original| Unused::of(original, text));
+    let unused = original.map(|original| Unused::new(original, text));
     if let Some(unused) = &unused {
         unused::rewrite(&unit, &mut draft, unused);
     }
-    imports::rewrite(&unit, &mut draft, &house, unused.as_ref());
-    // Only then is it known which types hold layers.
+    imports::rewrite(&unit, &mut draft, &modules, unused.as_ref());
+    // Only now is it known which types hold layers.
     if let Some(original) = original.filter(|_| draft.edits.is_empty()) {
         marks::rewrite(&unit, &mut draft, original);
     }

@@ -10,25 +10,25 @@ use super::walk::{Node, part, places};
 /// A module inside the file; the file itself is the empty path.
 pub type Module = Vec<String>;
 
-/// Where a path leads.
+/// The origin of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Into `candle_nn`.
+    /// A path in `candle_nn`.
     Nn(Vec<String>),
-    /// Into `with_tracing`.
+    /// A path in `with_tracing`.
     Traced(Vec<String>),
-    /// Into `candle_dynquant`.
+    /// A path in `candle_dynquant`.
     Ours(Vec<String>),
-    /// To a type of this file.
+    /// A type of this file.
     Local(Module, String),
-    /// Into this crate, by `crate`, `self` or `super`, or a module of this file's folder.
+    /// A path in this crate, by `crate`, `self` or `super`, or a module in this file's folder.
     Crate(Vec<String>),
-    /// Anywhere else.
+    /// Any other path.
     Other(Vec<String>),
 }
 
 impl Origin {
-    /// The namesake of ours.
+    /// The namesake in candle-dynquant.
     pub fn mapped(&self) -> Option<Mapped> {
         match self {
             Self::Nn(path) => table::of_candle_nn(path),
@@ -37,7 +37,7 @@ impl Origin {
         }
     }
 
-    /// The name of the layer type that it is, theirs or ours.
+    /// The name of the layer type, candle's or candle-dynquant's.
     pub fn layer(&self) -> Option<&str> {
         let name = match self {
             Self::Ours(path) => match path.as_slice() {
@@ -66,12 +66,12 @@ impl Origin {
 #[derive(Clone, Debug)]
 pub struct Leaf {
     pub path: Vec<String>,
-    /// `*` for all of a module.
+    /// The name, `*` for a glob.
     pub name: String,
 }
 
 impl Leaf {
-    /// Whether the name is not the path's last segment.
+    /// The alias, if the name is not the path's last segment.
     pub fn alias(&self) -> Option<&str> {
         (self.path.last() != Some(&self.name) && self.name != "*").then_some(self.name.as_str())
     }
@@ -120,9 +120,9 @@ pub fn leaves(item: &ItemUse) -> Vec<Leaf> {
 #[derive(Debug, Default)]
 pub struct Scope {
     pub bindings: BTreeMap<String, Origin>,
-    /// Modules of which everything is imported.
+    /// The modules that are imported by a glob.
     pub globs: Vec<Origin>,
-    /// Types, functions and modules declared here.
+    /// The types, functions and modules declared here.
     pub items: BTreeSet<String>,
     types: BTreeSet<String>,
 }
@@ -131,13 +131,13 @@ pub struct Scope {
 #[derive(Debug, Default)]
 pub struct Scopes {
     modules: BTreeMap<Module, Scope>,
-    /// Whether the crate's `with_tracing` is one of its own, unlike candle-transformers'.
+    /// Whether the crate's `with_tracing` differs from candle-transformers'.
     own_tracing: bool,
 }
 
 impl Scopes {
-    /// Of a parsed file. A `use` inside a function counts as one of its module.
-    pub fn of(file: &syn::File, own_tracing: bool) -> Self {
+    /// The scopes of a parsed file. A `use` inside a function counts as a `use` of its module.
+    pub fn new(file: &syn::File, own_tracing: bool) -> Self {
         let mut scopes = Self {
             own_tracing,
             modules: [(Vec::new(), Scope::default())].into(),
@@ -149,7 +149,7 @@ impl Scopes {
                 uses.extend(leaves.map(|leaf| (place.module.to_vec(), leaf)));
             }
         }
-        // Twice: a `use` may start from a name that another one brings.
+        // Two passes: a `use` may start from a name that another `use` brings.
         for _ in 0..2 {
             for (module, leaf) in &uses {
                 let origin = scopes.resolve(module, &leaf.path);
@@ -164,7 +164,7 @@ impl Scopes {
         scopes
     }
 
-    /// Takes in what an item of a module declares; what it brings.
+    /// Adds the declarations of a module's item; returns the leaves of a `use`.
     fn declare(&mut self, module: &Module, item: &Item) -> Vec<Leaf> {
         if let Item::Use(item) = item {
             return leaves(item);
@@ -190,7 +190,7 @@ impl Scopes {
         self.modules.get(module)
     }
 
-    /// The modules of the crate of which all is imported, each with the module where it is.
+    /// The modules of the crate that are imported by a glob, each with the importing module.
     pub fn crate_globs(&self) -> Vec<(Module, Vec<String>)> {
         let globs = self.modules.iter().flat_map(|(module, scope)| {
             scope.globs.iter().filter_map(|glob| match glob {
@@ -201,7 +201,7 @@ impl Scopes {
         globs.collect()
     }
 
-    /// Binds a name that a glob brings, if the module has none of its own.
+    /// Binds a name that a glob brings, unless the module has a name of its own.
     pub fn bring(&mut self, module: &[String], name: &str, origin: Origin) {
         let scope = self.modules.entry(module.to_vec()).or_default();
         if !scope.items.contains(name) {
@@ -209,12 +209,12 @@ impl Scopes {
         }
     }
 
-    /// All scopes.
+    /// All scopes, by module.
     pub fn iter(&self) -> impl Iterator<Item = (&Module, &Scope)> {
         self.modules.iter()
     }
 
-    /// Where a path leads that is written in `module`.
+    /// The origin of a path that is written in `module`.
     pub fn resolve(&self, module: &[String], path: &[String]) -> Origin {
         let other = || Origin::Other(path.to_vec());
         let [first, rest @ ..] = path else {
@@ -224,9 +224,9 @@ impl Scopes {
             return self.resolve(&module[..module.len() - 1], rest);
         }
         if let Some(scope) = self.modules.get(module) {
-            let own = |path: &[String]| path == [first.clone()];
+            let is_itself = |path: &[String]| path == [first.clone()];
             match scope.bindings.get(first) {
-                Some(Origin::Other(path)) if own(path) => {}
+                Some(Origin::Other(path)) if is_itself(path) => {}
                 Some(origin) => return origin.join(rest),
                 None => {}
             }
@@ -242,7 +242,7 @@ impl Scopes {
             }
         }
         let starts_here = ["self", "super", "crate"].contains(&first.as_str());
-        // Also where another crate passes it on.
+        // Another crate may re-export `candle_nn`.
         if let Some(at) = path.iter().position(|segment| segment == "candle_nn")
             && (at == 0 || !starts_here)
         {
@@ -286,7 +286,7 @@ impl Scopes {
             origin => origin.mapped().is_some() || matches!(origin, Origin::Ours(_)),
         };
         origins.find(is_known).or_else(|| {
-            // `use super::*` of a module in this file.
+            // The `use super::*` of a module in this file.
             let above = module.split_last()?.1;
             let is_above = |glob: &Origin| matches!(glob, Origin::Other(path) if path.is_empty());
             let globs_above = scope.globs.iter().any(is_above);

@@ -1,4 +1,4 @@
-//! Runs the command and shows what it did.
+//! Runs the command and shows the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal};
@@ -23,32 +23,32 @@ const GUIDE: &str = "candle-dynquant's docs/own-project.md#releases-of-candle";
 /// Arguments of `port`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rust files, or folders, of which all Rust files are taken.
+    /// Rust files, or folders to search for Rust files.
     #[arg(required = true, value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
-    /// Writes the files; otherwise nothing is changed.
+    /// Writes the files; without it nothing is changed.
     #[arg(long)]
     write: bool,
-    /// Exits with 1 where something is left to port, and prints only what.
+    /// Exits with 1 if something is left to port, and prints only that.
     #[arg(long, conflicts_with = "write")]
     check: bool,
     /// Prints one JSON object: `{files: [{file, changed, lines_added, lines_removed, todo}], needs:
-    /// [{manifest, lines}], candle: [{manifest, found, needed}]}`, with `error` and `note` where
-    /// there is one.
+    /// [{manifest, lines}], candle: [{manifest, found, needed}]}`; a file may also have `error` and
+    /// `note`.
     #[arg(long)]
     json: bool,
-    /// Time of rustfmt for a file, after which it is ended and the file is not formatted; 0:
+    /// The time limit of rustfmt for a file; a file that takes longer is left unformatted. With 0
     /// rustfmt is not run.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = seconds())]
     rustfmt_seconds: u64,
 }
 
-/// Up to a day, so that no time overflows.
+/// A number of seconds up to a day, so that no time overflows.
 fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(..=86_400)
 }
 
-/// The outcome of one file.
+/// The result for one file.
 #[derive(Default, Serialize)]
 struct FileReport {
     file: String,
@@ -65,20 +65,20 @@ struct FileReport {
 #[derive(Default, Serialize)]
 struct Report {
     files: Vec<FileReport>,
-    /// Lines that a Cargo.toml above the files lacks.
+    /// The lines that a Cargo.toml above the files lacks.
     needs: Vec<Needs>,
-    /// Manifests with another candle than the one that is needed.
+    /// The manifests with a release of candle other than the one needed.
     candle: Vec<Candle>,
 }
 
-/// Lines that a Cargo.toml lacks for the files that changed.
+/// The lines that a Cargo.toml lacks for the files that changed.
 #[derive(Serialize)]
 struct Needs {
     manifest: String,
     lines: Vec<String>,
 }
 
-/// Another candle than the one that is needed.
+/// A release of candle other than the one needed.
 #[derive(Serialize)]
 struct Candle {
     manifest: String,
@@ -94,7 +94,7 @@ fn manifest_of(path: &Path) -> Option<PathBuf> {
     manifests.find(|manifest| manifest.is_file())
 }
 
-/// The manifests of the files that have another candle, each once.
+/// The manifests that have another release of candle, each once.
 fn candles(paths: &[PathBuf]) -> Vec<Candle> {
     let manifests: BTreeSet<_> = paths.iter().filter_map(|path| manifest_of(path)).collect();
     let others = manifests.iter().filter_map(|path| releases::other(path));
@@ -108,7 +108,7 @@ fn candles(paths: &[PathBuf]) -> Vec<Candle> {
     others.into_iter().map(candle).collect()
 }
 
-/// Notes what the Cargo.toml of a file lacks.
+/// Adds the lines that the Cargo.toml of a file lacks.
 fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
     let Some(manifest) = manifest_of(path) else {
         return;
@@ -131,10 +131,10 @@ fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
     }
 }
 
-/// Ports the files and prints the result.
+/// Ports the files and prints the results.
 ///
 /// # Errors
-/// When the result cannot be printed; a file's own error is part of the result.
+/// When the results cannot be printed; a file's error is part of the results.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (paths, errors) = files::collect(&args.paths);
     let world = World::new(paths.iter().map(AsRef::as_ref));
@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for path in &paths {
         let file = match one(path, args, &world) {
             Ok((before, ported, note)) => {
-                // Myers' takes changes times lines.
+                // Myers' algorithm takes time proportional to changes times lines.
                 let mut diff = TextDiff::configure();
                 diff.algorithm(Algorithm::Patience);
                 let diff = diff.diff_lines(&before, &ported.text);
@@ -159,7 +159,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                     if is_terminal {
                         print::data(on_terminal(&text, color))?;
                     } else if !text.is_empty() {
-                        // A patch, as it is.
+                        // A patch is printed unescaped.
                         print::data(text.strip_suffix('\n').unwrap_or(&text))?;
                     }
                 }
@@ -184,7 +184,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     report.needs.retain(|one| !one.lines.is_empty());
     if args.json {
         match print::data(serde_json::to_string_pretty(&report)?) {
-            // The files are written; their errors stay errors.
+            // The files are written; their errors remain errors.
             Err(error) if !print::is_closed(&error) => return Err(error.into()),
             _ => {}
         }
@@ -209,7 +209,7 @@ fn failed(path: &Path, error: &anyhow::Error) -> FileReport {
     }
 }
 
-/// The text of a file, what it becomes, and a note; written where that is asked for.
+/// The text of a file, its port, and a note; writes the file if requested.
 fn one(path: &Path, args: &Args, world: &World) -> Result<(String, Ported, Option<String>)> {
     let before = files::read(path)?;
     let fault = |fault: Fault| anyhow!("line {}: {}", fault.line, fault.message);
@@ -219,13 +219,13 @@ fn one(path: &Path, args: &Args, world: &World) -> Result<(String, Ported, Optio
     (ported.text, note) = format::as_before(path, &before, ported.text, limit);
     if args.write && before != ported.text {
         files::write(path, &ported.text)?;
-        // Lines of the file as it is now.
+        // The line numbers refer to the file after the write.
         ported.todos = port(path, &ported.text, world).map_err(fault)?.todos;
     }
     Ok((before, ported, note))
 }
 
-/// A diff for a terminal, which obeys none of the source's characters.
+/// A diff for a terminal, with the source's control characters escaped.
 fn on_terminal(diff: &str, color: bool) -> String {
     let line = |line: &str| {
         let text = print::escaped(line);
@@ -244,20 +244,20 @@ fn on_terminal(diff: &str, color: bool) -> String {
     diff.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// How many objects of a trait are left, in all files.
-fn objects(report: &Report, of: &String) -> usize {
+/// The number of places left for objects of a trait, in all files.
+fn objects(report: &Report, name: &String) -> usize {
     let todos = report.files.iter().flat_map(|file| &file.todo);
-    let all = todos.filter(|todo| todo.of_trait.as_ref() == Some(of));
+    let all = todos.filter(|todo| todo.of_trait.as_ref() == Some(name));
     all.count()
 }
 
-/// Errors and remaining places, on stderr, so that a diff can go to a file.
+/// Prints errors and remaining places on stderr, so that a diff can go to a file.
 fn print_summary(report: &Report, args: &Args) {
     let (mut said, mut left) = (BTreeSet::new(), 0);
     for file in &report.files {
         let name = print::on_one_line(&file.file);
         if let Some(error) = &file.error {
-            // "FILE:LINE: message", where the message begins with its line.
+            // The form `FILE:LINE: message`, if the message begins with its line.
             let rest = error.strip_prefix("line ");
             match rest.and_then(|rest| rest.split_once(": ")) {
                 Some((line, message)) => {
@@ -274,7 +274,7 @@ fn print_summary(report: &Report, args: &Args) {
                 of_trait,
             } = todo;
             let times = match of_trait {
-                // It was said already.
+                // The trait was already reported.
                 Some(name) if !said.insert(name) => continue,
                 Some(name) => objects(report, name),
                 None => 1,

@@ -1,11 +1,11 @@
-//! A text, its syntax tree, and the way from one to the other.
+//! A text, its syntax tree, and the mapping between them.
 
 use std::ops::Range;
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 
-/// Why a file cannot be ported.
+/// The reason why a file cannot be ported.
 #[derive(Debug)]
 pub struct Fault {
     pub line: usize,
@@ -13,22 +13,22 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Of a file as a whole.
+    /// A fault of a file as a whole.
     pub fn whole(message: String) -> Self {
         Self { line: 1, message }
     }
 }
 
-/// A text and where its lines begin.
+/// A text and the starts of its lines.
 pub struct Source<'t> {
     pub text: &'t str,
-    /// Bytes before the syntax tree's first: a byte order mark and a `#!` line.
+    /// The bytes before the first of the syntax tree: a byte order mark and a `#!` line.
     prefix: usize,
     lines: Vec<usize>,
     newline: &'static str,
 }
 
-/// Tokens on the way down to any one: what bounds the recursion over a syntax tree.
+/// The most tokens on the way down to any token, which bounds the recursion over a syntax tree.
 const MAX_DEPTH: usize = 20_000;
 const MAX_DELIMITERS: usize = 200;
 const MAX_BYTES: usize = 16 << 20;
@@ -57,9 +57,10 @@ impl<'t> Source<'t> {
         Ok((source, file))
     }
 
-    /// The tree's visitors recurse; this is what keeps them from the end of the stack.
+    /// Checks the depth of the recursion in visitors of the tree, which must not overflow the
+    /// stack.
     fn check_depth(&self, tokens: &TokenStream, above: usize, groups: usize) -> Result<(), Fault> {
-        let mut runs = Runs::default();
+        let mut runs = TokenRuns::default();
         let mut tokens = tokens.clone().into_iter().peekable();
         while let Some(token) = tokens.next() {
             runs.token(&token);
@@ -69,7 +70,7 @@ impl<'t> Source<'t> {
                 }
                 self.check_depth(&group.stream(), above + runs.depth(), groups + 1)?;
                 if group.delimiter() == Delimiter::Brace && begins(tokens.peek()) {
-                    runs = Runs::default();
+                    runs = TokenRuns::default();
                 }
             }
             if above + runs.depth() > MAX_DEPTH {
@@ -87,7 +88,7 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// The bytes of a token or a node.
+    /// The byte range of a token or a node.
     pub fn range(&self, node: &impl Spanned) -> Range<usize> {
         let range = node.span().byte_range();
         range.start + self.prefix..range.end + self.prefix
@@ -108,24 +109,24 @@ impl<'t> Source<'t> {
         self.lines.partition_point(|start| *start <= at)
     }
 
-    /// Where the line of a byte begins.
+    /// The start of the line of a byte.
     pub fn line_start(&self, at: usize) -> usize {
         self.lines[self.line(at) - 1]
     }
 
-    /// Where the next line begins.
+    /// The start of the next line.
     pub fn line_end(&self, at: usize) -> usize {
         let next = self.lines.get(self.line(at));
         next.copied().unwrap_or(self.text.len())
     }
 
-    /// The white space that a byte's line begins with.
+    /// The white space at the start of a byte's line.
     pub fn indent(&self, at: usize) -> &'t str {
         let line = &self.text[self.line_start(at)..];
         &line[..line.len() - line.trim_start_matches([' ', '\t']).len()]
     }
 
-    /// The line's end as this text has it.
+    /// The line ending of this text.
     pub fn newline(&self) -> &'static str {
         self.newline
     }
@@ -142,7 +143,7 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// The lines of what goes with the comments that stand above it or behind it.
+    /// The lines of a removed range, with the comments above and behind it.
     pub fn with_comments(&self, range: Range<usize>) -> Range<usize> {
         let end = self.line_end(range.end.max(1) - 1);
         let rest = &self.text[range.end..end];
@@ -164,7 +165,7 @@ impl<'t> Source<'t> {
         start..whole.end
     }
 
-    /// Without the comments that a range begins with.
+    /// The range without its leading comments.
     pub fn without_comments(&self, mut range: Range<usize>) -> Range<usize> {
         while range.start < range.end && self.is_comment(range.start) {
             range.start = self.line_end(range.start);
@@ -177,7 +178,7 @@ impl<'t> Source<'t> {
         is_comment(&self.text[at..self.line_end(at)])
     }
 
-    /// The lines of what goes, with the empty line that would be left twice.
+    /// The lines of a removed range, with an empty line that would otherwise be left twice.
     pub fn lines_of(&self, range: Range<usize>) -> Range<usize> {
         let lines = self.whole_lines(range);
         let above = || self.line_start(lines.start - 1)..lines.start;
@@ -188,7 +189,7 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// The lines of a declaration that goes, with the empty line after it.
+    /// The lines of a removed declaration, with the empty line after it.
     pub fn item_lines(&self, range: Range<usize>) -> Range<usize> {
         let mut range = self.whole_lines(range);
         let end = self.line_end(range.end);
@@ -198,7 +199,7 @@ impl<'t> Source<'t> {
         range
     }
 
-    /// Whether the author wants this line left as it is: `// dynquant: keep` on it or above it.
+    /// Whether the author wants the line unchanged: `// dynquant: keep` on it or above it.
     pub fn is_kept(&self, at: usize) -> bool {
         let start = self.line_start(at);
         let above = self.line_start(start.saturating_sub(1));
@@ -206,19 +207,20 @@ impl<'t> Source<'t> {
     }
 }
 
-/// The tokens in a group since something ended that what follows is no part of.
+/// The number of tokens in a group since something ended, by which the depth is bounded.
 #[derive(Default)]
-struct Runs {
-    /// Since a statement, an item or an element.
+struct TokenRuns {
+    /// The tokens since a statement, an item or an element.
     tokens: usize,
-    /// Parameters of closures and types in angle brackets have commas that end nothing around them.
+    /// The `|` and `<` since then: commas in the parameters of closures and in angle brackets end
+    /// nothing outside.
     pipes: usize,
     angles: usize,
-    /// The character before, where the next one goes on with it.
+    /// The character before, if the next character continues it.
     joined: Option<char>,
 }
 
-impl Runs {
+impl TokenRuns {
     fn depth(&self) -> usize {
         self.tokens + self.pipes + self.angles
     }
@@ -244,7 +246,7 @@ impl Runs {
     }
 }
 
-/// Whether what follows braces is no part of what ends with them.
+/// Whether the token after braces begins something new.
 fn begins(next: Option<&TokenTree>) -> bool {
     match next {
         None => true,
@@ -257,12 +259,12 @@ fn begins(next: Option<&TokenTree>) -> bool {
     }
 }
 
-/// Whether a range is in another one.
+/// Whether a range is inside another range.
 pub fn is_inside(range: &Range<usize>, outer: &Range<usize>) -> bool {
     outer.start <= range.start && range.end <= outer.end
 }
 
-/// Whether the rest of a line is a comment and nothing else.
+/// Whether the rest of a line is only a comment.
 fn is_comment(line: &str) -> bool {
     let line = line.trim();
     line.starts_with("//") || line.starts_with("/*") && line.find("*/") == Some(line.len() - 2)

@@ -1,4 +1,4 @@
-//! A layer norm of a sum becomes one pass: `LayerNorm::forward_add`.
+//! Merges a layer norm and the sum that it reads into `LayerNorm::forward_add`.
 
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ use super::facts::{self, Facts};
 use super::syntax::{applied, assigned, ident, mentions, own_field, strip};
 use super::unit::Unit;
 
-/// Rewrites `self.norm.forward(&(a + b)?)`, and the same by way of a variable.
+/// Rewrites `self.norm.forward(&(a + b)?)`, and the same sum by way of a variable.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         let mut norms = Norms {
             facts,
             sums: Vec::new(),
             found: Vec::new(),
         };
         norms.visit_block(facts.function.block);
-        for Found { call, text, gone } in norms.found {
+        for FoundSum { call, text, gone } in norms.found {
             let starts = [Some(call.start), gone.as_ref().map(|range| range.start)];
             let mut starts = starts.into_iter().flatten();
             if starts.any(|at| unit.source.is_kept(at)) {
@@ -47,29 +47,29 @@ pub fn terms(facts: &Facts<'_>, expr: &Expr) -> Option<[String; 2]> {
     [a, b].iter().all(is_tensor).then(|| [text(a), text(b)])
 }
 
-/// A norm of a sum: the call, what stands for it, and the statement of the sum.
-struct Found {
+/// A norm of a sum: the call, its replacement, and the statement of the sum.
+struct FoundSum {
     call: Range<usize>,
     text: String,
     gone: Option<Range<usize>>,
 }
 
-/// A variable that is a sum, and the statement after the one that makes it.
+/// A variable that holds a sum, and the statement after it.
 struct Sum {
     name: String,
     terms: [String; 2],
-    made: Range<usize>,
+    statement: Range<usize>,
     next: Range<usize>,
 }
 
 struct Norms<'u> {
     facts: Facts<'u>,
     sums: Vec<Sum>,
-    found: Vec<Found>,
+    found: Vec<FoundSum>,
 }
 
 impl Norms<'_> {
-    /// Sums that are bound to a variable which only the next statement reads.
+    /// The sums that are bound to a variable which only the next statement reads.
     fn sums(&mut self, block: &Block) {
         let source = self.facts.unit.source;
         for (i, pair) in block.stmts.windows(2).enumerate() {
@@ -80,7 +80,7 @@ impl Norms<'_> {
                 continue;
             };
             let next = &pair[1];
-            let shadows = assigned(next).is_some_and(|(of, _)| of == name);
+            let shadows = assigned(next).is_some_and(|(variable, _)| variable == name);
             let later = &block.stmts[i + 2..];
             let is_read = |stmt: &Stmt| mentions(source.slice(stmt), &name) > 0;
             if mentions(source.slice(next), &name) != 1 + usize::from(shadows)
@@ -89,17 +89,17 @@ impl Norms<'_> {
             {
                 continue;
             }
-            let (made, next) = (source.range(&pair[0]), source.range(next));
+            let (statement, next) = (source.range(&pair[0]), source.range(next));
             self.sums.push(Sum {
                 name,
                 terms,
-                made,
+                statement,
                 next,
             });
         }
     }
 
-    fn norm(&self, call: &syn::ExprMethodCall) -> Option<Found> {
+    fn norm(&self, call: &syn::ExprMethodCall) -> Option<FoundSum> {
         let source = self.facts.unit.source;
         let (layer, input) = applied(call)?;
         let field = own_field(layer)?;
@@ -114,16 +114,16 @@ impl Norms<'_> {
             None => terms(&self.facts, input)?,
         };
         let [a, b] = terms;
-        Some(Found {
+        Some(FoundSum {
             call: at,
             text: format!("self.{field}.forward_add({a}, {b})"),
-            gone: bound.map(|sum| sum.made.clone()),
+            gone: bound.map(|sum| sum.statement.clone()),
         })
     }
 }
 
 impl<'a> Visit<'a> for Norms<'_> {
-    /// A block of the two statements alone goes with the first of them.
+    /// A block of only the two statements is removed with the first.
     fn visit_expr(&mut self, expr: &'a Expr) {
         let before = self.found.len();
         visit::visit_expr(self, expr);

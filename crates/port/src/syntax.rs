@@ -1,4 +1,4 @@
-//! Parts of expressions and statements, as all passes read them.
+//! Parts of expressions and statements, for all passes.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use syn::{
 pub(crate) use super::walk::get;
 use super::walk::{Node, Tree, nodes};
 
-/// The items, if they are as many as are asked for.
+/// The items, if there are exactly `N`.
 pub fn exactly<T, const N: usize>(items: impl IntoIterator<Item = T>) -> Option<[T; N]> {
     items.into_iter().collect::<Vec<_>>().try_into().ok()
 }
@@ -25,33 +25,33 @@ pub fn strip(expr: &Expr) -> &Expr {
     }
 }
 
-/// Whether an expression is this variable.
+/// Whether an expression is the variable `name`.
 pub fn is(expr: &Expr, name: &str) -> bool {
-    ident(expr).is_some_and(|own| own == name)
+    ident(expr).is_some_and(|variable| variable == name)
 }
 
-/// Whether a path's last segment has this name.
+/// Whether a path's last segment is `name`.
 pub fn ends_with(path: &syn::Path, name: &str) -> bool {
     path.segments.last().is_some_and(|last| last.ident == name)
 }
 
-/// `Ok(..)`
+/// Whether a call is `Ok(..)`.
 pub fn is_ok(call: &ExprCall) -> bool {
     called(call).is_some_and(|path| path.is_ident("Ok"))
 }
 
-/// A variable's name.
+/// The name of a variable.
 pub fn ident(expr: &Expr) -> Option<String> {
     let name = get!(strip(expr), Expr::Path)?.path.get_ident()?;
     Some(name.to_string())
 }
 
-/// A call of a method.
+/// The method call in an expression.
 pub fn method(expr: &Expr) -> Option<&ExprMethodCall> {
     get!(strip(expr), Expr::MethodCall)
 }
 
-/// The path of the function that is called.
+/// The path of the called function.
 pub fn called(call: &ExprCall) -> Option<&syn::Path> {
     let function = get!(&*call.func, Expr::Path)?;
     function.qself.is_none().then_some(&function.path)
@@ -89,7 +89,7 @@ pub struct Choice<'c> {
     pub none: &'c Expr,
 }
 
-/// A part of a choice.
+/// A branch of a choice.
 #[derive(Clone, Copy)]
 pub enum Branch<'c> {
     Expr(&'c Expr),
@@ -97,7 +97,7 @@ pub enum Branch<'c> {
 }
 
 impl<'c> Branch<'c> {
-    /// The expression that is all of it.
+    /// The expression that is the whole branch.
     pub fn only(self) -> Option<&'c Expr> {
         match self {
             Self::Expr(expr) => Some(expr),
@@ -127,16 +127,16 @@ pub fn choice(expr: &Expr) -> Option<Choice<'_>> {
     })
 }
 
-/// Whether one of the attributes has this name.
+/// Whether an attribute has this name.
 pub fn has_attribute(attrs: &[Attribute], name: &str) -> bool {
     attrs.iter().any(|attr| attr.path().is_ident(name))
 }
 
-/// Whether a list among the attributes, as `derive` is one, has such a path.
+/// Whether a list attribute such as `derive` contains such a path.
 pub fn lists(attrs: &[Attribute], list: &str, is_it: impl Fn(&syn::Path) -> bool) -> bool {
     let mut found = false;
     for attr in attrs.iter().filter(|attr| attr.path().is_ident(list)) {
-        // Up to the first entry that is none of a list of paths.
+        // Reading stops at the first entry that is not a path.
         let _ = attr.parse_nested_meta(|meta| {
             found |= is_it(&meta.path);
             Ok(())
@@ -151,7 +151,7 @@ pub fn segments(path: &syn::Path) -> Vec<String> {
     segments.map(|one| one.ident.to_string()).collect()
 }
 
-/// Without calls of these methods at its end.
+/// The expression without trailing calls of these methods.
 pub fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
     match strip(expr) {
         Expr::MethodCall(call) if methods.iter().any(|name| call.method == name) => {
@@ -161,7 +161,7 @@ pub fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
     }
 }
 
-/// Two axes of a `transpose`, from the end.
+/// The two axes of a `transpose`, counted from the end.
 pub fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
     let axis = |expr: &Expr| match strip(expr) {
         Expr::Lit(value) => get!(&value.lit, Lit::Int)?.base10_parse::<isize>().ok(),
@@ -183,7 +183,7 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// `let _enter = span.enter();`
+/// Whether a statement is `let _enter = span.enter();`.
 pub fn guard(stmt: &Stmt) -> bool {
     let init = get!(stmt, Stmt::Local).and_then(|local| local.init.as_ref());
     let call = init.and_then(|init| get!(&*init.expr, Expr::MethodCall));
@@ -205,12 +205,12 @@ pub fn some_name(pat: &Pat) -> Option<String> {
     variable(inner)
 }
 
-/// The variable that a pattern is.
+/// The variable of a pattern that is a plain variable.
 pub fn variable(pat: &Pat) -> Option<String> {
     Some(get!(pat, Pat::Ident)?.ident.to_string())
 }
 
-/// The expressions of which one is a choice's or a block's value.
+/// The possible values of a choice or a block.
 pub fn values(expr: &Expr) -> Vec<&Expr> {
     match expr {
         Expr::If(choice) => {
@@ -236,29 +236,29 @@ pub fn tail(block: &syn::Block) -> Option<&Expr> {
     Some(value(block)?.0)
 }
 
-/// The expression that is all of a block.
+/// The expression that is the whole block.
 pub fn only(block: &syn::Block) -> Option<&Expr> {
     let (last, before) = value(block)?;
     before.is_empty().then_some(last)
 }
 
-/// Whether a pattern binds a name, or one in code does.
+/// Whether a pattern, or a pattern in code, binds a name.
 pub fn binds<T: Tree>(tree: &T, name: &str) -> bool {
     nodes(tree).any(|node| matches!(node, Node::PatIdent(pat) if pat.ident == name))
 }
 
-/// How often a text mentions a name.
+/// The number of times that a text mentions a name.
 pub fn mentions(text: &str, name: &str) -> usize {
     words(text).filter(|word| *word == name).count()
 }
 
-/// The field in `self.field`, `&self.field`.
+/// The field in `self.field` or `&self.field`.
 pub fn own_field(expr: &Expr) -> Option<String> {
     get!(&get!(strip(expr), Expr::Field)?.member, syn::Member::Named)?;
     own_member(expr)
 }
 
-/// The field, as [`own_field`], or its number in a tuple.
+/// The field, as in [`own_field`], or its number in a tuple.
 pub fn own_member(expr: &Expr) -> Option<String> {
     let field = get!(strip(expr), Expr::Field)?;
     is(&field.base, "self").then(|| member(&field.member))
@@ -280,7 +280,7 @@ pub fn untyped(pat: &Pat) -> &Pat {
     }
 }
 
-/// The variable that a statement gives a value, and the value.
+/// The variable that a statement assigns, and the value.
 pub fn assigned(stmt: &Stmt) -> Option<(String, &Expr)> {
     match stmt {
         Stmt::Local(local) => {
@@ -296,7 +296,7 @@ pub fn assigns(stmt: &Stmt, name: &str) -> bool {
     assigned(stmt).is_some_and(|(assigned, _)| assigned == name)
 }
 
-/// The variables that a statement binds or gives another value, at any depth.
+/// The variables that a statement binds or assigns, at any depth.
 pub fn changed(stmt: &Stmt) -> BTreeSet<String> {
     use syn::BinOp::{AddAssign, DivAssign, MulAssign, SubAssign};
     let name = |node| match node {

@@ -1,8 +1,8 @@
-//! Names of candle and of its `with_tracing`, and what stands for them in candle-dynquant.
+//! Names of candle and of its `with_tracing`, and their replacements in candle-dynquant.
 //!
-//! The only place that knows them: a name that the library gains is added here.
+//! No other file knows these names: a name that the library gains is added here.
 
-/// Words as they are written, without quotes and commas.
+/// A list of words without quotes and commas.
 macro_rules! list {
     ($($word:ident)*) => { &[$(stringify!($word)),*] };
 }
@@ -25,20 +25,20 @@ impl Home {
     }
 }
 
-/// A name that has a namesake of ours.
+/// A name's namesake in candle-dynquant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
     pub home: Home,
     pub name: &'static str,
-    /// How many segments of the path it stands for.
+    /// The number of segments of the path that it replaces.
     pub segments: usize,
 }
 
 /// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms,
-/// from which range is moved to weights.
+/// whose range can be moved to weights.
 const LAYERS: &[&str] = list![Embedding GRU LSTM LayerNorm Linear RmsNorm Sequential];
 
-/// Types and functions that `candle_dynquant::nn` has of its own, under `candle_nn`'s names.
+/// Types and functions that `candle_dynquant::nn` defines under `candle_nn`'s names.
 const NN: &[&str] = list![
     Activation Embedding GRU GRUConfig GRUState LSTM LSTMConfig LSTMState LayerNorm Linear RmsNorm
     Sequential embedding gru layer_norm layer_norm_no_bias linear linear_b linear_no_bias lstm
@@ -71,7 +71,7 @@ const OPS: &[&str] = list![layer_norm rms_norm sigmoid silu softmax softmax_last
 /// Functions that `candle_nn::rotary_emb` and `candle_dynquant::ops` have under the same name.
 const ROTARY: &[&str] = &["rope", "rope_thd"];
 
-/// Names of candle-transformers' `with_tracing`; the rest of it stays where it is.
+/// Names of candle-transformers' `with_tracing` that are replaced; the rest stays.
 const TRACED: &[&str] = list![
     Embedding LayerNorm Linear RmsNorm layer_norm linear linear_b linear_no_bias
 ];
@@ -80,11 +80,12 @@ const TRACED: &[&str] = list![
 const LOADERS: &[(&str, usize, &str)] =
     &[("Embedding", 3, "embedding"), ("RmsNorm", 3, "rms_norm")];
 
-/// Constructors of `candle_nn` that take its configuration, as our functions of that name do.
+/// Constructors of `candle_nn` that take its configuration, like the functions of `nn` of that
+/// name.
 const CONSTRUCTORS: &[(&str, usize, &str)] = &[("GRU", 4, "gru"), ("LSTM", 4, "lstm")];
 
 /// Methods of `Tensor`, their numbers of arguments, and functions of `ops`. A method that numbers
-/// have, too, counts only where its result is a `Result`.
+/// have too counts only if its result is a `Result`.
 const METHODS: &[(&str, usize, &str, Shared)] = &[
     ("gather", 2, "gather", Shared::No),
     ("gelu", 0, "gelu_tanh", Shared::No),
@@ -100,13 +101,13 @@ pub enum Shared {
     WithNumbers,
 }
 
-/// Containers that hide what they hold from the library.
+/// Containers that hide their contents from the library.
 pub const HIDING: &[&str] = &["Cell", "LazyLock", "Weak"];
 
-/// Containers that are walked where what they hold is `Clone`, which it is with all pointers to it.
+/// Containers that are walked if their contents are `Clone`, also through all pointers to them.
 pub const SHARING: &[&str] = &["Arc", "Rc"];
 
-/// Containers that are not `Clone`, whatever they hold.
+/// Containers that are never `Clone`.
 pub const LOCKS: &[&str] = &["LazyLock", "Mutex", "RwLock"];
 
 /// Traits whose objects hold no layers.
@@ -115,16 +116,16 @@ pub const PLAIN_TRAITS: &[&str] = list![
     SimpleBackend Sync Unpin Write
 ];
 
-/// Attributes that leave the fields of a type as they are.
+/// Attributes that do not change the fields of a type.
 pub const PLAIN_ATTRIBUTES: &[&str] = list![
     allow arg automatically_derived builder cfg cfg_attr command deny deprecated derive doc error
     expect forbid must_use non_exhaustive quantizable repr serde strum value warn
 ];
 
-/// Crates whose types hold no layer but in their arguments.
+/// Crates whose types hold layers only in their arguments.
 pub const PLAIN_CRATES: &[&str] = &["alloc", "candle", "candle_core", "core", "std"];
 
-/// Types and containers of other crates that hold no layer but in their arguments.
+/// Types and containers of other crates that hold layers only in their arguments.
 pub const PLAIN_TYPES: &[&str] = list![
     Arc AtomicBool AtomicU64 AtomicUsize BTreeMap BTreeSet Box Cell Cow DType Device Duration
     HashMap HashSet Instant LazyLock Mutex NonZeroUsize OnceCell OnceLock Option Path PathBuf
@@ -133,7 +134,7 @@ pub const PLAIN_TYPES: &[&str] = list![
     usize
 ];
 
-/// Types and containers of other crates that are `Clone` where their arguments are.
+/// Types and containers of other crates that are `Clone` if their arguments are.
 pub const CLONES: &[&str] = list![
     BTreeMap BTreeSet Box Cow DType Device Duration HashMap HashSet Instant NonZeroUsize OnceCell
     Option PathBuf QMatMul Range RangeInclusive RefCell Shape Span String Tensor Var Vec VecDeque
@@ -179,12 +180,12 @@ fn mapped(
     })
 }
 
-/// The function of `nn` that does what `with_tracing`'s constructor does.
+/// The function of `nn` that replaces `with_tracing`'s constructor.
 pub fn loader(path: &[String], arguments: usize) -> Option<&'static str> {
     function(LOADERS, path, arguments)
 }
 
-/// The function of `nn` that does what `candle_nn`'s constructor does.
+/// The function of `nn` that replaces `candle_nn`'s constructor.
 pub fn constructor(path: &[String], arguments: usize) -> Option<&'static str> {
     match path {
         [module, path @ ..] if NN_MODULES.contains(&module.as_str()) => {
@@ -195,12 +196,12 @@ pub fn constructor(path: &[String], arguments: usize) -> Option<&'static str> {
 }
 
 fn function(
-    of: &'static [(&'static str, usize, &'static str)],
+    table: &'static [(&'static str, usize, &'static str)],
     path: &[String],
     arguments: usize,
 ) -> Option<&'static str> {
     let [name, new] = path else { return None };
-    let mut all = of.iter();
+    let mut all = table.iter();
     let found = all.find(|(known, count, _)| known == name && *count == arguments);
     found
         .filter(|_| new == "new")
@@ -212,14 +213,14 @@ pub fn loads(name: &str) -> bool {
     LOADERS.iter().any(|(known, ..)| *known == name)
 }
 
-/// The function of `ops` that does what this method of a tensor does.
+/// The function of `ops` that replaces a method of a tensor.
 pub fn of_method(name: &str, arguments: usize) -> Option<(&'static str, Shared)> {
     let is_it = |(method, count, ..): &&(&str, usize, _, _)| (*method, *count) == (name, arguments);
     let found = METHODS.iter().find(is_it);
     found.map(|(.., function, shared)| (*function, *shared))
 }
 
-/// Whether a type is one of codes, by its name: a product with them is a distance.
+/// Whether a type is a codebook by its name: a product with codes is a distance.
 pub fn is_codebook(name: &str) -> bool {
     let name = name.to_lowercase();
     let words = ["codebook", "quantizer", "vectorquant"];
@@ -241,14 +242,14 @@ pub fn is_closure(name: &str) -> bool {
     matches!(name, "Func" | "FuncT")
 }
 
-/// Whether a path inside `candle_nn` leads to the same through `candle_dynquant::nn`, ours or not.
+/// Whether a path inside `candle_nn` leads to the same item through `candle_dynquant::nn`.
 pub fn is_in_nn(path: &[String]) -> bool {
     let has = |names: &[&str], name: &String| names.contains(&name.as_str());
     match path {
         [] => true,
         [ops] if ops == "ops" => true,
         [ops, name, ..] if ops == "ops" => has(OPS, name) || has(SAME_OPS, name),
-        // A module of candle's, beside our function of that name, holds candle's layers.
+        // A module of candle, beside a function of that name in `nn`, holds candle's layers.
         [name, _, ..] if has(NN_MODULES, name) => false,
         [name, ..] => has(NN, name) || has(SAME, name),
     }

@@ -1,4 +1,4 @@
-//! A `Linear` of an embedding's table becomes a tied one: both hold one weight, quantized or not.
+//! Rewrites a `Linear` with an embedding's table as tied: both hold one weight, quantized or not.
 
 use syn::{Expr, ExprCall, FieldValue, FnArg, Ident, Pat, Path, ReturnType, Signature, Stmt, Type};
 
@@ -14,16 +14,16 @@ use super::types::{arguments, is_named};
 use super::unit::Unit;
 use super::walk::{Node, exprs, nodes};
 
-/// As deep as a value is followed through the variables of a function.
+/// The depth to which a value is followed through the variables of a function.
 const DEPTH: usize = 8;
 
-/// Methods that give a value of the same type, beside errors.
+/// Methods that return a value of the same type, apart from errors.
 const SAME: &[&str] = list![clone context expect map_err unwrap with_context];
 
-/// Rewrites `Linear::new(embedding.embeddings().clone(), bias)` and `from_weights`, where the layer
-/// and the embedding are ours for certain: an earlier round makes them so.
+/// Rewrites `Linear::new(embedding.embeddings().clone(), bias)` and `from_weights`, if the layer
+/// and the embedding are certainly candle-dynquant's: an earlier round converts them.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         let mut heads = Heads { facts, draft };
         for call in exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::Call)) {
             heads.head(call);
@@ -60,20 +60,20 @@ impl Heads<'_, '_> {
         Some(())
     }
 
-    /// The type of a value, or of what it points to.
+    /// The type of a value, or of the value that it points to.
     fn origin(&self, expr: &Expr, depth: usize) -> Option<Origin> {
         let depth = depth.checked_sub(1)?;
-        let own = &self.facts.unit.types.methods;
-        let same = |name: &&str| *name == "clone" || !own.contains(*name);
+        let methods = &self.facts.unit.types.methods;
+        let same = |name: &&str| *name == "clone" || !methods.contains(*name);
         let same: Vec<_> = SAME.iter().copied().filter(same).collect();
         match strip(without(expr, &same)) {
             Expr::Field(field) => {
-                let of = self.origin(&field.base, depth)?;
-                self.field(of, &member(&field.member))
+                let holder = self.origin(&field.base, depth)?;
+                self.field(holder, &member(&field.member))
             }
             Expr::Path(path) if path.path.is_ident("self") => {
-                let of = self.facts.function.of.clone()?;
-                Some(self.facts.resolve(&[of]))
+                let owner = self.facts.function.owner.clone()?;
+                Some(self.facts.resolve(&[owner]))
             }
             Expr::Path(path) => self.variable(path.path.get_ident()?, depth),
             Expr::Call(call) => {
@@ -83,7 +83,7 @@ impl Heads<'_, '_> {
                     Some(inner) if pointer.is_some_and(|one| is_pointer(&one.ident)) => {
                         self.origin(inner, depth)
                     }
-                    _ => self.made(path),
+                    _ => self.constructed(path),
                 }
             }
             _ => None,
@@ -100,7 +100,7 @@ impl Heads<'_, '_> {
         let all = nodes()
             .filter(|node| matches!(node, Node::PatIdent(pat) if pat.ident == name))
             .count();
-        // Those by a `let` or a parameter that is the name.
+        // The definitions by a `let` or a parameter that is the plain name.
         let lets = nodes().filter(|node| match node {
             Node::Stmt(stmt @ Stmt::Local(_)) => assigns(stmt, &name),
             _ => false,
@@ -128,14 +128,14 @@ impl Heads<'_, '_> {
         })
     }
 
-    fn field(&self, of: Origin, name: &str) -> Option<Origin> {
-        let Origin::Local(module, of) = of else {
+    fn field(&self, holder: Origin, name: &str) -> Option<Origin> {
+        let Origin::Local(module, type_name) = holder else {
             return None;
         };
-        self.pointee(&module, self.facts.unit.field(&module, &of, name)?)
+        self.pointee(&module, self.facts.unit.field(&module, &type_name, name)?)
     }
 
-    /// A type, or the one that it points to.
+    /// A type, or the type that it points to.
     fn pointee(&self, module: &[String], ty: &Type) -> Option<Origin> {
         match ty {
             Type::Reference(reference) => self.pointee(module, &reference.elem),
@@ -146,32 +146,38 @@ impl Heads<'_, '_> {
         }
     }
 
-    /// The type that a constructor makes.
-    fn made(&self, constructor: &Path) -> Option<Origin> {
+    /// The type that a constructor returns.
+    fn constructed(&self, constructor: &Path) -> Option<Origin> {
         match self.resolve(constructor)? {
-            Origin::Ours(made) => {
-                let path: Vec<_> = made.iter().map(String::as_str).collect();
+            Origin::Ours(path) => {
+                let path: Vec<_> = path.iter().map(String::as_str).collect();
                 let is_it = matches!(path[..], ["nn", "embedding"] | ["nn", "Embedding", _]);
                 is_it.then(|| ours(&["Embedding"]))
             }
-            Origin::Local(module, of) => {
+            Origin::Local(module, owner) => {
                 let name = &constructor.segments.last()?.ident;
-                let own = |one: &&Function<'_>| {
-                    one.of.as_ref() == Some(&of) && one.signature.ident == *name
+                let is_constructor = |one: &&Function<'_>| {
+                    one.owner.as_ref() == Some(&owner) && one.signature.ident == *name
                 };
-                let all: Vec<_> = self.facts.unit.functions.iter().filter(own).collect();
-                let makes = |one: &&Function<'_>| returns(one.signature, &of);
-                (!all.is_empty() && all.iter().all(makes)).then_some(Origin::Local(module, of))
+                let all: Vec<_> = self
+                    .facts
+                    .unit
+                    .functions
+                    .iter()
+                    .filter(is_constructor)
+                    .collect();
+                let makes = |one: &&Function<'_>| returns(one.signature, &owner);
+                (!all.is_empty() && all.iter().all(makes)).then_some(Origin::Local(module, owner))
             }
             _ => None,
         }
     }
 
-    /// Where a path leads that is written in the function.
+    /// The origin of a path that is written in the function.
     fn resolve(&self, path: &Path) -> Option<Origin> {
         let mut segments = segments(path);
         if segments[0] == "Self" {
-            segments[0].clone_from(self.facts.function.of.as_ref()?);
+            segments[0].clone_from(self.facts.function.owner.as_ref()?);
         }
         Some(self.facts.resolve(&segments))
     }
@@ -182,7 +188,7 @@ fn ours(path: &[&str]) -> Origin {
     Origin::Ours(path.map(|segment| (*segment).to_owned()).collect())
 }
 
-/// Whether a reference to this type is taken for one to what it points to.
+/// Whether a reference to this type coerces to a reference to its target.
 fn is_pointer(name: &Ident) -> bool {
     table::SHARING.iter().any(|pointer| name == pointer)
 }
@@ -202,11 +208,11 @@ fn root(expr: &Expr) -> Option<String> {
     }
 }
 
-/// Whether a function of a type makes one, or a `Result` of one.
-fn returns(signature: &Signature, of: &str) -> bool {
+/// Whether a function returns a type, or a `Result` of it.
+fn returns(signature: &Signature, name: &str) -> bool {
     let ReturnType::Type(_, ty) = &signature.output else {
         return false;
     };
-    let is_it = |ty: &Type| is_named(ty, "Self") || is_named(ty, of);
+    let is_it = |ty: &Type| is_named(ty, "Self") || is_named(ty, name);
     is_it(ty) || is_named(ty, "Result") && arguments(ty).first().is_some_and(|ty| is_it(ty))
 }

@@ -1,4 +1,4 @@
-//! The types of a file and what their fields hold.
+//! The types of a file and the contents of their fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,9 +10,9 @@ use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
 use super::syntax::{ends_with, get, has_attribute, lists, words};
 use super::table;
-use super::walk::{Node, Place, part, places};
+use super::walk::{Node, NodePlace, part, places};
 
-/// The most types of a file: the searches recurse from one to those in its fields.
+/// The most types of a file: the searches recurse from a type to the types of its fields.
 const MAX_TYPES: usize = 100_000;
 
 /// A declared type.
@@ -22,9 +22,9 @@ pub struct Declared {
     pub module: Module,
     pub item: Item,
     pub fields: Vec<syn::Field>,
-    /// Type parameters.
+    /// The type parameters.
     pub params: BTreeSet<String>,
-    /// In a function, which may have a type of a name that another one has, too.
+    /// Whether the type is declared in a function; another function may declare the same name.
     pub is_local: bool,
 }
 
@@ -34,7 +34,7 @@ impl Declared {
         attributes(&self.item)
     }
 
-    /// Whether a derive of this name is there.
+    /// Whether the type has a derive of this name.
     pub fn derives(&self, name: &str) -> bool {
         lists(self.attrs(), "derive", |path| ends_with(path, name))
     }
@@ -45,7 +45,7 @@ impl Declared {
         name.is_some_and(|name| self.params.contains(&name.to_string()))
     }
 
-    /// Whether the type can be derived for.
+    /// Whether the type can have a derive.
     pub fn is_derivable(&self) -> bool {
         matches!(self.item, Item::Struct(_) | Item::Enum(_))
     }
@@ -56,34 +56,34 @@ type Implementing = (Module, Option<String>);
 
 /// The types of a file.
 pub struct Types {
-    /// No other file has it, nor the same one read again.
+    /// A number that identifies this reading of the file.
     pub id: usize,
     pub scopes: Scopes,
     pub declared: BTreeMap<(Module, String), Vec<Declared>>,
-    /// Names of methods that this file's own types and traits have.
+    /// The names of the methods of this file's types and traits.
     pub methods: BTreeSet<String>,
     /// The types of each `impl Trait for Type`, by the trait's last name.
     impls: BTreeMap<String, BTreeMap<Implementing, Vec<Type>>>,
-    /// Types with a tensor that multiplies and is no layer's.
+    /// The types with a tensor that multiplies and is not in a layer.
     pub multiplied: BTreeSet<Key>,
-    /// Fields with tensors that may be matrices.
+    /// The fields with tensors that may be matrices.
     pub matrices: BTreeSet<(Key, String)>,
-    /// Calls of macros that may declare types.
+    /// The macro calls that may declare types.
     pub macros: Vec<syn::Macro>,
 }
 
 impl Types {
-    /// Of a parsed file.
-    pub fn of(file: &syn::File) -> Self {
+    /// The types of a parsed file.
+    pub fn new(file: &syn::File) -> Self {
         Self::within(file, false)
     }
 
-    /// Of a parsed file of a crate, which may have a `with_tracing` of its own.
+    /// The types of a parsed file of a crate, which may define a `with_tracing`.
     pub fn within(file: &syn::File, own_tracing: bool) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut types = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            scopes: Scopes::of(file, own_tracing),
+            scopes: Scopes::new(file, own_tracing),
             declared: BTreeMap::new(),
             methods: BTreeSet::new(),
             impls: BTreeMap::new(),
@@ -106,7 +106,7 @@ impl Types {
         types
     }
 
-    fn take(&mut self, item: &Item, place: &Place<'_>) {
+    fn take(&mut self, item: &Item, place: &NodePlace<'_>) {
         let module = place.module.to_vec();
         if let Some((name, fields, generics)) = declared(item) {
             let name = name.to_string();
@@ -123,24 +123,24 @@ impl Types {
             return;
         }
         match item {
-            Item::Impl(of) => {
-                let of_trait = of.trait_.as_ref();
+            Item::Impl(block) => {
+                let of_trait = block.trait_.as_ref();
                 if let Some(last) = of_trait.and_then(|(path, _)| path.segments.last()) {
                     let of_trait = self.impls.entry(last.ident.to_string()).or_default();
                     let types = of_trait
-                        .entry((module, last_name(&of.self_ty)))
+                        .entry((module, last_name(&block.self_ty)))
                         .or_default();
-                    types.push((*of.self_ty).clone());
+                    types.push((*block.self_ty).clone());
                 }
             }
-            Item::Macro(of) if of.ident.is_none() => self.macros.push(of.mac.clone()),
+            Item::Macro(call) if call.ident.is_none() => self.macros.push(call.mac.clone()),
             _ => {}
         }
     }
 
     /// # Errors
-    /// When there are more than [`MAX_TYPES`], a macro declares types with layers, or two types of
-    /// one module have one name and no `cfg` says that there is one of them.
+    /// When there are more than [`MAX_TYPES`], when a macro declares types with layers, or when two
+    /// types of a module share a name and no `cfg` separates them.
     pub fn check(&self, source: &Source<'_>) -> Result<(), Fault> {
         if self.declared.len() > MAX_TYPES {
             let count = self.declared.len();
@@ -148,7 +148,7 @@ impl Types {
                 "expected at most {MAX_TYPES} types, got {count}"
             )));
         }
-        // Other faults of a file do not matter where there is nothing to port.
+        // Other faults of a file do not matter if there is nothing to port.
         if !words(source.text).any(|word| word.starts_with("candle")) {
             return Ok(());
         }
@@ -188,15 +188,18 @@ impl Types {
     }
 
     /// Whether a type implements a trait of this name by hand.
-    pub fn implements(&self, module: &[String], name: &str, of: &str) -> bool {
+    pub fn implements(&self, module: &[String], name: &str, implemented: &str) -> bool {
         let place = (module.to_vec(), Some(name.to_owned()));
-        let types = self.impls.get(of);
+        let types = self.impls.get(implemented);
         types.is_some_and(|types| types.contains_key(&place))
     }
 
-    /// The types that implement a trait of this name by hand, and where.
-    pub fn implementing(&self, of: &str) -> impl Iterator<Item = (&Module, &Type)> + Clone {
-        let places = self.impls.get(of).into_iter().flatten();
+    /// The types that implement a trait of this name by hand, with their modules.
+    pub fn implementing(
+        &self,
+        implemented: &str,
+    ) -> impl Iterator<Item = (&Module, &Type)> + Clone {
+        let places = self.impls.get(implemented).into_iter().flatten();
         places.flat_map(|((module, _), types)| types.iter().map(move |ty| (module, ty)))
     }
 }
@@ -221,20 +224,20 @@ pub fn last_name(ty: &Type) -> Option<String> {
     }
 }
 
-/// The type that an item declares: its name, its fields and its parameters.
+/// The name, fields and parameters of the type that an item declares.
 fn declared(item: &Item) -> Option<(&syn::Ident, Vec<syn::Field>, &syn::Generics)> {
     let fields: Vec<_> = match item {
-        Item::Struct(of) => of.fields.iter().cloned().collect(),
-        Item::Enum(of) => of
+        Item::Struct(item) => item.fields.iter().cloned().collect(),
+        Item::Enum(item) => item
             .variants
             .iter()
             .flat_map(|one| one.fields.iter().cloned())
             .collect(),
-        Item::Union(of) => of.fields.named.iter().cloned().collect(),
-        Item::Type(of) => {
+        Item::Union(item) => item.fields.named.iter().cloned().collect(),
+        Item::Type(item) => {
             // An alias is a type of one field without a name.
             let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
-            let ty = (*of.ty).clone();
+            let ty = (*item.ty).clone();
             field
                 .into_iter()
                 .map(|field| syn::Field {
@@ -260,7 +263,7 @@ pub fn key(declared: &Declared) -> Key {
     (declared.module.clone(), declared.name.clone())
 }
 
-/// Whether a field is marked as one without layers.
+/// Whether a field is marked as having no layers.
 pub fn is_skipped(field: &syn::Field) -> bool {
     lists(&field.attrs, "quantizable", |path| path.is_ident("skip"))
 }
@@ -274,7 +277,7 @@ pub fn named<'f>(
     fields.find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
 }
 
-/// The types that a type is written with: those in angle brackets, and elements.
+/// The types that a type is composed of: arguments in angle brackets, and elements.
 pub fn parts(ty: &Type) -> Vec<&Type> {
     match ty {
         Type::Tuple(tuple) => tuple.elems.iter().collect(),
@@ -304,7 +307,7 @@ mod tests {
         let text = "impl a::Walk for A {} impl Walk for (b::B<u8>) {} impl Walk for &C {}
                     impl Skip for A {}
                     mod inner { impl Walk for D {} impl Walk for [D; 2] {} }";
-        let types = Types::of(&syn::parse_str(text).expect("a file"));
+        let types = Types::new(&syn::parse_str(text).expect("a file"));
         assert_eq!(types.implementing("Walk").count(), 5);
         assert_eq!(types.implementing("Skip").count(), 1);
         assert_eq!(types.implementing("None").count(), 0);

@@ -22,9 +22,9 @@ pub struct Unit<'u> {
     pub types: &'u Types,
     pub path: &'u Path,
     pub world: &'u World,
-    /// All functions but those inside others, in order.
+    /// All functions in order, except nested functions.
     pub functions: Vec<Function<'u>>,
-    /// Where parameters of type `&Tensor` are, by name: the bytes of their functions.
+    /// The parameters of type `&Tensor` by name, with the bytes of their functions.
     borrowed: Vec<(String, std::ops::Range<usize>)>,
     /// The values of fields.
     pub built: Built<'u>,
@@ -42,8 +42,8 @@ impl<'u> Unit<'u> {
     ) -> Self {
         Self {
             borrowed: borrowed(source, file),
-            functions: functions::of(file),
-            built: Built::of(&types.scopes, file),
+            functions: functions::all(file),
+            built: Built::new(&types.scopes, file),
             left_out: features::left_out(source, file),
             source,
             file,
@@ -62,7 +62,7 @@ impl<'u> Unit<'u> {
         }
     }
 
-    /// Whether the file may have to do with candle: it names it, or has names of other modules.
+    /// Whether the file may use candle: it names it, or has names of other modules.
     pub fn is_of_candle(&self) -> bool {
         let has_globs = || !self.types.scopes.crate_globs().is_empty();
         self.source.text.contains("candle") || has_globs()
@@ -73,14 +73,14 @@ impl<'u> Unit<'u> {
         self.left_out.iter().any(|range| range.contains(&at))
     }
 
-    /// The type of a field, where a struct of the file has one of this name.
-    pub fn field(&self, module: &[String], of: &str, field: &str) -> Option<&'u Type> {
-        let key = (module.to_vec(), of.to_owned());
+    /// The type of a field, if a struct of the file has a field of this name.
+    pub fn field(&self, module: &[String], owner: &str, field: &str) -> Option<&'u Type> {
+        let key = (module.to_vec(), owner.to_owned());
         let [declared] = exactly(self.types.declared.get(&key)?)?;
         Some(&named(&declared.fields, field)?.ty)
     }
 
-    /// Where a type leads that is a path.
+    /// The origin of a type that is a path.
     pub fn origin(&self, module: &[String], ty: &Type) -> Option<Origin> {
         let Type::Path(path) = ty else { return None };
         Some(self.types.scopes.resolve(module, &segments(&path.path)))
@@ -102,7 +102,7 @@ impl<'u> Unit<'u> {
     }
 }
 
-/// Parameters of type `&Tensor` that their function does not bind anew.
+/// The parameters of type `&Tensor` that their function does not rebind.
 fn borrowed(source: &Source<'_>, file: &syn::File) -> Vec<(String, std::ops::Range<usize>)> {
     let mut found = Vec::new();
     for node in nodes(file) {

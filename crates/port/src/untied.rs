@@ -1,4 +1,4 @@
-//! A choice between a head of its own and the table of an embedding: one `Linear` that is either.
+//! Replaces a choice between a separate head and an embedding's table by a single `Linear`.
 
 use std::ops::Range;
 
@@ -15,16 +15,16 @@ use super::types::{Declared, arguments, is_impl_of, is_named, key, named};
 use super::unit::Unit;
 use super::walk::{Node, exprs, nodes};
 
-/// The form in which a branch gives a product.
+/// The form of a branch's product.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Value,
     Result,
-    /// `Ok(product?)`, whose error may be another.
+    /// The form `Ok(product?)`, which may convert the error.
     Ok,
 }
 
-/// The field of the head beside the table, where a choice between the two is around a product.
+/// The field of the separate head, if a choice between it and the table encloses a product.
 pub fn field(unit: &Unit<'_>, one: &Declared, head: &Head<'_>) -> Option<String> {
     let is_head = |name: &String| {
         let (world, types) = (unit.world, unit.types);
@@ -34,16 +34,16 @@ pub fn field(unit: &Unit<'_>, one: &Declared, head: &Head<'_>) -> Option<String>
         })
     };
     head.around.iter().rev().find_map(|around| {
-        let own = by_field(around).map(|(field, _)| field);
-        own.or_else(|| {
+        let field = by_field(around).map(|(field, _)| field);
+        field.or_else(|| {
             let mut reads = exprs(*around).filter_map(own_field);
             reads.find(is_head)
         })
     })
 }
 
-/// Makes the optional head a `Linear`, and the choice a call of it; returns `None` where that is
-/// not certain.
+/// Makes the optional head a `Linear`, and the choice a call of it; returns `None` if that is not
+/// certain.
 pub fn rewrite(
     unit: &Unit<'_>,
     draft: &mut Draft,
@@ -53,18 +53,18 @@ pub fn rewrite(
 ) -> Option<()> {
     let source = unit.source;
     let whole = *head.around.last()?;
-    let (own, choice) = by_field(whole)?;
+    let (name, choice) = by_field(whole)?;
     let table = head.field.as_ref()?;
     let item = get!(&one.item, Item::Struct)?;
-    let field = named(&item.fields, &own)?;
+    let field = named(&item.fields, &name)?;
     let inner = layer(unit, one, &field.ty)?;
     let public = !matches!(field.vis, syn::Visibility::Inherited);
     let elsewhere = || {
-        let names = [&own];
+        let names = [&name];
         let world = unit.world;
         world.is_built_elsewhere(unit.path, &one.name, names.into_iter())
     };
-    if reads(unit, &one.name, &own) != 1 || public && elsewhere() {
+    if reads(unit, &one.name, &name) != 1 || public && elsewhere() {
         return None;
     }
     let (some, some_form) = value(choice.some)?;
@@ -76,9 +76,9 @@ pub fn rewrite(
         return None;
     }
     let docs = documentation(source, field)?;
-    let lets = literals(unit, one, &own, table, linear)?;
+    let lets = literals(unit, one, &name, table, linear)?;
     let and = if head.borrowed { "" } else { "&" };
-    let call = format!("self.{own}.forward({and}{})", head.input);
+    let call = format!("self.{name}.forward({and}{})", head.input);
     let call = match (some_form, none_form) {
         (Form::Value, _) | (_, Form::Value) => format!("{call}?"),
         (Form::Result, Form::Result) => call,
@@ -103,8 +103,8 @@ fn layer<'t>(unit: &Unit<'_>, one: &Declared, ty: &'t syn::Type) -> Option<&'t s
     (is_named(ty, "Option") && origin.layer() == Some("Linear")).then_some(inner)
 }
 
-/// `match self.head { None => .., Some(head) => .. }` or `if let Some(head) = &self.head { .. }`:
-/// the field of `self`, and the choice.
+/// The field of `self` and the choice in `match self.head { None => .., Some(head) => .. }` or
+/// `if let Some(head) = &self.head { .. }`.
 fn by_field(expr: &Expr) -> Option<(String, Choice<'_>)> {
     let choice = syntax::choice(expr)?;
     let field = match strip(choice.option) {
@@ -114,7 +114,7 @@ fn by_field(expr: &Expr) -> Option<(String, Choice<'_>)> {
     Some((field?, choice))
 }
 
-/// The product that a branch gives, and its form.
+/// The product that is a branch's value, and its form.
 fn value(branch: Branch<'_>) -> Option<(&Expr, Form)> {
     match branch {
         Branch::Block(block) => of_block(block),
@@ -140,7 +140,7 @@ fn ok(call: &syn::ExprCall) -> Option<&Expr> {
     }
 }
 
-/// Of a block whose last variable may be the product.
+/// The product of a block, whose last variable may hold it.
 fn of_block(block: &Block) -> Option<(&Expr, Form)> {
     let (last, before) = syntax::value(block)?;
     let name = match last {
@@ -171,7 +171,7 @@ fn bare(input: &str) -> &str {
     input.trim_start_matches('&')
 }
 
-/// Whether a branch has nothing but the product and what goes with it.
+/// Whether a branch contains only the product and what is removed with it.
 fn stays(source: &Source<'_>, branch: &Expr, head: &Head<'_>) -> bool {
     let Expr::Block(block) = branch else {
         return true;
@@ -185,11 +185,11 @@ fn stays(source: &Source<'_>, branch: &Expr, head: &Head<'_>) -> bool {
     })
 }
 
-/// How often the file reads a field of a type, or one of this name of something.
-fn reads(unit: &Unit<'_>, of: &str, field: &str) -> usize {
+/// The number of reads of the field of a type, or of a field of this name of any value.
+fn reads(unit: &Unit<'_>, owner: &str, field: &str) -> usize {
     let is_it = |one: &Member| matches!(one, Member::Named(name) if name == field);
     let of_item = |item: &Item| {
-        let is_own = is_impl_of(item, of);
+        let is_own = is_impl_of(item, owner);
         let count = |node| match node {
             Node::Expr(Expr::Field(read)) => {
                 usize::from((is_own || !is(&read.base, "self")) && is_it(&read.member))
@@ -203,8 +203,8 @@ fn reads(unit: &Unit<'_>, of: &str, field: &str) -> usize {
     unit.file.items.iter().map(of_item).sum()
 }
 
-/// Sentences of a field's documentation that are about `None`; `None` where they are not whole on a
-/// line.
+/// The sentences of a field's documentation that are about `None`; `None` if they are not on whole
+/// lines.
 fn documentation(source: &Source<'_>, field: &syn::Field) -> Option<Vec<Range<usize>>> {
     let docs = field
         .attrs
@@ -223,7 +223,7 @@ fn documentation(source: &Source<'_>, field: &syn::Field) -> Option<Vec<Range<us
     Some(gone)
 }
 
-/// Declarations of the head before the literals of its struct: where, and their text.
+/// The declarations of the head before the literals of its struct: their places and text.
 fn literals(
     unit: &Unit<'_>,
     one: &Declared,
@@ -232,8 +232,8 @@ fn literals(
     linear: &str,
 ) -> Option<Vec<(usize, String)>> {
     let source = unit.source;
-    let of = key(one);
-    let literals = Literals::of(unit, &of);
+    let type_key = key(one);
+    let literals = Literals::find(unit, &type_key);
     if literals.found.is_empty() || literals.patterns || !one.module.is_empty() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Imports and variables that the changes have left without a use.
+//! Imports and variables that the changes have left unused.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use syn::{Item, Visibility};
 use super::draft::Draft;
 use super::unit::Unit;
 
-/// How often names occur outside of imports, at first and now.
+/// The numbers of occurrences of names outside of imports, before and now.
 pub struct Unused {
     before: BTreeMap<String, usize>,
     now: BTreeMap<String, usize>,
 }
 
 impl Unused {
-    /// Of a file as it was read and as it is.
-    pub fn of(original: &str, now: &str) -> Self {
+    /// Counts the names of a file before and after the changes.
+    pub fn new(original: &str, now: &str) -> Self {
         Self {
             before: idents(original),
             now: idents(now),
         }
     }
 
-    /// Whether an import has lost its last use. Of functions and of what is named where it is used:
-    /// a trait may be used by its methods.
+    /// Whether an import has lost its last use. Applies to functions and to names that appear where
+    /// they are used: a trait may be used through its methods.
     pub fn is_import(&self, name: &str) -> bool {
         let types = ["D", "DType", "Device", "Shape", "Tensor"];
         let named = name.starts_with(char::is_lowercase) || types.contains(&name);
@@ -41,7 +41,7 @@ impl Unused {
     }
 }
 
-/// Takes away private functions that nothing calls any more.
+/// Removes private functions that are no longer called.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, unused: &Unused) {
     for item in &unit.file.items {
         let Item::Fn(function) = item else { continue };
@@ -72,13 +72,13 @@ fn idents(text: &str) -> BTreeMap<String, usize> {
             }
         }
     }
-    /// To the end of the function; names of its own parameters of types are no uses.
+    /// Counts to the end of the function; names of its type parameters are not uses.
     fn function(
         tokens: &mut impl Iterator<Item = TokenTree>,
         counts: &mut BTreeMap<String, usize>,
     ) {
-        let (mut own, mut parameters) = (TokenStream::new(), Vec::new());
-        // Of angle brackets; `None` from the arguments on.
+        let (mut function, mut parameters) = (TokenStream::new(), Vec::new());
+        // The depth of angle brackets; `None` from the arguments on.
         let mut depth = Some(0);
         let mut before = ' ';
         for token in tokens.by_ref() {
@@ -104,13 +104,13 @@ fn idents(text: &str) -> BTreeMap<String, usize> {
                 _ => {}
             }
             before = now;
-            own.extend([token]);
+            function.extend([token]);
             if is_end {
                 break;
             }
         }
         let mut inside = BTreeMap::new();
-        count(own, &mut inside);
+        count(function, &mut inside);
         for (name, number) in inside {
             if !parameters.contains(&name) {
                 *counts.entry(name).or_default() += number;
@@ -132,9 +132,9 @@ mod tests {
         let of_own = "use candle::{D, Tensor};
             fn g<'de, D>(d: D) -> Result<D::Error> where D: De<'de> { d.x::<D>() }
             fn h<T: Into<Tensor>, F: Fn(u8) -> u8>(t: T) {}";
-        let unused = Unused::of(before, of_own);
+        let unused = Unused::new(before, of_own);
         assert!(unused.is_import("D") && !unused.is_import("Tensor"));
         let used = format!("{of_own} fn i() {{ D::Minus1 }}");
-        assert!(!Unused::of(before, &used).is_import("D"));
+        assert!(!Unused::new(before, &used).is_import("D"));
     }
 }

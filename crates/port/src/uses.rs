@@ -1,4 +1,4 @@
-//! One `use` declaration: where it stands, and another in its place.
+//! A `use` declaration: its place and its replacement.
 
 use syn::{ItemUse, UseTree, Visibility};
 
@@ -7,7 +7,7 @@ use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
 use super::unit::Unit;
 
-/// A `use` and where it stands.
+/// A `use` and its place.
 pub struct Use<'a> {
     pub item: &'a ItemUse,
     pub module: Module,
@@ -22,8 +22,8 @@ impl Use<'_> {
     }
 }
 
-/// Changes a `use` with comments without writing it anew, if it is one list of candle_nn's names:
-/// its root where all of them go, else the names that go.
+/// Edits a `use` with comments in place, if it is one list of candle_nn's names: its root if all
+/// names move, else the names that move.
 pub fn in_place(
     unit: &Unit<'_>,
     draft: &mut Draft,
@@ -60,7 +60,7 @@ pub fn in_place(
     true
 }
 
-/// Puts a `use` of these leaves in the place of another.
+/// Replaces a `use` by a `use` of these leaves.
 pub fn replace(unit: &Unit<'_>, draft: &mut Draft, usage: &Use<'_>, leaves: &[Leaf]) {
     let source = unit.source;
     let whole = source.range(usage.item);
@@ -76,8 +76,8 @@ pub fn replace(unit: &Unit<'_>, draft: &mut Draft, usage: &Use<'_>, leaves: &[Le
     draft.edits.replace(tail, text[head.len()..].to_owned());
 }
 
-/// Where a module's imports from here belong: before those from candle_nn, else after those from
-/// candle, else first. Whether it is the end of what is there.
+/// The place for a module's imports from here: before those from candle_nn, else after those from
+/// candle, else first. Returns whether it is the end of the existing imports.
 pub fn place(unit: &Unit<'_>, module: &[String], here: &[&Use<'_>]) -> Option<(usize, bool)> {
     let range = |usage: &Use<'_>| unit.source.range(usage.item);
     let candle_nn = here.iter().find(|usage| {

@@ -1,4 +1,4 @@
-//! The nodes of a syntax tree in the order of the text, each before those in it.
+//! The nodes of a syntax tree in the order of the text, each before its children.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ macro_rules! get {
 }
 pub(crate) use get;
 
-/// A part that items of these kinds have.
+/// The common part of items of these kinds.
 macro_rules! part {
     ($item:expr, $part:ident of $($kind:ident)*) => {
         match $item {
@@ -32,18 +32,18 @@ pub trait Tree {
     fn walk<'a>(&'a self, visitor: &mut impl Visit<'a>);
 }
 
-/// All nodes in a tree, itself among them.
+/// All nodes of a tree, including the root.
 pub fn nodes<T: Tree>(tree: &T) -> impl Iterator<Item = Node<'_>> {
     places(tree).map(|place| place.node)
 }
 
-/// All expressions in a tree, itself among them.
+/// All expressions of a tree, including the root.
 pub fn exprs<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Expr> {
     nodes(tree).filter_map(|node| get!(node, Node::Expr))
 }
 
-/// All nodes, each with where it is.
-pub fn places<T: Tree>(tree: &T) -> impl Iterator<Item = Place<'_>> {
+/// All nodes with their places.
+pub fn places<T: Tree>(tree: &T) -> impl Iterator<Item = NodePlace<'_>> {
     let mut nodes = Nodes {
         found: Vec::new(),
         module: Rc::default(),
@@ -53,23 +53,23 @@ pub fn places<T: Tree>(tree: &T) -> impl Iterator<Item = Place<'_>> {
     nodes.found.into_iter()
 }
 
-/// A node, the module of the tree that it is in, and whether it is in a function.
-pub struct Place<'a> {
+/// A node, its module, and whether it is in a function.
+pub struct NodePlace<'a> {
     pub node: Node<'a>,
     pub module: Rc<Vec<String>>,
     pub in_function: bool,
 }
 
-/// The nodes that were found.
+/// The collected nodes.
 pub struct Nodes<'a> {
-    found: Vec<Place<'a>>,
+    found: Vec<NodePlace<'a>>,
     module: Rc<Vec<String>>,
     blocks: usize,
 }
 
 impl<'a> Nodes<'a> {
     fn push(&mut self, node: Node<'a>) {
-        self.found.push(Place {
+        self.found.push(NodePlace {
             node,
             module: Rc::clone(&self.module),
             in_function: self.blocks > 0,
@@ -79,7 +79,7 @@ impl<'a> Nodes<'a> {
 
 macro_rules! kinds {
     ($($visit:ident $kind:ident)*) => {
-        /// A node of a kind that something looks for.
+        /// A node of a kind that a pass looks for.
         #[derive(Clone, Copy)]
         pub enum Node<'a> {
             Block(&'a syn::Block),
@@ -106,7 +106,7 @@ macro_rules! kinds {
                 self.module = outer;
             }
 
-            /// Its paths name modules.
+            /// The paths of a visibility name modules.
             fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
         }
     };
@@ -146,13 +146,14 @@ trees! {
     visit_stmt Stmt
 }
 
-/// The expressions in a tree, from the outside in: into those for which `look` says so.
+/// Visits the expressions of a tree from the outside in, entering those for which `look` returns
+/// true.
 pub fn descend<'a>(tree: &'a impl Tree, look: &mut dyn FnMut(&'a Expr) -> bool) {
     let straight = false;
     tree.walk(&mut Descent { look, straight });
 }
 
-/// As [`descend`], those alone that surely run once: others may run several times, or not at all.
+/// Visits expressions as [`descend`] does, but only those that certainly run exactly once.
 pub fn descend_straight<'a>(tree: &'a impl Tree, look: &mut dyn FnMut(&'a Expr) -> bool) {
     let straight = true;
     tree.walk(&mut Descent { look, straight });

@@ -1,4 +1,4 @@
-//! Tensors in fields that multiply and are no layer's: which are left.
+//! Lists tensors in fields that multiply and are not in a layer: they stay as they are.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use syn::{Expr, ExprMethodCall, Item, Token};
 use super::draft::Draft;
 use super::facts::{self, Facts};
 use super::operands::{Root, Trace};
-use super::origins::{Origin, origin};
+use super::origins::{TensorOrigin, origin};
 use super::syntax::{called, get, is, segments};
 use super::table::is_codebook;
 use super::types::Key;
@@ -17,10 +17,10 @@ use super::unit::Unit;
 use super::walk::{Node, nodes};
 use super::world::{Helper, Helpers};
 
-/// Names of weights that a recurrent layer reads.
+/// The names of weights that a recurrent layer reads.
 const RECURRENT: &[&str] = &["weight_ih", "weight_hh"];
 
-/// Advice for them.
+/// The advice for recurrent weights.
 const RECURRENT_ADVICE: &str = "hold an `nn::LSTM` or an `nn::GRU`: `nn::lstm(in, hidden, \
     nn::LSTMConfig::default(), vb)` and `nn::gru` read weights of these names, and `seq` runs all \
     steps; or put `// dynquant: keep` here";
@@ -34,8 +34,8 @@ pub fn has_products(unit: &Unit<'_>) -> bool {
 
 /// The types of a file with tensors that multiply.
 pub fn multiplied(unit: &Unit<'_>) -> BTreeSet<Key> {
-    let found = Search::of(unit, &|_| true, true).found;
-    found.into_iter().map(|(_, (of, _), _)| of).collect()
+    let found = WeightSearch::new(unit, &|_| true, true).found;
+    found.into_iter().map(|(_, (key, _), _)| key).collect()
 }
 
 /// The functions of a file that multiply by an argument.
@@ -43,28 +43,28 @@ pub fn helpers(unit: &Unit<'_>) -> Helpers {
     if !has_products(unit) {
         return Helpers::new();
     }
-    Search::of(unit, &|at| !unit.source.is_kept(at), false).helpers
+    WeightSearch::new(unit, &|at| !unit.source.is_kept(at), false).helpers
 }
 
-/// Lists the products of tensors in fields, but for those that a layer holds now.
+/// Lists the products of tensors in fields, except those that a layer holds now.
 pub fn list(unit: &Unit<'_>, draft: &mut Draft, held: &BTreeSet<(Key, String)>) {
     let left = |at| !draft.edits.is_rewritten(at) && !unit.source.is_kept(at);
-    for (at, place, advice) in Search::of(unit, &left, true).found {
+    for (at, place, advice) in WeightSearch::new(unit, &left, true).found {
         if !held.contains(&place) {
-            let ((_, of), field) = place;
-            let what = format!("`{field}` of `{of}` multiplies as a tensor, and is no layer");
+            let ((_, owner), field) = place;
+            let what = format!("`{field}` of `{owner}` multiplies as a tensor, and is no layer");
             draft.list(unit.todo(at, what, advice));
         }
     }
     recurrent(unit, draft);
 }
 
-/// Lists where weights of recurrent layers are read.
+/// Lists the places where weights of recurrent layers are read.
 fn recurrent(unit: &Unit<'_>, draft: &mut Draft) {
     if !RECURRENT.iter().any(|name| unit.source.text.contains(name)) {
         return;
     }
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         let is_name = |text: String| RECURRENT.iter().any(|name| text.contains(name));
         let named = nodes(facts.function.block).find_map(|node| match node {
             Node::Expr(expr @ Expr::Lit(literal)) => match &literal.lit {
@@ -81,17 +81,18 @@ fn recurrent(unit: &Unit<'_>, draft: &mut Draft) {
     }
 }
 
-/// Where a product is, the type and the field of its tensor, and what to do.
-type Found = (usize, (Key, String), String);
+/// The place of a product, the type and the field of its tensor, and advice.
+type FoundWeight = (usize, (Key, String), String);
 
-/// The first product of each field's tensor, by functions of the file and of others, too.
-struct Search {
-    found: Vec<Found>,
+/// The first product of each field's tensor, including products in functions of this and other
+/// files.
+struct WeightSearch {
+    found: Vec<FoundWeight>,
     helpers: Helpers,
 }
 
-impl Search {
-    fn of(unit: &Unit<'_>, counts: &dyn Fn(usize) -> bool, others: bool) -> Self {
+impl WeightSearch {
+    fn new(unit: &Unit<'_>, counts: &dyn Fn(usize) -> bool, others: bool) -> Self {
         let mut search = Self {
             found: Vec::new(),
             helpers: Helpers::new(),
@@ -107,7 +108,7 @@ impl Search {
         let mut new = None;
         loop {
             let mut next = Helpers::new();
-            for facts in facts::of(unit) {
+            for facts in facts::all(unit) {
                 let mut sites = Sites {
                     facts,
                     macros: &macros,
@@ -132,17 +133,17 @@ impl Search {
         }
     }
 
-    /// Takes the fields that an operand is of; returns the function, where it is an argument.
+    /// Adds the fields behind an operand; returns the function if the operand is an argument.
     fn take(&mut self, facts: Facts<'_>, at: usize, operand: &Expr) -> Vec<Helper> {
         let mut helpers = Vec::new();
-        let mut trace = Trace::of(facts);
+        let mut trace = Trace::new(facts);
         for root in trace.roots(operand) {
             let place = match root {
-                Root::Field(of, field) => (of, field),
+                Root::Field(holder, field) => (holder, field),
                 Root::Argument(argument) => {
                     let function = facts.function;
                     helpers.push(Helper {
-                        of: function.of.clone(),
+                        owner: function.owner.clone(),
                         name: function.signature.ident.to_string(),
                         argument,
                         takes_self: function.signature.receiver().is_some(),
@@ -150,11 +151,11 @@ impl Search {
                     continue;
                 }
             };
-            let (of, field) = &place;
+            let (holder, field) = &place;
             let new = !self.found.iter().any(|(_, known, _)| *known == place);
-            let is_weight = || origin(facts.unit, of, field).0 > Origin::Computed;
-            if new && !is_codebook(&of.1) && is_weight() {
-                let advice = if is_recurrent(facts.unit, of, field) {
+            let is_weight = || origin(facts.unit, holder, field).0 > TensorOrigin::Computed;
+            if new && !is_codebook(&holder.1) && is_weight() {
+                let advice = if is_recurrent(facts.unit, holder, field) {
                     RECURRENT_ADVICE.to_owned()
                 } else {
                     trace.advice(field)
@@ -167,13 +168,13 @@ impl Search {
 }
 
 /// Whether a field has the name of a recurrent layer's weight, in the code or in the checkpoint.
-fn is_recurrent(unit: &Unit<'_>, of: &Key, field: &str) -> bool {
-    let given = unit.built.given(of, field).iter();
+fn is_recurrent(unit: &Unit<'_>, holder: &Key, field: &str) -> bool {
+    let given = unit.built.given(holder, field).iter();
     let mut texts = given.map(|value| unit.source.slice(*value)).chain([field]);
     texts.any(|text| RECURRENT.iter().any(|name| text.contains(name)))
 }
 
-/// Macros of the file that multiply what they are given.
+/// The macros of the file that multiply their arguments.
 fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
     let items = nodes(file).filter_map(|node| get!(get!(node, Node::Item)?, Item::Macro));
     let multiplying = items.filter(|item| item.mac.tokens.to_string().contains("matmul"));
@@ -181,11 +182,11 @@ fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
     names.map(ToString::to_string).collect()
 }
 
-/// Where products are, with their operands.
+/// The places of products, with their operands.
 struct Sites<'p> {
     facts: Facts<'p>,
     macros: &'p BTreeSet<String>,
-    /// The functions whose calls are looked for; `None` for products themselves.
+    /// The functions whose calls are found; `None` finds products themselves.
     helpers: Option<&'p Helpers>,
     /// Whether functions of other files count.
     others: bool,
@@ -211,14 +212,15 @@ impl Sites<'_> {
             let found = self.others.then(|| world.multiplies_by(&self.facts, &path));
             return found.unwrap_or_default();
         };
-        let of = before.last().and_then(|of| match of.as_str() {
-            "Self" => self.facts.function.of.as_ref(),
-            _ => of.starts_with(char::is_uppercase).then_some(of),
+        let owner = before.last().and_then(|owner| match owner.as_str() {
+            "Self" => self.facts.function.owner.as_ref(),
+            _ => owner.starts_with(char::is_uppercase).then_some(owner),
         });
-        let own = helpers
+        let found = helpers
             .iter()
-            .filter(|one| one.name == *name && one.of.as_ref() == of);
-        own.map(|one| one.argument + usize::from(one.takes_self))
+            .filter(|one| one.name == *name && one.owner.as_ref() == owner);
+        found
+            .map(|one| one.argument + usize::from(one.takes_self))
             .collect()
     }
 }
@@ -251,13 +253,13 @@ impl<'a> Visit<'a> for Sites<'_> {
             }
             return;
         };
-        let own = is(&call.receiver, "self");
-        // What a layer is given is no weight of it.
+        let is_self = is(&call.receiver, "self");
+        // An argument of a layer is not its weight.
         let is_forward = name.starts_with("forward") || name == "apply";
-        let own_type = self.facts.function.of.as_ref();
+        let own_type = self.facts.function.owner.as_ref();
         let found = helpers.iter().filter(|one| {
-            let of_type = own && one.of.as_ref() == own_type || one.of.is_none();
-            one.takes_self && one.name == name && (of_type || !own && !is_forward)
+            let of_type = is_self && one.owner.as_ref() == own_type || one.owner.is_none();
+            one.takes_self && one.name == name && (of_type || !is_self && !is_forward)
         });
         let numbers: Vec<_> = found.map(|one| one.argument).collect();
         self.push(

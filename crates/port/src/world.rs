@@ -1,4 +1,4 @@
-//! Other files: where the modules are that a file names, and what their types hold.
+//! Other files: the modules that a file names, and the contents of their types.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,72 +15,72 @@ use super::syntax::{get, mentions, segments};
 use super::types::{Declared, Key, Types, arguments, is_named, parts};
 use crate::files;
 
-/// The files that are ported together, and those that they name.
+/// The files that are ported together, and the files that they name.
 #[derive(Default)]
 pub struct World {
     pub(super) given: BTreeSet<PathBuf>,
     pub(super) read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
-    /// Whether a `with_tracing` is unlike candle-transformers'.
+    /// Whether each `with_tracing` differs from candle-transformers'.
     tracing: RefCell<BTreeMap<PathBuf, bool>>,
     packages: OnceCell<BTreeSet<String>>,
-    /// The names of files' modules, which globs bring.
-    pub(super) names: RefCell<BTreeMap<PathBuf, Rc<Names>>>,
-    /// Files as they are, without what others say of them.
+    /// The names in files' modules, which globs bring.
+    pub(super) names: RefCell<BTreeMap<PathBuf, Rc<ModuleNames>>>,
+    /// The files as written, without what other files say about them.
     pub(super) outlines: RefCell<BTreeMap<PathBuf, Option<Rc<Outline>>>>,
-    /// The types of files that are `Clone` once they are ported.
+    /// The types of files that are `Clone` after the port.
     pub(super) clones: RefCell<BTreeMap<PathBuf, Rc<BTreeSet<Key>>>>,
-    /// Whether a type holds a layer, where that is known.
-    known: RefCell<HashMap<(Place, bool), bool>>,
-    /// The number of types that were looked into.
+    /// Whether a type holds a layer, where that is decided.
+    known: RefCell<HashMap<(TypePlace, bool), bool>>,
+    /// The number of types that were visited.
     #[cfg(test)]
     looked: std::cell::Cell<usize>,
 }
 
-/// A function that multiplies by an argument of its.
+/// A function that multiplies by an argument.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Helper {
-    /// The type whose function it is.
-    pub of: Option<String>,
+    /// The type of the function's `impl`.
+    pub owner: Option<String>,
     pub name: String,
-    /// Without `self`.
+    /// The number of the argument, without `self`.
     pub argument: usize,
     pub takes_self: bool,
 }
 
 pub type Helpers = BTreeSet<Helper>;
 
-/// A file by itself.
+/// A file read in isolation.
 pub struct Outline {
     pub types: Types,
     pub helpers: Helpers,
 }
 
-/// The names of a module, each with its path where it is of another crate.
-pub type Names = BTreeMap<String, Option<Vec<String>>>;
+/// The names of a module, each with its path if it is from another crate.
+pub type ModuleNames = BTreeMap<String, Option<Vec<String>>>;
 
-/// A type of some file, or a name that the file passes on: [`Types::id`], the module and the name.
-type Place = (usize, Module, String);
+/// A type of a file, or a name that the file re-exports: [`Types::id`], the module and the name.
+type TypePlace = (usize, Module, String);
 
-/// A file's types, and where it is.
+/// A file's path and types.
 type File<'f> = (&'f Path, &'f Types);
 
-/// A search for layers in types that may hold each other in a circle. Each is visited once:
-/// Tarjan's strongly connected components, whose types hold a layer together or not at all.
+/// A search for layers in types that may hold each other in a cycle. Each type is visited once:
+/// Tarjan's strongly connected components, whose types either all hold a layer or none do.
 #[derive(Default)]
-struct Search {
-    /// Types that are not decided, the next one in a field of the one before or of one in a circle
-    /// with it.
-    open: Vec<Place>,
-    /// Where they are in `open`.
-    depths: HashMap<Place, usize>,
-    /// The first of them that was met again, by the type that is visited.
+struct LayerSearch {
+    /// The undecided types; each is in a field of the type before it, or of a type in a cycle with
+    /// that.
+    open: Vec<TypePlace>,
+    /// The positions of these types in `open`.
+    depths: HashMap<TypePlace, usize>,
+    /// The first of them that was reached again, from the type that is visited.
     low: usize,
-    /// Whether tensors that multiply count, too.
+    /// Whether tensors that multiply count too.
     tensors: bool,
 }
 
 impl World {
-    /// Of these files.
+    /// The world of these files.
     pub fn new<'p>(files: impl IntoIterator<Item = &'p Path>) -> Self {
         let given = files.into_iter().map(real).collect();
         Self {
@@ -89,12 +89,12 @@ impl World {
         }
     }
 
-    /// Whether a file is among those that are ported.
+    /// Whether a file is among the files to port.
     pub fn is_given(&self, path: &Path) -> bool {
         self.given.contains(&real(path))
     }
 
-    /// Whether the module of a file is declared for a GPU only.
+    /// Whether the module of a file is declared for GPUs only.
     pub fn is_left_out(&self, path: &Path) -> bool {
         let path = real(path);
         let name = if is_folder(&path) {
@@ -112,12 +112,12 @@ impl World {
         })
     }
 
-    /// Whether the `with_tracing` that a file sees is unlike candle-transformers': a function of it
-    /// has other parameters or makes another type.
+    /// Whether the `with_tracing` that a file sees differs from candle-transformers': a function
+    /// has other parameters or returns another type.
     pub fn has_own_tracing(&self, path: &Path) -> bool {
         let path = real(path);
         let above = path.ancestors().skip(1);
-        // Up to the crate's folder.
+        // The search goes up to the crate's folder.
         let mut last = false;
         let folders = above.take_while(|folder| {
             let within = !last;
@@ -131,14 +131,14 @@ impl World {
         if let Some(known) = self.tracing.borrow().get(&module) {
             return *known;
         }
-        let own = has_item(&module, |item| {
+        let is_unlike = has_item(&module, |item| {
             get!(item, syn::Item::Fn).is_some_and(|item| is_unlike_candles(&item.sig))
         });
-        self.tracing.borrow_mut().insert(module, own);
-        own
+        self.tracing.borrow_mut().insert(module, is_unlike);
+        is_unlike
     }
 
-    /// The file of a module of the crate, as written in a file's module, if it is another.
+    /// The file of a module of the crate, as named in a file's module, if it is another file.
     pub fn module(&self, from: &Path, module: &[String], path: &[String]) -> Option<PathBuf> {
         let any = [path, &["*".to_owned()]].concat();
         let (file, _) = self.find(from, module, &any)?;
@@ -146,8 +146,7 @@ impl World {
         (file.is_file() && file != real(from)).then_some(file)
     }
 
-    /// Whether another file that is ported builds a type, or reads one of these fields of
-    /// something.
+    /// Whether another file to port builds a type, or reads a field with one of these names.
     pub fn is_built_elsewhere<'f>(
         &self,
         path: &Path,
@@ -173,7 +172,7 @@ impl World {
         })
     }
 
-    /// Whether a type with layers implements a trait that a path of this crate means.
+    /// Whether a type with layers implements the trait at a path of this crate.
     pub fn may_hide(&self, path: &Path, module: &[String], segments: &[String]) -> bool {
         let known = self.elsewhere(path, module, segments);
         let Some(name) = segments.last().filter(|_| known.is_some()) else {
@@ -182,7 +181,8 @@ impl World {
         self.is_of_layers(name)
     }
 
-    /// [`may_hide`](Self::may_hide) of a trait of another crate, also where its files are ported.
+    /// Whether [`may_hide`](Self::may_hide) holds for a trait of another crate, whose files may be
+    /// ported too.
     pub fn may_hide_beside(&self, krate: &str, name: &str) -> bool {
         let declares = |file: &PathBuf| {
             self.types(file).is_some_and(|types| {
@@ -215,7 +215,7 @@ impl World {
         })
     }
 
-    /// Whether another file that is ported implements a trait of this one.
+    /// Whether another file to port implements a trait of this file.
     pub fn is_implemented_elsewhere(&self, path: &Path, name: &str) -> bool {
         let path = real(path);
         let mut others = self.given.iter().filter(|other| **other != path);
@@ -237,26 +237,26 @@ impl World {
         })
     }
 
-    /// Whether a type holds a layer, however deep; the file at `path` declares `types`.
+    /// Whether a type holds a layer, at any depth; the file at `path` declares `types`.
     pub fn holds(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
-        self.search(&mut Search::default(), (path, types), module, ty)
+        self.search(&mut LayerSearch::default(), (path, types), module, ty)
     }
 
     /// Whether a type holds a layer, or a tensor that multiplies.
     pub fn multiplies(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
-        let mut search = Search {
+        let mut search = LayerSearch {
             tensors: true,
-            ..Search::default()
+            ..LayerSearch::default()
         };
         self.search(&mut search, (path, types), module, ty)
     }
 
-    /// Whether the type at a place holds a layer; `look` looks into it.
+    /// Whether the type at a place holds a layer; `look` visits its fields.
     fn visit(
         &self,
-        search: &mut Search,
-        place: Place,
-        look: impl FnOnce(&mut Search) -> bool,
+        search: &mut LayerSearch,
+        place: TypePlace,
+        look: impl FnOnce(&mut LayerSearch) -> bool,
     ) -> bool {
         let key = (place.clone(), search.tensors);
         if let Some(known) = self.known.borrow().get(&key) {
@@ -274,7 +274,7 @@ impl World {
         let low = std::mem::replace(&mut search.low, usize::MAX);
         let found = look(search);
         if found || search.low >= depth {
-            // The types open above lead to this one or to one that leads here.
+            // The types open above lead to this type or to a type that leads here.
             for place in search.open.drain(depth..) {
                 search.depths.remove(&place);
                 let mut known = self.known.borrow_mut();
@@ -287,7 +287,13 @@ impl World {
         found
     }
 
-    fn search(&self, search: &mut Search, file: File<'_>, module: &[String], ty: &Type) -> bool {
+    fn search(
+        &self,
+        search: &mut LayerSearch,
+        file: File<'_>,
+        module: &[String],
+        ty: &Type,
+    ) -> bool {
         let types = file.1;
         let any = |ty: &Type| self.search(search, file, module, ty);
         if !is_named(ty, "PhantomData") && parts(ty).into_iter().any(any) {
@@ -306,17 +312,17 @@ impl World {
         }
     }
 
-    /// Whether a trait of this file has `Quantizable` above it.
+    /// Whether a trait of this file has the supertrait `Quantizable`.
     fn is_tree(&self, types: &Types, module: &[String], name: &str) -> bool {
         let declared = types.declared.get(&(module.to_vec(), name.to_owned()));
         let traits = declared.into_iter().flatten();
         let mut traits = traits.filter_map(|one| get!(&one.item, syn::Item::Trait));
-        traits.any(|of| bounds(&of.supertraits).any(|bound| bound == "Quantizable"))
+        traits.any(|item| bounds(&item.supertraits).any(|bound| bound == "Quantizable"))
     }
 
     fn search_at(
         &self,
-        search: &mut Search,
+        search: &mut LayerSearch,
         (path, types): File<'_>,
         module: &[String],
         origin: &Origin,
@@ -340,7 +346,7 @@ impl World {
                 let Some((types, file, name)) = found else {
                     return false;
                 };
-                // As something that a file passes on, which is not what it declares.
+                // The place of a re-export, so that it cannot clash with a declaration.
                 let passed = (types.id, vec!["use".to_owned()], name.clone());
                 let origin = types.scopes.resolve(&[], &[name]);
                 origin.layer().is_some()
@@ -360,7 +366,7 @@ impl World {
         segments: &[String],
     ) -> Option<(PathBuf, Vec<Declared>)> {
         let (mut file, mut name) = self.find(path, module, segments)?;
-        // As far as a `pub use` may lead.
+        // The longest chain of `pub use` that is followed.
         for _ in 0..8 {
             let types = self.types(&file)?;
             match types.scopes.resolve(&[], &[name.clone()]) {
@@ -374,7 +380,7 @@ impl World {
         None
     }
 
-    /// The part of a path of this crate that leads to no module, as written in a file's module.
+    /// The part of a path of this crate that leads to no module, as named in a file's module.
     pub fn absent(&self, from: &Path, module: &[String], path: &[String]) -> Option<String> {
         let mut depth = module.len();
         let mut place = Some(from.to_path_buf());
@@ -390,7 +396,7 @@ impl World {
                     continue;
                 }
                 "super" => place.and_then(|place| parent(&place)),
-                // Of a module in this file.
+                // A module inside this file.
                 _ if depth > 0 => return None,
                 name => {
                     let inner = place.as_ref().and_then(|place| child(place, name));
@@ -413,7 +419,7 @@ impl World {
         None
     }
 
-    /// The file and the name that a path of this crate means, as written in a file's module.
+    /// The file and the name behind a path of this crate, as named in a file's module.
     pub(super) fn find(
         &self,
         from: &Path,
@@ -441,7 +447,7 @@ impl World {
     }
 }
 
-/// The names of a trait object's traits.
+/// The names of the traits in a trait object.
 pub fn trait_names(object: &syn::TypeTraitObject) -> Vec<String> {
     bounds(&object.bounds).map(ToString::to_string).collect()
 }
@@ -456,19 +462,19 @@ fn bounds<'b>(
     traits.filter_map(|bound| Some(&bound.path.segments.last()?.ident))
 }
 
-/// Whether a type has that name, or an argument of it has, as in `Result<Linear>`.
+/// Whether a type or an argument of it has that name, as in `Result<Linear>`.
 fn is_or_holds(ty: &Type, name: &str) -> bool {
     is_named(ty, name) || arguments(ty).into_iter().any(|ty| is_or_holds(ty, name))
 }
 
-/// Whether a file can be read and has such an item.
+/// Whether a file can be read and contains such an item.
 fn has_item(path: &Path, is_it: impl FnMut(&syn::Item) -> bool) -> bool {
     let text = files::read(path).unwrap_or_default();
     Source::parse(&text).is_ok_and(|(_, file)| file.items.iter().any(is_it))
 }
 
-/// Whether a function has the name of one in candle-transformers' `with_tracing`, and another
-/// signature.
+/// Whether a function has the name of a function in candle-transformers' `with_tracing`, and
+/// another signature.
 fn is_unlike_candles(signature: &syn::Signature) -> bool {
     let known = [
         ("linear", 3, "Linear"),
@@ -477,9 +483,9 @@ fn is_unlike_candles(signature: &syn::Signature) -> bool {
         ("layer_norm", 3, "LayerNorm"),
     ];
     let mut known = known.iter().filter(|(name, ..)| signature.ident == name);
-    known.any(|(_, inputs, made)| {
+    known.any(|(_, inputs, result)| {
         let makes = match &signature.output {
-            syn::ReturnType::Type(_, ty) => is_or_holds(ty, made),
+            syn::ReturnType::Type(_, ty) => is_or_holds(ty, result),
             syn::ReturnType::Default => false,
         };
         signature.inputs.len() != *inputs || !makes
@@ -490,7 +496,7 @@ pub fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Whether a file's modules are beside it, not in a folder of its name.
+/// Whether a file's modules are beside it, not in a folder with its name.
 fn is_folder(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str());
     matches!(name, Some("mod.rs" | "lib.rs" | "main.rs"))
@@ -500,7 +506,7 @@ fn module_file(folder: &Path, name: &str) -> Option<PathBuf> {
     let name = name.strip_prefix("r#").unwrap_or(name);
     let file = folder.join(format!("{name}.rs"));
     let inner = folder.join(name);
-    // A folder without a file still says where its modules are.
+    // A folder without a file still locates its modules.
     if file.is_file() {
         Some(file)
     } else {
@@ -527,7 +533,7 @@ fn parent(file: &Path) -> Option<PathBuf> {
     let above = folder.with_extension("rs");
     let ways = ["mod.rs", "lib.rs", "main.rs"].map(|name| folder.join(name));
     let found = ways.into_iter().find(|file| file.is_file());
-    // Where there is no such file, its folder still says where its modules are.
+    // If the file does not exist, its folder still locates its modules.
     Some(found.unwrap_or(if above.is_file() {
         above
     } else {
@@ -535,7 +541,7 @@ fn parent(file: &Path) -> Option<PathBuf> {
     }))
 }
 
-/// Whether a file is a crate of its own: a test, an example, a benchmark or another program.
+/// Whether a file is a crate root: a test, an example, a benchmark or another program.
 fn is_root(file: &Path) -> bool {
     let folder = file.parent();
     let name = folder.and_then(|folder| folder.file_name()?.to_str());
@@ -548,7 +554,7 @@ fn is_root(file: &Path) -> bool {
     }
 }
 
-/// The file at the crate's root; where it is not there, the one that would have this module.
+/// The file at the crate's root; if it is missing, the file that would have this module.
 fn crate_root(from: &Path, first: Option<&str>) -> Option<PathBuf> {
     let from = real(from);
     if is_root(&from) {
@@ -571,11 +577,11 @@ fn crate_root(from: &Path, first: Option<&str>) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Whether each of the types, in this order, holds a layer, and the types that were looked into
-    /// for it.
+    /// Whether each of the types, in this order, holds a layer, and the number of types that were
+    /// visited.
     fn held(text: &str, names: &[&str]) -> (Vec<bool>, usize) {
         let (_, file) = Source::parse(text).unwrap_or_else(|fault| panic!("{}", fault.message));
-        let (world, types) = (World::default(), Types::of(&file));
+        let (world, types) = (World::default(), Types::new(&file));
         let held = |name: &&str| {
             let ty = syn::parse_str(name).expect("a type");
             world.holds(Path::new("a.rs"), &types, &[], &ty)
@@ -602,7 +608,7 @@ mod tests {
 
     #[test]
     fn types_in_a_circle_hold_a_layer_together_or_not_at_all() {
-        // B and C lead round to A before A's own layer is met; E and F lead to it only.
+        // B and C lead back to A before A's direct layer is reached; E and F lead to it only.
         let text = "struct A { b: Box<B>, d: D, l: candle_nn::Linear }
                     struct B { c: Box<C>, d: D }
                     struct C { a: Box<A>, b: Box<B> }

@@ -1,4 +1,4 @@
-//! A `Linear` that a file writes out itself, as T5's does: ours stands for it.
+//! Replaces a `Linear` that a file writes out itself, as T5 does, by candle-dynquant's.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const METHODS: &[&str] = list![broadcast_add broadcast_left dims dtype enter mat
 /// Functions of `nn` that load a `Linear`.
 const LOADERS: &[&str] = &["linear", "linear_no_bias"];
 
-/// Takes away a file's own `Linear` and its loaders, and imports ours.
+/// Removes a file's `Linear` and its loaders, and imports candle-dynquant's.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let mut names = vec!["Linear"];
@@ -28,10 +28,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
                 declared = is_layer(unit, item);
                 declared
             }
-            Item::Impl(of) if is_impl_of(item, "Linear") => {
-                let of_trait = of.trait_.as_ref();
+            Item::Impl(block) if is_impl_of(item, "Linear") => {
+                let of_trait = block.trait_.as_ref();
                 let module = of_trait.is_some_and(|(path, _)| path.is_ident("Module"));
-                if !module || !is_product(unit, of) {
+                if !module || !is_product(unit, block) {
                     return;
                 }
                 true

@@ -1,4 +1,4 @@
-//! The tensors of a safetensors file, or of a folder's shards, checked before candle sees them.
+//! The tensors of a safetensors file or of a folder's shards, checked before candle reads them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::json;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Checks that there is a folder, which should have these `files`.
+/// Checks that the folder exists, in which `files` are expected.
 pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
     let name = dir.display();
     let got = if dir.exists() {
@@ -33,31 +33,41 @@ pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
 }
 
 /// Loads a model from quantized weights, which `dynquant quantize` or `checkpoint::save` wrote at
-/// `path`, else from `floats`. It asks whether any tensor's name begins so.
+/// `path`, else from `floats`. `load` also gets a function that says whether any tensor's name
+/// begins with a prefix.
 ///
-/// Returns the bytes of its tensors, floats as f32, and whether the weights were quantized. It is an
-/// error if there are other floats than those of the model, which is `what`.
+/// Returns the bytes of the model's tensors, floats as f32, and whether the weights were quantized.
+/// It is an error if the floats contain a tensor that the model, described by `what`, does not use.
 pub fn load<M>(
     path: &Path,
     floats: impl FnOnce() -> Result<Checkpoint>,
     what: &str,
     load: impl FnOnce(VarBuilder<'_>, &dyn Fn(&str) -> bool) -> CandleResult<M>,
 ) -> Result<(M, usize, bool)> {
-    if let Ok(own) = candle_dynquant::Checkpoint::open(path)
-        && own.is_quantized()
+    if let Ok(checkpoint) = candle_dynquant::Checkpoint::open(path)
+        && checkpoint.is_quantized()
     {
-        let has = |prefix: &str| own.tensors().any(|tensor| tensor.name.starts_with(prefix));
-        let model = load(own.var_builder(DType::F32, &Device::Cpu), &has)?;
-        let bytes: u64 = own.tensors().map(|tensor| tensor.bytes).sum();
+        let has = |prefix: &str| {
+            checkpoint
+                .tensors()
+                .any(|tensor| tensor.name.starts_with(prefix))
+        };
+        let model = load(checkpoint.var_builder(DType::F32, &Device::Cpu), &has)?;
+        let bytes: u64 = checkpoint.tensors().map(|tensor| tensor.bytes).sum();
         return Ok((model, bytes as usize, true));
     }
-    let own = floats()?;
-    let has = |prefix: &str| own.tensors.keys().any(|name| name.starts_with(prefix));
-    let model = load(own.var_builder(), &has)?;
-    Ok((model, own.finish(what)?, false))
+    let checkpoint = floats()?;
+    let has = |prefix: &str| {
+        checkpoint
+            .tensors
+            .keys()
+            .any(|name| name.starts_with(prefix))
+    };
+    let model = load(checkpoint.var_builder(), &has)?;
+    Ok((model, checkpoint.finish(what)?, false))
 }
 
-/// Tensors by name, all f32; it remembers which of them were asked for.
+/// Tensors by name, all f32; records which of them were read.
 pub struct Checkpoint {
     /// The path in error messages: the file, or the index.
     path: PathBuf,
@@ -77,8 +87,8 @@ impl Checkpoint {
         })
     }
 
-    /// Reads `model.safetensors` of the folder or, if there is none, the shards of its index.
-    /// A file may hold tensors for which `is_extra` says that the model has no use for them.
+    /// Reads `model.safetensors` of the folder or, without it, the shards of its index. A file may
+    /// hold tensors that `is_extra` declares unused.
     pub fn read_folder(dir: &Path, is_extra: fn(&str) -> bool) -> Result<Self> {
         let (single, index) = (dir.join(SINGLE), dir.join(INDEX));
         let mut tensors = HashMap::new();
@@ -109,8 +119,8 @@ impl Checkpoint {
         VarBuilder::from_backend(Box::new(Backend(self)), DType::F32, Device::Cpu)
     }
 
-    /// Bytes of the tensors that were asked for; an error if some were not, which says what
-    /// the `model` has.
+    /// The bytes of the tensors that were read; an error if others are left, which calls the model
+    /// `model`.
     pub fn finish(self, model: &str) -> Result<usize> {
         let used = self
             .used
@@ -133,14 +143,14 @@ fn bytes(tensor: &Tensor) -> usize {
     tensor.elem_count() * tensor.dtype().size_in_bytes()
 }
 
-/// Puts the tensors of one file that `wanted` accepts, as f32, into `tensors`.
+/// Reads the tensors of one file that `wanted` accepts into `tensors`, as f32.
 fn read_file(
     path: &Path,
     wanted: impl Fn(&str) -> bool,
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
     let name = path.display();
-    // Read, not mapped: a mapped file that changes under a program is undefined behaviour.
+    // The file is read, not mapped: changing a mapped file is undefined behaviour.
     let buffer =
         input::read(path, u64::MAX).with_context(|| format!("{name}: expected a readable file"))?;
     let file = SafeTensors::deserialize(&buffer).with_context(|| {
@@ -165,7 +175,7 @@ fn read_file(
     Ok(())
 }
 
-/// The index's shards, each with the tensors that it should hold.
+/// The shards that an index lists, each with the tensors that it should hold.
 pub fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     #[derive(serde::Deserialize)]
     struct Index {
@@ -195,19 +205,19 @@ fn read_shard(
     keys: &BTreeSet<String>,
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
-    let (name, of) = (shard.display(), index.display());
+    let (name, index) = (shard.display(), index.display());
     ensure!(
         shard.exists(),
-        "{of}: expected the shard {name}, got no such file"
+        "{index}: expected the shard {name}, got no such file"
     );
     read_file(shard, |key| keys.contains(key), tensors)?;
     match keys.iter().find(|key| !tensors.contains_key(*key)) {
-        Some(key) => bail!("{name}: expected tensor {key:?}, as {of} says, got no such tensor"),
+        Some(key) => bail!("{name}: expected tensor {key:?}, as {index} says, got no such tensor"),
         None => Ok(()),
     }
 }
 
-/// Hands the tensors to candle, with errors that name the file.
+/// Passes the tensors to candle, with errors that name the file.
 struct Backend<'a>(&'a Checkpoint);
 
 impl SimpleBackend for Backend<'_> {

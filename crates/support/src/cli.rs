@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::threads;
 
-/// Options of every example.
+/// The options of every example.
 #[derive(clap::Args, Debug)]
 pub struct Common {
     /// Preset: int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, onnxruntime,
@@ -71,7 +71,7 @@ impl Common {
         }
     }
 
-    /// The name of the spec.
+    /// The name of the preset or of the file.
     pub fn name(&self) -> String {
         match &self.spec {
             Some(file) => file.display().to_string(),
@@ -100,26 +100,26 @@ impl Common {
     }
 }
 
-/// A count of completed steps on stderr, if that is a terminal.
+/// A count of completed steps, on stderr if it is a terminal.
 pub struct Progress {
     what: &'static str,
     done: usize,
 }
 
 impl Progress {
-    /// None of these is done: `batches`.
-    pub fn of(what: &'static str) -> Self {
+    /// A count of 0 steps, called `what`, such as `batches`.
+    pub fn new(what: &'static str) -> Self {
         Self { what, done: 0 }
     }
 
-    /// One more step is done, of `total`.
+    /// Counts a step, of `total`.
     pub fn tick(&mut self, total: usize) {
         self.done += 1;
         if std::io::stderr().is_terminal() {
             if self.done < total {
                 print::progress(format_args!("\r{}/{total} {}", self.done, self.what));
             } else {
-                // The line is cleared with the last step.
+                // The last step clears the line.
                 print::progress("\r\x1b[K");
             }
         }
@@ -129,7 +129,7 @@ impl Progress {
 /// Parses a number of 1 or more.
 pub fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
-        // Larger than any text, and products with a size do not overflow.
+        // The limit is above any text's length, and products with a size do not overflow.
         Ok(number @ 1..=0x7fff_ffff) => Ok(number),
         _ => Err("expected a whole number from 1 to 2147483647".to_owned()),
     }

@@ -1,4 +1,4 @@
-//! JSON files that may come from anywhere.
+//! JSON files from untrusted sources.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,13 +10,13 @@ use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-/// The longest file that is read, in bytes. Parsed, JSON takes up to a hundred times its length.
+/// The largest file that is read, in bytes. Parsed, JSON takes up to a hundred times its length.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads a file that holds what `expected` says.
+/// Reads a file; `expected` describes its contents in errors.
 ///
 /// # Errors
-/// When the file cannot be read, is longer than `MAX_BYTES`, or holds something else.
+/// When the file cannot be read, is longer than `MAX_BYTES`, or has other contents.
 pub fn read<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<T> {
     parse(&path.display().to_string(), text(path)?, expected)
 }
@@ -24,16 +24,17 @@ pub fn read<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<T> {
 /// Reads the bytes of a file.
 ///
 /// # Errors
-/// When it cannot be read, or is longer than `MAX_BYTES`.
+/// When the file cannot be read, or is longer than `MAX_BYTES`.
 pub fn text(path: &Path) -> Result<Vec<u8>> {
     let name = path.display();
     input::read(path, MAX_BYTES).with_context(|| format!("{name}: expected a readable file"))
 }
 
-/// As [`read`], from the bytes of the file `name`.
+/// Parses the bytes of the file `name`; `expected` describes its contents in errors.
 ///
 /// # Errors
-/// When they hold something else, or an object with a key twice, of which other readers take one or the other.
+/// When the bytes hold something else, or an object with a duplicate key, for which readers choose
+/// different values.
 pub fn parse<T: DeserializeOwned>(name: &str, bytes: Vec<u8>, expected: &str) -> Result<T> {
     let text = String::from_utf8(json::strict(bytes))
         .with_context(|| format!("{name}: expected a readable text file, in UTF-8"))?;
@@ -41,16 +42,16 @@ pub fn parse<T: DeserializeOwned>(name: &str, bytes: Vec<u8>, expected: &str) ->
     unique(text.as_bytes()).with_context(at)
 }
 
-/// Reads JSON in which no object has a key twice: readers differ in which of them they take.
+/// Parses JSON without duplicate keys: readers differ in which value they take.
 ///
 /// # Errors
-/// When an object has, or the text is something else.
+/// When an object has a duplicate key, or the text is something else.
 pub fn unique<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice::<Unique>(text)?;
     serde_json::from_slice(text)
 }
 
-/// Any value, in whose objects no key comes twice.
+/// Any value, in whose objects no key occurs twice.
 struct Unique;
 
 macro_rules! scalars {
@@ -115,7 +116,7 @@ impl Keys {
         })
     }
 
-    /// As [`read`](Self::read), where `text` is what the file at `path` holds.
+    /// Parses `text`, the contents of the file at `path`, as [`read`](Self::read) does.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -135,14 +136,14 @@ impl Keys {
         anyhow::anyhow!("{}: key {key:?}: expected {expected}, got {got}", self.path)
     }
 
-    /// A size; one that is not there may have a default.
+    /// The value of a key that is a size, or the default if the key is missing.
     pub fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
         let got = match (self.get(key), default) {
             (None, Some(default)) => return Ok(default),
             (got, _) => got.and_then(Value::as_u64),
         };
         match got {
-            // No real model comes near the limit, and products of two sizes stay in a usize.
+            // No real model comes near the limit, and products of two sizes fit a usize.
             Some(size @ 1..=0x7fff_ffff) => Ok(size as usize),
             _ => Err(self.fault(key, "a positive integer below 2^31")),
         }

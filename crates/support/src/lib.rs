@@ -34,13 +34,16 @@ pub mod watchdog;
 
 use std::path::PathBuf;
 
-/// The root of this repository, which holds the examples' own files.
+/// The root of this repository, which holds the examples' files.
 pub fn repository() -> PathBuf {
-    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    own.ancestors().nth(2).map_or(own.clone(), PathBuf::from)
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    package
+        .ancestors()
+        .nth(2)
+        .map_or(package.clone(), PathBuf::from)
 }
 
-/// The rows of a table of text, whose columns ` | ` separates.
+/// The rows of a text table, whose columns ` | ` separates.
 pub fn rows<const N: usize>(table: &str) -> impl Iterator<Item = [&str; N]> {
     let cells = |row| str::split(row, " | ").collect::<Vec<_>>().try_into();
     let rows = table.trim().lines();

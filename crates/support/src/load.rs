@@ -1,5 +1,5 @@
-//! A quantized model that many threads share: calls of mixed shapes, each with the bits of one
-//! thread, and no more memory at the end than at the start.
+//! A quantized model that many threads share: calls of mixed shapes return the bits of one thread,
+//! and memory does not grow.
 
 use std::alloc::System;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::watchdog::Watchdog;
 const WORDS: u32 = 500;
 const HIDDEN: usize = 96;
 
-/// Every kind of quantized layer, and the operations that share threads.
+/// A model with every kind of quantized layer, and the operations that share threads.
 #[derive(Quantizable)]
 pub struct Model {
     table: nn::Embedding,
@@ -48,7 +48,7 @@ impl Model {
         Ok(model)
     }
 
-    /// `[steps, batch]` words to `[steps, batch, HIDDEN]`.
+    /// Maps words `[steps, batch]` to `[steps, batch, HIDDEN]`.
     pub fn forward(&self, words: &Tensor) -> Result<Tensor> {
         let wrap = candle_core::Error::wrap;
         let xs = self.table.forward(words)?;
@@ -62,7 +62,7 @@ impl Model {
     }
 }
 
-/// Calls and the bits of their results.
+/// Calls and the expected bits of their results.
 pub struct Load {
     model: Model,
     calls: Vec<(Tensor, Vec<u32>)>,
@@ -90,7 +90,7 @@ impl Load {
         })
     }
 
-    /// One call; which one changes from call to call.
+    /// Makes a call, a different one each time.
     pub fn call(&self) {
         let index = self.done.fetch_add(1, Ordering::Relaxed);
         self.watchdog.step(format_args!("call {index}"));
@@ -100,8 +100,8 @@ impl Load {
         assert!(got == *expected, "other bits of {words}");
     }
 
-    /// Calls by a number of threads, until the last of them has ended; a scope alone does not wait
-    /// for what threads free as they end.
+    /// Makes calls from a number of threads, and waits for the last of them to end; a scope alone
+    /// does not wait for what ending threads free.
     pub fn call_by_threads(&self, threads: usize, duration: Duration) {
         thread::scope(|scope| {
             let call = || self.call_for(duration);
@@ -123,8 +123,8 @@ fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
     Ok(values.into_iter().map(f32::to_bits).collect())
 }
 
-/// The system's allocator, which counts the bytes that are allocated and not freed. The memory that
-/// the process has depends on how many threads happened to allocate at once.
+/// The system's allocator, which counts the bytes that are allocated and not freed. The memory of
+/// the process depends on how many threads happened to allocate at once.
 pub type Counting = Cap<System>;
 
 /// A program's allocator for [`leaks_nothing`].
@@ -132,8 +132,8 @@ pub const fn counting() -> Counting {
     Cap::new(System, usize::MAX)
 }
 
-/// Runs `work` for a while, then again for as long as is asked, which must not leave more memory
-/// allocated, without the memory that threads of a pool keep between calls.
+/// Runs `work` for a while, then again for `duration`, which must not leave more memory allocated.
+/// The memory that pool threads keep between calls is not counted.
 pub fn leaks_nothing(allocator: &Counting, duration: Duration, work: impl Fn(Duration)) {
     const KEPT: usize = 8 << 20;
     work(duration / 5);
@@ -144,7 +144,7 @@ pub fn leaks_nothing(allocator: &Counting, duration: Duration, work: impl Fn(Dur
     assert!(after < before + KEPT, "{before} bytes, then {after}");
 }
 
-/// Quantizes and drops a model again and again.
+/// Quantizes and drops a model repeatedly.
 pub fn quantize_and_drop(duration: Duration) {
     let start = Instant::now();
     let mut times = 0;

@@ -1,5 +1,5 @@
-//! Where the time of a model goes: the own time of its layers and operations, by the spans that they
-//! are in the trace.
+//! The time of a model by layers and operations, without the time of nested stages, from the spans
+//! of a trace.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,12 +15,12 @@ use tracing::{Event, Metadata, Subscriber};
 /// The target of the spans.
 const TARGET: &str = "candle_dynquant::forward";
 
-/// Times of one call, or of several.
+/// The times of one or more calls.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     pub whole: Duration,
-    /// How often each stage was called, and its own time, without the stages within it. A stage is
-    /// a kind of layer at a place of the model, `*` for its numbers, or an operation.
+    /// The number of calls and the time of each stage, without nested stages. A stage is a kind of
+    /// layer at a place of the model, with `*` for numbers, or an operation.
     pub stages: BTreeMap<String, (usize, Duration)>,
 }
 
@@ -34,41 +34,41 @@ impl Profile {
         }
     }
 
-    /// The time in none of the stages.
+    /// The time outside all stages.
     pub fn between(&self) -> Duration {
         let within = self.stages.values().map(|(_, time)| *time).sum();
         self.whole.saturating_sub(within)
     }
 }
 
-/// Adds up the time of spans, while it is asked to.
+/// Adds up the time of spans while recording.
 #[derive(Clone, Default)]
 pub struct Recorder(Arc<Mutex<Times>>);
 
 #[derive(Default)]
 struct Times {
     is_recording: bool,
-    /// A span's id is the index of its stage, plus 1.
+    /// The names of stages; a span's id is its stage's index, plus 1.
     names: Vec<String>,
     stages: Vec<(usize, Duration)>,
-    /// The start of each span that is entered, and the time of those within it.
+    /// The start of each open span, and the time of the spans within it.
     open: Vec<(Instant, Duration)>,
     /// The name of the span that begins.
     name: String,
 }
 
 impl Recorder {
-    /// One that gets the spans of this process.
+    /// Installs a recorder of this process's spans.
     ///
     /// # Errors
-    /// When the process has a subscriber already.
+    /// When the process already has a subscriber.
     pub fn install() -> Result<Self> {
         let recorder = Self::default();
         tracing::subscriber::set_global_default(recorder.clone()).map_err(Error::msg)?;
         Ok(recorder)
     }
 
-    /// Calls a function, whose spans are on the thread of the call, and records it.
+    /// Calls a function and records its spans on the calling thread.
     pub fn record<R>(&self, run: impl FnOnce() -> R) -> (R, Profile) {
         *self.times() = Times {
             is_recording: true,

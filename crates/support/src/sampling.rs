@@ -1,16 +1,16 @@
-//! Drawing from scores, the same for the same seed.
+//! Sampling from scores, reproducible for a seed.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::random;
 
-/// Index of the highest score, the first of several.
+/// The index of the highest score, the first among equals.
 pub fn highest(scores: &[f32]) -> usize {
     (0..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
-/// Numbers that depend on nothing but a seed.
+/// Random numbers that depend only on a seed.
 pub struct Random(random::Random);
 
 impl Random {
@@ -18,28 +18,28 @@ impl Random {
         Self(random::Random(seed))
     }
 
-    /// From 0, inclusive, to 1, exclusive.
+    /// A number from 0, inclusive, to 1, exclusive.
     pub fn uniform(&mut self) -> f64 {
         (self.0.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// How tokens are drawn; the default takes the most likely one.
+/// The parameters of sampling; the default takes the most likely token.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
     /// The divisor of the scores; 0 takes the highest score.
     pub temperature: f64,
-    /// Only the most likely tokens, so many; 0 for all.
+    /// The number of most likely tokens to draw from; 0 for all.
     pub top_k: usize,
-    /// Only the most likely tokens that have this probability together.
+    /// The total probability of the most likely tokens to draw from.
     pub top_p: f64,
-    /// Only tokens of this share of the greatest probability.
+    /// The least probability of a token, as a share of the greatest.
     pub min_p: f64,
-    /// The divisor of positive scores, and factor of others, of tokens that there are already.
+    /// The divisor of positive scores, and factor of negative scores, of tokens that already occur.
     pub repetition_penalty: f64,
-    /// The amount by which the scores of tokens that were written are lowered.
+    /// The amount by which the scores of generated tokens are lowered.
     pub presence_penalty: f64,
-    /// The amount for each time that they were written.
+    /// The amount for each occurrence of a generated token.
     pub frequency_penalty: f64,
 }
 
@@ -58,7 +58,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Draws the next token, by the scores of all, after a prompt and the tokens written since.
+    /// Draws the next token by the scores of all tokens, after a prompt and the generated tokens.
     pub fn draw(
         &self,
         scores: &mut [f32],
@@ -102,7 +102,7 @@ impl Sampling {
                 return token as u32;
             }
         }
-        // Only the rest that rounding loses comes here.
+        // Reached only for the remainder that rounding loses.
         best as u32
     }
 
@@ -131,7 +131,7 @@ impl Sampling {
     }
 }
 
-/// Each token, and how often it occurs.
+/// Each token and its number of occurrences.
 fn counted<'a>(tokens: impl Iterator<Item = &'a u32>) -> BTreeMap<u32, u32> {
     let mut counts = BTreeMap::new();
     for token in tokens {
@@ -140,7 +140,7 @@ fn counted<'a>(tokens: impl Iterator<Item = &'a u32>) -> BTreeMap<u32, u32> {
     counts
 }
 
-/// Tokens by falling score, sorted only as far as they are asked for: few of a vocabulary are drawn.
+/// Tokens by falling score, sorted only as far as needed: few of a vocabulary are drawn.
 struct Ranked<'a> {
     scores: &'a [f32],
     tokens: Vec<usize>,
@@ -156,10 +156,10 @@ impl<'a> Ranked<'a> {
         }
     }
 
-    /// The token of a rank, which is less than their number.
+    /// The token at a rank below the vocabulary's size.
     fn at(&mut self, rank: usize) -> usize {
         let scores = self.scores;
-        // Equal scores in the order of their tokens.
+        // Equal scores are ordered by token.
         let order =
             |a: &usize, b: &usize| -> Ordering { scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)) };
         while rank >= self.sorted {
@@ -175,16 +175,17 @@ impl<'a> Ranked<'a> {
     }
 }
 
-/// Log probabilities: of a token, and of the most likely ones.
+/// The log probabilities of a token and of the most likely tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbs {
     pub of_token: f64,
-    /// Tokens by falling probability.
+    /// The most likely tokens by falling probability.
     pub top: Vec<(u32, f64)>,
 }
 
 impl LogProbs {
-    /// Of a token that was drawn by these scores, and of the `count` most likely ones.
+    /// The log probabilities, by these scores, of the drawn `token` and of the `count` most likely
+    /// tokens.
     pub fn new(scores: &[f32], token: u32, count: usize) -> Self {
         let top = f64::from(scores[highest(scores)]);
         let sum: f64 = scores.iter().map(|x| (f64::from(*x) - top).exp()).sum();

@@ -1,26 +1,26 @@
-//! Figures of the float model beside the quantized one.
+//! Figures of the float model beside the quantized model.
 
 use std::fmt::Write;
 
-/// Rows of a name and two figures.
+/// A table with a name and two figures per row.
 pub struct Table(String);
 
 impl Table {
-    /// The header alone.
+    /// A table with the header only.
     pub fn with_header() -> Self {
         let mut table = Self(String::new());
         table.row("", "float", "quantized");
         table
     }
 
-    /// One figure of each model.
+    /// Adds a row with a figure of each model.
     pub fn row(&mut self, name: &str, float: impl AsRef<str>, quantized: impl AsRef<str>) {
         let (float, quantized) = (float.as_ref(), quantized.as_ref());
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{name:<32}{float:>12}{quantized:>14}");
     }
 
-    /// The rows, and a last line.
+    /// The rows, followed by a last line.
     pub fn finish(mut self, last: &str) -> String {
         self.0.push_str(last);
         self.0

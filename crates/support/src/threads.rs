@@ -2,9 +2,9 @@
 
 use std::process::{Command, ExitCode};
 
-/// Becomes this program again, with `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` set to `threads`,
-/// unless they are already; where a process cannot become another program, waits for a second one
-/// and returns its exit code.
+/// Restarts this program with `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` set to `threads`, unless
+/// they are already; where a process cannot replace its program, waits for a second process and
+/// returns its exit code.
 ///
 /// The pools read the variables when they start, and a running process cannot set its own
 /// environment safely.
@@ -24,7 +24,7 @@ pub fn respawn(threads: usize) -> std::io::Result<Option<ExitCode>> {
         .envs(VARIABLES.map(|name| (name, &threads)));
     #[cfg(unix)]
     {
-        // No child, so none that a signal to this process would leave running.
+        // The program is replaced, so a signal to this process leaves no child running.
         use std::os::unix::process::CommandExt;
         Err(again.exec())
     }

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::{input, json};
 use tokenizers::Tokenizer;
 
-/// The longest file that is read; Gemma's has 33 MB.
+/// The largest file that is read, in bytes; Gemma's has 33 MB.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Reads a file, without the truncation and padding that it may ask for.
+/// Reads a file, without the truncation and padding that it may request.
 pub fn read(path: &Path) -> Result<Tokenizer> {
     let name = path.display();
     let got = |e| anyhow::anyhow!("{name}: expected a tokenizer, got {e}");
@@ -21,8 +21,8 @@ pub fn read(path: &Path) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Checks that each token of the tokenizer at `path` has a row in the model's table; `added` ones may have none, where
-/// texts that have them are refused.
+/// Checks that each token of the tokenizer at `path` has a row in the model's table; `added` tokens
+/// may lack a row where texts that contain them are refused.
 pub fn check(path: &Path, tokenizer: &Tokenizer, vocab_size: usize, added: bool) -> Result<()> {
     let largest = tokenizer.get_vocab(!added).into_values().max();
     ensure!(

@@ -26,7 +26,7 @@ const FORMATS: [(&str, GgmlDType, &str); 4] = [
 /// Models by the names of their contenders.
 pub type Models = Vec<(&'static str, Arc<ModelWeights>)>;
 
-/// The models of a case's files, which llama.cpp reads, too. Those that are missing are written.
+/// The models of a case's files, which llama.cpp reads too. Missing files are written.
 pub fn models(case: &Value) -> Result<Models> {
     let mut files = Vec::new();
     for (key, dtype, name) in FORMATS {
@@ -55,7 +55,7 @@ pub fn models(case: &Value) -> Result<Models> {
     files.into_iter().map(read).collect()
 }
 
-/// The scores after the last of `ids`, which follow `before`; or after each of `ids`, one by one.
+/// The scores after the last of `ids`, which follow `before`; or after each of `ids` in turn.
 pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Case> {
     let ids = take(&mut tensors, "ids")?;
     let before = tensors.remove("before");
@@ -70,7 +70,7 @@ pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Ca
         }
         match &before {
             Some(before) if before.dim(0)? == 1 => drop(model.forward(before, 0)?),
-            // It refuses several sequences of several tokens: "input tensor is not contiguous".
+            // candle refuses several sequences of several tokens: "input tensor is not contiguous".
             Some(before) => drop(every(&mut model, before)?),
             None => {}
         }

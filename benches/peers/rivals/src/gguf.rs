@@ -11,7 +11,7 @@ use candle_core::safetensors::{BufferedSafetensors, Load};
 use candle_core::{DType, Device, Tensor};
 use serde_json::Value as Json;
 
-/// Parts of names, as Hugging Face and GGUF have them.
+/// The parts of names in Hugging Face and in GGUF.
 const NAMES: [(&str, &str); 13] = [
     ("model.layers.", "blk."),
     ("model.embed_tokens", "token_embd"),
@@ -82,18 +82,24 @@ impl Float {
             Ok((name, QTensor::quantize(&tensor, dtype)?))
         });
         let quantized: Vec<_> = quantized.collect::<Result<_>>()?;
-        let tensors: Vec<_> = quantized.iter().map(|(name, of)| (&**name, of)).collect();
+        let tensors: Vec<_> = quantized
+            .iter()
+            .map(|(name, tensor)| (&**name, tensor))
+            .collect();
         let metadata = self.metadata()?;
-        let metadata: Vec<_> = metadata.iter().map(|(key, of)| (&**key, of)).collect();
+        let metadata: Vec<_> = metadata
+            .iter()
+            .map(|(key, value)| (&**key, value))
+            .collect();
         let mut file = BufWriter::new(File::create(path)?);
         gguf_file::write(&mut file, &metadata, &tensors)?;
         Ok(file.into_inner()?.sync_all()?)
     }
 
     fn number(&self, key: &str) -> Result<f64> {
-        // transformers 5 writes the base of rotary embeddings in an object of its own.
-        let own = &self.config["rope_parameters"][key];
-        let number = self.config[key].as_f64().or_else(|| own.as_f64());
+        // transformers 5 writes the base of rotary embeddings in a nested object.
+        let nested = &self.config["rope_parameters"][key];
+        let number = self.config[key].as_f64().or_else(|| nested.as_f64());
         number.with_context(|| format!("config.json: key {key:?}: expected a number"))
     }
 

@@ -1,5 +1,5 @@
 //! Rivals in Rust, each in its best form: candle-transformers' BERT and Llama, rten-gemm's int8
-//! product, and candle's own product with gemm's AVX-512 kernels (the feature `x86-v4`).
+//! product, and candle's product with gemm's AVX-512 kernels (the feature `x86-v4`).
 
 mod decoder;
 mod gguf;
@@ -24,7 +24,7 @@ use protocol::{Case, Process, Tensors, contender, take, text};
 
 const X86_V4: bool = cfg!(feature = "x86-v4");
 
-/// As on our side.
+/// The allocator of `ours`.
 #[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -47,7 +47,7 @@ impl Process for Rivals {
             "linear" if X86_V4 => linear(tensors),
             "linear" => product(tensors),
             "bert" => self.bert(text(case, "folder")?, tensors),
-            // Its products of floats are few.
+            // It spends little time in float products.
             "decoder" if !X86_V4 => self.decoder(case, tensors),
             _ => Ok(Case::default()),
         }
@@ -98,12 +98,13 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     })
 }
 
-/// u8 x i8 -> i32: nothing is quantized or dequantized within a call, so it is less than a layer.
+/// A product u8 x i8 -> i32: a call neither quantizes nor dequantizes, so it does less than a
+/// layer.
 fn product(mut tensors: Tensors) -> Result<Case> {
     let (xs, weight) = (take(&mut tensors, "xs")?, take(&mut tensors, "weight")?);
     let (m, k) = xs.dims2()?;
     let n = weight.dim(0)?;
-    // Made anew by every call, which costs nothing: it cannot be handed to another thread.
+    // Every call creates a new executor, which costs nothing: it cannot be sent to another thread.
     let gemm = GemmExecutor::<u8, i8, i32>::new;
     let (lhs, lhs_scale) = codes(&xs, 127)?;
     let (rhs, rhs_scale) = codes(&weight.t()?, if gemm().may_saturate() { 63 } else { 127 })?;
@@ -142,7 +143,7 @@ fn product(mut tensors: Tensors) -> Result<Case> {
     if let Some(bias) = tensors.remove("bias") {
         output = output.broadcast_add(&bias)?;
     }
-    // The sums as they are: a tensor of them would cost a copy.
+    // The sums are left as they are: a tensor of them would cost a copy.
     let none = Tensor::zeros(0, DType::F32, &Device::Cpu)?;
     let call = contender(move || {
         std::hint::black_box(call()?);

@@ -25,13 +25,13 @@ pub struct QuantizeArgs {
     /// Keeps layers of fewer weight elements float; without it the preset or the spec decides.
     #[arg(long, value_name = "N")]
     pub min_params: Option<usize>,
-    /// Keeps a layer float, or all below a name; also a head without a tensor, tied to an
+    /// Keeps a layer float, or all layers below a name; also a head without a tensor, tied to an
     /// embedding.
     #[arg(long, value_name = "NAME")]
     pub exclude: Vec<String>,
     /// A matrix that is a Linear, by its module or its tensor, such as an embedding whose table is
-    /// also the output projection; or the full name of a tensor of several: in_proj_weight, or the
-    /// three dimensions of experts.
+    /// also the output projection; the full name of a tensor that holds several Linears, such as
+    /// in_proj_weight or the three dimensions of experts.
     #[arg(long, value_name = "NAME")]
     pub linear: Vec<String>,
     /// A matrix that is an Embedding.
@@ -81,10 +81,10 @@ pub struct InspectArgs {
 /// Arguments of `diff`.
 #[derive(clap::Args)]
 pub struct DiffArgs {
-    /// The checkpoint that is taken as right.
+    /// The checkpoint that serves as the reference.
     #[arg(value_name = "A")]
     pub expected: PathBuf,
-    /// The one that is compared with it.
+    /// The checkpoint that is compared with the reference.
     #[arg(value_name = "B")]
     pub got: PathBuf,
 }

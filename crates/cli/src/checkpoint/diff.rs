@@ -67,13 +67,13 @@ fn sqnr(a: &[f32], b: &[f32]) -> (f64, f64) {
     let signal: f64 = pairs().map(|(a, _)| a * a).sum();
     let noise: f64 = pairs().map(|(a, b)| difference(a, b).powi(2)).sum();
     let differences = pairs().map(|(a, b)| difference(a, b));
-    // A NaN stays, which `f64::max` would leave out.
+    // `f64::max` would drop a NaN.
     let stays = |max: f64, next| max.is_nan() || next <= max;
     let max = differences.fold(0f64, |max, next| if stays(max, next) { max } else { next });
     (10. * (signal / noise).log10(), max)
 }
 
-/// An infinity differs by nothing from itself, and so does a NaN.
+/// The absolute difference; 0 for equal infinities and for two NaNs.
 fn difference(a: f64, b: f64) -> f64 {
     if a == b || a.is_nan() && b.is_nan() {
         0.
@@ -95,7 +95,7 @@ mod tests {
         assert!(max(&[nan, 1.], &[0., 9.]).is_nan());
         assert_eq!(max(&[inf, 1.], &[-inf, 2.]), f64::INFINITY);
         assert_eq!(max(&[1., -2., 3.], &[1., 2., 3.5]), 4.);
-        // 25 to 1.
+        // A ratio of 25 to 1.
         assert_eq!(format!("{:.2}", sqnr(&[3., 4.], &[3., 3.]).0), "13.98");
     }
 }

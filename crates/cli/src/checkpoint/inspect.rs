@@ -16,7 +16,7 @@ struct Shown {
     shape: Vec<usize>,
     bytes: u64,
     quantized: bool,
-    /// Minimum and maximum of a quantized weight's.
+    /// The smallest and the largest scale of a quantized weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     scales: Option<[f32; 2]>,
 }
@@ -32,7 +32,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         let has_scales = tensor.quantized && ["I4", "I8"].contains(&&*tensor.dtype);
         let scales = has_scales.then(|| checkpoint.floats(&scale)).transpose()?;
         let scales = scales.filter(|scales| !scales.is_empty()).map(|scales| {
-            let fold = |of: fn(f32, f32) -> f32| scales.iter().copied().fold(scales[0], of);
+            let fold = |choose: fn(f32, f32) -> f32| scales.iter().copied().fold(scales[0], choose);
             [fold(f32::min), fold(f32::max)]
         });
         Ok(Shown {

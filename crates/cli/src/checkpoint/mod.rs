@@ -1,4 +1,4 @@
-//! Checkpoints: quantized and dequantized file by file, shown, compared.
+//! The commands on checkpoints: quantize and dequantize file by file, inspect, compare.
 
 mod args;
 mod diff;

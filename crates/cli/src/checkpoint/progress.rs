@@ -1,4 +1,4 @@
-//! A bar on a terminal, and nothing elsewhere.
+//! A progress bar, on a terminal only.
 
 use std::io::{IsTerminal, stderr};
 
@@ -7,7 +7,7 @@ use candle_dynquant_io::print;
 pub struct Progress {
     done: u64,
     total: u64,
-    /// Shows it on a terminal.
+    /// Prints the bar; `None` if stderr is not a terminal.
     show: Option<fn(String)>,
 }
 
@@ -22,7 +22,7 @@ impl Progress {
         }
     }
 
-    /// Counts bytes that are done.
+    /// Advances the bar by `bytes`.
     pub fn add(&mut self, bytes: u64) {
         self.done += bytes;
         if let Some(show) = self.show {
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn the_bar_is_as_long_as_what_is_done() {
         let mut progress = new(400_000_000);
-        // Files may grow meanwhile.
+        // Files may grow in the meantime.
         for bytes in [0, 100_000_000, 50_000_000, 350_000_000] {
             progress.add(bytes);
         }
@@ -84,7 +84,7 @@ mod tests {
         ];
         assert_eq!(SHOWN.take(), expected.concat());
         assert_eq!(new(0).line(), format!("{} 0 / 0 MB", bar(0)));
-        // A bar that was never there is not ended.
+        // A bar that was never shown is not ended.
         assert_eq!(SHOWN.take(), "");
     }
 }

@@ -32,7 +32,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
             "have a shorter group at the end, and transformers"
         };
         notes.push(format!(
-            "inputs are no multiple of a group in {} of the layers, such as {}: they {becomes} reads whole groups only",
+            "inputs are not a multiple of the group size in {} of the layers, such as {}: they {becomes} reads whole groups only",
             partial.len(),
             print::on_one_line(first),
         ));
@@ -90,9 +90,10 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Lines about matrices that stay float.
+/// The most lines about matrices that stay float.
 const MAX_LEFT: usize = 12;
-/// Last parts of the names of heads that a model ties to its table, and so has no tensor for.
+/// The last parts of the names of heads that a model ties to its embedding, so that they have no
+/// tensor.
 const TIED_HEADS: [&str; 6] = [
     "lm_head",
     "embed_out",
@@ -102,13 +103,13 @@ const TIED_HEADS: [&str; 6] = [
     "output_projection",
 ];
 
-/// Whether a module is in the model, but without a matrix to be quantized: a norm, or a tied head.
+/// Whether a module is in the model but has no matrix to quantize: a norm, or a tied head.
 fn is_float_anyway(name: &str, tensors: &BTreeMap<String, TensorInfo>) -> bool {
-    let below = format!("{name}.");
-    let mut own = tensors.values().filter(|t| t.name.starts_with(&below));
-    match own.next() {
+    let prefix = format!("{name}.");
+    let mut below = tensors.values().filter(|t| t.name.starts_with(&prefix));
+    match below.next() {
         None => TIED_HEADS.contains(&name.rsplit('.').next().unwrap_or(name)),
-        Some(first) => first.shape.len() != 2 && own.all(|tensor| tensor.shape.len() != 2),
+        Some(first) => first.shape.len() != 2 && below.all(|tensor| tensor.shape.len() != 2),
     }
 }
 
@@ -131,7 +132,7 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
     Ok(spec)
 }
 
-/// The Linears and Embeddings with a group of fewer inputs than the others, and int8 for each.
+/// The Linears and Embeddings whose last group is shorter, each with its int8 configuration.
 fn partial_groups(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Vec<(String, QConfig)> {
     let is_partial = |layer: &&PlannedLayer| {
         let inputs = tensors[&layer.tensors[0]].shape.last().copied();
@@ -156,8 +157,8 @@ fn partial_groups(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Vec<(S
     plan.layers().iter().filter(is_partial).map(int8).collect()
 }
 
-/// Matrices that stay float, one line for equal ones of several layers, and their share of the
-/// bytes after.
+/// The matrices that stay float, equal matrices of several layers on one line, and their share of
+/// the bytes after quantization.
 fn left(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>, after: u64) -> String {
     let quantized = plan.layers().iter().filter(|layer| layer.qconfig.is_ok());
     let quantized: BTreeSet<&String> = quantized.flat_map(|layer| &layer.tensors).collect();
@@ -201,7 +202,7 @@ fn left(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>, after: u64) -> Stri
     }
 }
 
-/// Each layer and what it becomes, then the tensors that are none of them, counted.
+/// Each layer with its configuration, and the number of other tensors.
 fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
     let header = ["layer", "kind", "shape", "is", "becomes"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
@@ -234,7 +235,7 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
     )
 }
 
-/// The configuration that a layer gets, or why it stays.
+/// The configuration of a layer, or why it stays float.
 fn becomes(layer: &PlannedLayer) -> String {
     match &layer.qconfig {
         Ok(qconfig) if layer.is_tensor() => {

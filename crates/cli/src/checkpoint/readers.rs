@@ -1,4 +1,4 @@
-//! Models that other readers of the same folder do not read.
+//! Quantized models that other readers of the folder refuse.
 
 use std::path::Path;
 
@@ -7,12 +7,11 @@ use candle_dynquant::checkpoint::Plan;
 use candle_dynquant_io::{input, json};
 use serde::Deserialize;
 
-/// The largest `config.json` that is read, as by the library.
+/// The largest `config.json` that is read, equal to the library's limit.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// Models, by `model_type`, with which transformers 5.24 ends in an error if they are quantized: it
-/// merges or renames their weights, and finds no scales there. `scripts/check_transformers.py`
-/// tries them.
+/// Models, by `model_type`, that transformers 5.24 fails to load quantized: it merges or renames
+/// their weights and finds no scales. `scripts/check_transformers.py` loads them.
 const UNREAD: [&str; 3] = ["dinov2", "mixtral", "qwen3_moe"];
 
 #[derive(Deserialize)]
@@ -20,7 +19,7 @@ struct Config {
     model_type: String,
 }
 
-/// A line for a folder that transformers will not read, if int8 weights are planned.
+/// The note for a folder that transformers will not read, if int8 weights are planned.
 pub fn note(folder: &Path, plan: &Plan) -> Option<String> {
     let mut planned = plan
         .layers()

@@ -5,8 +5,8 @@ use candle_dynquant_io::print;
 /// The most characters of a cell: a name in a file may be as long as the file.
 const MAX_CELL: usize = 200;
 
-/// Columns as wide as their cells; the last is not padded. Names may come from anywhere, so each
-/// cell is one line of what a terminal shows as it is.
+/// A table with columns as wide as their cells; the last is not padded. Each cell is escaped to one
+/// line, since names may come from anywhere.
 pub fn table(rows: &[Vec<String>]) -> String {
     let cells = |row: &Vec<String>| row.iter().map(|text| cell(text)).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
@@ -33,7 +33,7 @@ fn cell(text: &str) -> String {
     }
 }
 
-/// `90.9 MB`.
+/// A size in megabytes, such as `90.9 MB`.
 pub fn megabytes(bytes: u64) -> String {
     format!("{:.2} MB", bytes as f64 / 1e6)
 }

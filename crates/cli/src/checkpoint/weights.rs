@@ -1,10 +1,10 @@
-//! Tensors as a person counts them.
+//! The tensors of a model without the companions of quantized weights.
 
 use std::collections::BTreeSet;
 
 use candle_dynquant::checkpoint::TensorInfo;
 
-/// The tensors that are no scales, zero points or orders of others.
+/// The tensors without the scales, zero points and orders of other tensors.
 pub fn weights(tensors: Vec<TensorInfo>) -> Vec<TensorInfo> {
     let quantized = tensors.iter().filter(|tensor| tensor.quantized);
     let suffixes = [
@@ -17,6 +17,6 @@ pub fn weights(tensors: Vec<TensorInfo>) -> Vec<TensorInfo> {
     let companions: BTreeSet<String> = quantized
         .flat_map(|tensor| suffixes.map(|suffix| format!("{}{suffix}", tensor.name)))
         .collect();
-    let own = |tensor: &TensorInfo| !companions.contains(&tensor.name);
-    tensors.into_iter().filter(own).collect()
+    let is_weight = |tensor: &TensorInfo| !companions.contains(&tensor.name);
+    tensors.into_iter().filter(is_weight).collect()
 }

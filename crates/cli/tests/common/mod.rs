@@ -1,4 +1,4 @@
-//! The command as it is run, for all tests of it.
+//! Helpers that run the command.
 #![allow(dead_code)] // No test uses all.
 
 use std::fs;
@@ -17,7 +17,7 @@ pub fn command(args: &[&str], paths: &[&Path]) -> Command {
     command
 }
 
-/// [`command`], which quantizes small matrices, too.
+/// [`command`] for checkpoints of small matrices, which it quantizes too.
 pub fn command_for_small(args: &[&str], paths: &[&Path]) -> Command {
     match args {
         ["quantize", rest @ ..] => {
@@ -31,7 +31,7 @@ pub fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
     command(args, paths).output().unwrap()
 }
 
-/// The stdout of the command, which succeeds.
+/// The stdout of the command, which must succeed.
 #[track_caller]
 pub fn printed(args: &[&str], paths: &[&Path]) -> String {
     let output = dynquant(args, paths);
@@ -39,7 +39,7 @@ pub fn printed(args: &[&str], paths: &[&Path]) -> String {
     stdout(&output)
 }
 
-/// The stderr of the command, which succeeds.
+/// The stderr of the command, which must succeed.
 #[track_caller]
 pub fn said(args: &[&str], paths: &[&Path]) -> String {
     let output = dynquant(args, paths);
@@ -60,7 +60,7 @@ pub fn json(args: &[&str], path: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// A text has a part.
+/// Asserts that a text contains a part.
 #[track_caller]
 pub fn has(text: &str, part: &str) {
     assert!(text.contains(part), "expected {part:?} in {text}");
@@ -81,7 +81,7 @@ pub fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// A signal is sent to a process, which is there.
+/// Sends a signal to a process, which must exist.
 #[track_caller]
 pub fn kill(signal: &str, id: &str) {
     let sent = Command::new("kill").args(["-s", signal, id]).status();
@@ -90,6 +90,6 @@ pub fn kill(signal: &str, id: &str) {
 
 #[cfg(unix)]
 pub fn fifo(path: &Path) {
-    let made = Command::new("mkfifo").arg(path).status();
-    assert!(made.unwrap().success());
+    let status = Command::new("mkfifo").arg(path).status();
+    assert!(status.unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! Files that name others of their crate, of a workspace or of another crate.
+//! Files that refer to other files of their crate, of a workspace or of another crate.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::{json, status};
 
 const MANIFEST: (&str, &str) = ("Cargo.toml", "[package]\nname = \"a\"\n");
 
-/// A folder of files with their texts.
+/// A folder with these files and texts.
 fn files<const N: usize>(all: [(&str, &str); N]) -> TempDir {
     let folder = folder();
     for (name, text) in all {
@@ -20,7 +20,7 @@ fn files<const N: usize>(all: [(&str, &str); N]) -> TempDir {
     folder
 }
 
-/// All places that are left.
+/// The places left to the user.
 fn left(report: &Value) -> Vec<&str> {
     let files = report["files"].as_array().unwrap().iter();
     let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
@@ -50,7 +50,7 @@ fn types_of_other_files_are_found() {
     assert_eq!(status(&["--check"], &model), Some(0));
 }
 
-/// A model of one file that calls functions of others, and traits whose types are elsewhere.
+/// A model in one file that calls functions of other files, and traits whose types are elsewhere.
 #[test]
 fn what_a_file_lacks_is_named() {
     let folder = files([
@@ -68,7 +68,7 @@ fn what_a_file_lacks_is_named() {
     let lines = report["needs"][0]["lines"].as_array().unwrap();
     assert_eq!(lines.len(), 2, "{report}");
     assert!(lines[0].as_str().unwrap().starts_with("candle = "));
-    // With its file there, and with the dependencies.
+    // The missing files and the dependencies are added.
     file(&folder, "src/utils.rs", "pub fn repeat_kv() {}\n");
     file(&folder, "src/with_tracing.rs", "pub struct QMatMul;\n");
     let manifest =
@@ -79,7 +79,7 @@ fn what_a_file_lacks_is_named() {
     assert_eq!(report["needs"].as_array().unwrap().len(), 0, "{report}");
 }
 
-/// A layer of the project's own is one in other files too, but not where it is for GPUs.
+/// A layer that the project defines is recognized in other files too, unless it is for GPUs.
 #[test]
 fn layers_of_other_files_are_seen() {
     let folder = folder();
@@ -99,7 +99,7 @@ fn layers_of_other_files_are_seen() {
     assert!(left(&report).is_empty(), "{report}");
     has(&read(&model), "#[derive(Clone, Quantizable)]");
     assert_eq!(read(&flash), before);
-    // A function that multiplies by its argument is one in other files too.
+    // A function that multiplies by its argument is recognized in other files too.
     file(
         &folder,
         "src/ops/mod.rs",
@@ -115,7 +115,7 @@ fn layers_of_other_files_are_seen() {
         left(&report),
         ["`0` of `Net` multiplies as a tensor, and is no layer"]
     );
-    // A trait whose types are in another file, and one of another crate.
+    // A trait whose types are in another file, and a trait of another crate.
     let objects = "use crate::model::Head;\n\npub struct A {\n    layer: candle_nn::Linear,\n    \
                    head: Box<dyn Head>,\n    other: std::sync::Arc<dyn far::Layer>,\n}\n";
     let objects = file(&folder, "src/objects.rs", objects);
@@ -129,7 +129,7 @@ fn layers_of_other_files_are_seen() {
     assert_eq!(todos[1]["what"], "`dyn Layer` may hide layers");
 }
 
-/// A crate's own `with_tracing` is no candle-transformers', if its functions are others.
+/// A crate's `with_tracing` is not candle-transformers' if its functions differ.
 #[test]
 fn a_tracing_module_of_the_crates_own_stays() {
     let folder = files([MANIFEST, ("src/lib.rs", "mod model;\nmod with_tracing;\n")]);
@@ -138,18 +138,18 @@ fn a_tracing_module_of_the_crates_own_stays() {
                  pub fn load(vb: VarBuilder) -> candle::Result<Self> {\n        \
                  Ok(Self { a: linear(4, 4, vb, 2)? })\n    }\n}\n";
     let model = file(&folder, "src/model.rs", model);
-    let own = "pub struct TracedLinear {\n    inner: candle_nn::Linear,\n}\n\n\
+    let module = "pub struct TracedLinear {\n    inner: candle_nn::Linear,\n}\n\n\
                pub fn linear(i: usize, o: usize, vb: candle_nn::VarBuilder, rank: usize) \
                -> candle::Result<TracedLinear> {\n    let _ = rank;\n    \
                Ok(TracedLinear { inner: candle_nn::linear(i, o, vb)? })\n}\n";
-    file(&folder, "src/with_tracing.rs", own);
+    file(&folder, "src/with_tracing.rs", module);
     said(&["port", "--write"], &[&folder.path().join("src")]);
     let ported = read(&model);
     has(&ported, "use crate::with_tracing::{linear, TracedLinear};");
     has(&ported, "#[derive(Clone, Quantizable)]\npub struct A");
 }
 
-/// A crate may pass `candle_nn` on.
+/// A crate may re-export `candle_nn`.
 #[test]
 fn layers_of_a_candle_that_is_passed_on_are_ported() {
     let folder = folder();
@@ -165,12 +165,12 @@ fn layers_of_a_candle_that_is_passed_on_are_ported() {
     }
 }
 
-/// Another candle than ours is named in one line for each Cargo.toml, with what is needed.
+/// Another release of candle is reported once for each Cargo.toml, with the release needed.
 #[test]
 fn another_candle_is_named() {
     let folder = folder();
     let model = file(&folder, "a/src/model.rs", SMALL);
-    let own = folder.path().canonicalize().unwrap();
+    let canonical = folder.path().canonicalize().unwrap();
     let found = |manifest: &str, root: &str| {
         file(
             &folder,
@@ -183,7 +183,7 @@ fn another_candle_is_named() {
         let shown = candle.map(|one| {
             assert_eq!(one["needed"], "0.11.1");
             let manifest = Path::new(one["manifest"].as_str().unwrap());
-            let manifest = manifest.strip_prefix(&own).unwrap().display();
+            let manifest = manifest.strip_prefix(&canonical).unwrap().display();
             format!("{manifest}: {}", one["found"].as_str().unwrap())
         });
         shown.collect::<Vec<_>>()
@@ -230,13 +230,13 @@ fn another_candle_is_named() {
     let inherited = "[target.'cfg(unix)'.dependencies]\ncandle.workspace = true\n";
     let root = "[workspace.dependencies.candle]\npackage = \"candle-core\"\nversion = \"0.10\"\n";
     assert_eq!(found(inherited, root), ["Cargo.toml: candle-core is 0.10"]);
-    // The lock says which release it is.
+    // The lock file states the exact release.
     let package =
         "[[package]]\nname = \"candle-core\"\nversion = \"0.10.2\"\nsource = \"registry+x\"\n";
     file(&folder, "Cargo.lock", package);
     let locked = "candle-core is 0.10.2";
     assert_eq!(found(inherited, root), [format!("Cargo.toml: {locked}")]);
-    // It is one line, and no Cargo.toml that cannot be read is in the way.
+    // The report is one line, and an unreadable Cargo.toml does not prevent it.
     let said = stderr(&dynquant(&["port", "--check"], &[&model]));
     let lines: Vec<_> = said.lines().filter(|line| line.contains(locked)).collect();
     assert_eq!(lines.len(), 1, "{said}");
@@ -248,7 +248,7 @@ fn another_candle_is_named() {
     assert!(found("[dependencies]\ncandle-core = 3\nx =", "").is_empty());
 }
 
-/// The release that the command asks for is the one that the library is built with.
+/// The release that the command asks for is the release that the library is built with.
 #[test]
 fn the_needed_candle_is_the_librarys() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
@@ -258,7 +258,7 @@ fn the_needed_candle_is_the_librarys() {
     assert!(manifest.contains("candle-core = { version = \"0.11.1\""));
 }
 
-/// A trait of many fields is said once, with the first of them.
+/// A trait of many fields is reported once, at the first field.
 #[test]
 fn a_trait_of_many_places_is_one_line() {
     let folder = folder();
@@ -284,12 +284,12 @@ fn a_trait_of_many_places_is_one_line() {
         lines.ends_with(" 2 places left to you, 0 errors\n"),
         "{lines}"
     );
-    // One is as before.
+    // A trait of one field is reported as before.
     let lines = said(&["port"], &[&second]);
     has(&lines, "b.rs:5: `dyn Module` hides the layers in it\n");
 }
 
-/// A trait of another crate that is ported, too, is known by its types.
+/// A trait of another crate of the workspace is known by its types.
 #[test]
 fn traits_of_a_workspace_are_known() {
     let folder = folder();
@@ -313,7 +313,7 @@ fn traits_of_a_workspace_are_known() {
     assert!(left(&report).contains(&hidden), "{report}");
 }
 
-/// A layer's type is known where a glob of the crate's own modules brings it.
+/// A layer's type is resolved through a glob of the crate's modules.
 #[test]
 fn globs_of_the_crates_own_modules_are_resolved() {
     let folder = files([
@@ -333,7 +333,7 @@ fn globs_of_the_crates_own_modules_are_resolved() {
     let model = "use crate::layers::*;\n\npub struct Model {\n    dense: Dense,\n    \
                  act: Box<dyn Act>,\n}\n";
     let model = file(&folder, "src/model.rs", model);
-    // Children see the imports of a parent.
+    // Child modules see the imports of a parent.
     let parent = "mod child;\n\nuse candle::{Result, Tensor};\nuse candle_nn::Linear;\n\n\
                   pub struct Parent {\n    a: Linear,\n}\n";
     file(&folder, "src/other/mod.rs", parent);
@@ -356,7 +356,7 @@ fn globs_of_the_crates_own_modules_are_resolved() {
     assert!(files.iter().all(|file| file["changed"] == false), "{again}");
 }
 
-/// Functions that a module passes on are no modules, and a test is a crate of its own.
+/// Functions that a module re-exports are not modules, and a test is a separate crate.
 #[test]
 fn names_that_are_passed_on_are_not_absent() {
     let model = "use candle_nn::Linear;\nuse crate::utils::{absent::A, repeat_kv};\n";

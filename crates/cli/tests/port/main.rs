@@ -1,4 +1,4 @@
-//! `dynquant port` as it is run.
+//! `dynquant port`, run as a user runs it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,7 +14,7 @@ fn json(args: &[&str], path: &Path) -> Value {
     common::json(&[&["port", "--json"], args].concat(), path)
 }
 
-/// The status of the command.
+/// The exit status of the command.
 fn status(args: &[&str], path: &Path) -> Option<i32> {
     dynquant(&[&["port"], args].concat(), &[path]).status.code()
 }
@@ -22,12 +22,12 @@ fn status(args: &[&str], path: &Path) -> Option<i32> {
 const PORTED: &str = "use candle_dynquant::nn::Linear;\nuse candle_dynquant::Quantizable;\n\n\
                       #[derive(Clone, Quantizable)]\npub struct A {\n    a: Linear,\n}\n";
 
-/// Declares a type with a layer where the command cannot see it.
+/// Declares a type with a layer inside a macro, where the command cannot see it.
 const MACRO: &str = "macro_rules! model {\n    ($($item:item)*) => { $($item)* };\n}\n\
                      model! {\n    pub struct B { b: candle_nn::Linear }\n}\n";
 
-/// Each file of `golden` becomes what `golden/ported` has, and stays so. The places that are left
-/// are at that file's end. `DYNQUANT_UPDATE=1` writes them.
+/// Each file of `golden` becomes the file of `golden/ported`, and a second run changes nothing. The
+/// places left to the user are listed at that file's end. `DYNQUANT_UPDATE=1` writes the files.
 #[test]
 fn files_become_what_is_expected() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -63,15 +63,15 @@ fn files_become_what_is_expected() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A type in a module, which `Model` holds: its fields, its constructor and its `forward`.
-fn model(fields: &str, made: &str, body: &str) -> String {
+/// A file with a type in a module, held by `Model`: its fields, its constructor and its `forward`.
+fn model(fields: &str, constructor: &str, body: &str) -> String {
     include_str!("model.txt")
         .replace("FIELDS", fields)
-        .replace("MADE", made)
+        .replace("MADE", constructor)
         .replace("BODY", body)
 }
 
-/// The cells of a table, of which an empty one is that of the line before.
+/// The cells of a table; an empty cell repeats the cell of the line before.
 fn table<const N: usize>(text: &str) -> Vec<[&str; N]> {
     let mut rows = Vec::<[&str; N]>::new();
     for line in text.trim().lines() {
@@ -89,8 +89,8 @@ fn table<const N: usize>(text: &str) -> Vec<[&str; N]> {
     rows
 }
 
-/// No matrix of a type's own is passed over: its products are listed, in whatever form, or else a
-/// report names the field.
+/// No matrix of a user's type is skipped: its products are listed in whatever form, or a report
+/// names the field.
 #[test]
 fn matrices_in_other_forms_are_not_skipped() {
     let folder = folder();
@@ -113,9 +113,9 @@ fn matrices_in_other_forms_are_not_skipped() {
         @ @ self.a.as_ref().map_or(xs, |w| xs.broadcast_matmul(w)) @ a
         @ @ let Some(w) = &self.a else { return xs }; xs.matmul(w) @ a
     "#;
-    for [fields, made, body, listed] in table(cases) {
-        let made = made.replace("READ", "vb.get((n, 4), \"a\")?");
-        let path = file(&folder, "a.rs", &model(fields, &made, body));
+    for [fields, constructor, body, listed] in table(cases) {
+        let constructor = constructor.replace("READ", "vb.get((n, 4), \"a\")?");
+        let path = file(&folder, "a.rs", &model(fields, &constructor, body));
         let report = json(&["--write"], &path);
         let todo = report["files"][0]["todo"].as_array().unwrap().iter();
         let what: Vec<_> = todo.map(|todo| todo["what"].as_str().unwrap()).collect();
@@ -127,7 +127,7 @@ fn matrices_in_other_forms_are_not_skipped() {
     }
 }
 
-/// Norms, layers of computed weights, and those that are one by another name, in modules, too.
+/// Norms, layers with computed weights, and layers with other names, in modules too.
 #[test]
 fn norms_and_constructors_are_known_in_modules() {
     let folder = folder();
@@ -136,8 +136,8 @@ fn norms_and_constructors_are_known_in_modules() {
             "let s = {squares}.mean_keepdim(D::Minus1)?;\n\
              xs.broadcast_div(&(s + 1e-6)?.sqrt()?)?.broadcast_mul(&self.w)"
         );
-        let made = "Ok(Self { w: vb.get(2 * n, \"w\")? })";
-        let path = file(&folder, "a.rs", &model("w: Tensor", made, &body));
+        let constructor = "Ok(Self { w: vb.get(2 * n, \"w\")? })";
+        let path = file(&folder, "a.rs", &model("w: Tensor", constructor, &body));
         assert_eq!(
             json(&["--write"], &path)["files"][0]["todo"],
             Value::Array(vec![])
@@ -158,11 +158,11 @@ fn norms_and_constructors_are_known_in_modules() {
         Linear::new(Tensor::zeros(n, d, c)?.affine(1., 2.)?, None) @ -
         vb.get((n, 4), &format!("weight_hh_l{i}"))? @ `weight_hh*` are an LSTM's or a GRU's
     "#;
-    for [made, expected] in table(cases) {
-        let path = file(&folder, "a.rs", &model("w: u8", made, "xs"));
+    for [constructor, expected] in table(cases) {
+        let path = file(&folder, "a.rs", &model("w: u8", constructor, "xs"));
         let todo = &json(&[], &path)["files"][0]["todo"];
         let what = todo[0]["what"].as_str().unwrap_or("-");
-        assert!(what.contains(expected), "{made}: {todo}");
+        assert!(what.contains(expected), "{constructor}: {todo}");
     }
 }
 
@@ -235,7 +235,7 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
         );
         assert_eq!(read(&path), text);
     }
-    // The author has seen it, or has derived it there.
+    // The author has acknowledged the place, or derived the trait there.
     for text in [
         MACRO.replace("model! {", "// dynquant: keep\nmodel! {"),
         MACRO.replace("pub struct", "#[derive(Quantizable)] pub struct"),
@@ -285,7 +285,7 @@ fn odd_files_are_no_trouble() {
         status(&["--write"], &path);
         assert_eq!(read(&path), ported, "{text:?}");
     }
-    // Every beginning of a file.
+    // Every prefix of a file.
     let whole = include_str!("../golden/decoder.rs");
     for end in (0..whole.len()).step_by(97) {
         let path = file(&folder, "a.rs", &whole[..end]);
@@ -348,8 +348,8 @@ fn usage_errors_have_a_status_of_their_own() {
     assert_eq!(dynquant(&["port", "--help"], &[]).status.code(), Some(0));
 }
 
-/// Every model of candle-transformers that is in the cargo registry: no error, and a second run
-/// changes nothing. `DYNQUANT_LONG=1 cargo test -p dynquant -- --nocapture` shows the figures.
+/// Every model of candle-transformers in the cargo registry ports without an error, and a second
+/// run changes nothing. `DYNQUANT_LONG=1 cargo test -p dynquant -- --nocapture` shows the figures.
 #[test]
 fn the_models_of_candle_transformers() {
     if std::env::var_os("DYNQUANT_LONG").is_none() {

@@ -1,5 +1,5 @@
-//! The patterns as they are and as `dynquant port` makes them: the same floats, every weight
-//! swapped but those that the command has listed, and no field named but theirs.
+//! The patterns before and after `dynquant port`: the same floats, every weight swapped except
+//! those that the command has listed, and no other field named.
 
 #[allow(dead_code)]
 mod random;
@@ -31,7 +31,7 @@ fn quantized(
     Ok(())
 }
 
-/// Two float outputs and one of int8.
+/// Compares two float outputs and an int8 output.
 fn compared(name: &str, outputs: [Tensor; 3]) -> Result<()> {
     let flat = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
     let [original, float, int8] = [flat(&outputs[0])?, flat(&outputs[1])?, flat(&outputs[2])?];
@@ -80,7 +80,7 @@ macro_rules! pattern {
     }};
 }
 
-/// Norms of tensors of halves are no farther from f32's than those that they replace.
+/// Checks that norms of half-precision tensors are as close to f32 as the norms that they replace.
 fn halves(xs: &Tensor, dtype: DType) -> Result<()> {
     let half = xs.to_dtype(dtype)?;
     let exact =
@@ -111,7 +111,7 @@ fn main() -> Result<()> {
     for has_head in [false, true] {
         let config = serde_json::json!({"vocab": 40, "size": SIZE, "heads": 4, "act": "gelu"});
         let config = config.to_string();
-        // 4 in each of two layers.
+        // Each of two layers has 4.
         if has_head {
             pattern!(
                 "encoder with a head",
@@ -145,7 +145,7 @@ fn main() -> Result<()> {
         |krate| krate::recurrent::Recurrent::load(SIZE, Named::vb())?,
         |model| model.forward(&xs)?
     );
-    // Conv1D, two of the attention, the router, four experts' two, three of LoRA.
+    // Conv1D, two of the attention, the router, two in each of four experts, three of LoRA.
     pattern!(
         "mixture",
         15,

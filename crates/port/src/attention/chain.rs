@@ -7,45 +7,45 @@ use syn::Expr;
 use crate::facts::{DEPTH, Facts};
 use crate::syntax::{axes, called, choice, guard, ident, method, strip, value, without, words};
 
-/// Methods that change no more than a mask's shape or layout.
+/// Methods that change only a mask's shape or layout.
 const SHAPED: &[&str] = &["broadcast_as", "broadcast_left", "contiguous"];
 
-/// The facts that are known of scores so far.
+/// The known facts about scores.
 #[derive(Clone, Debug, Default)]
 pub struct Scores {
     pub q: String,
     pub k: String,
-    /// Factors and divisors, as written.
+    /// The factors and divisors, as written.
     pub scale: Vec<(char, String)>,
     pub mask: Mask,
-    /// Whether a mask was brought to their dtype.
+    /// Whether a mask was cast to the dtype of the scores.
     pub has_cast_mask: bool,
     pub soft: bool,
-    /// Whether they were brought to f32 before the softmax.
+    /// Whether the scores were cast to f32 before the softmax.
     pub wide: bool,
-    /// The dtype that probabilities are brought to.
+    /// The dtype to which the probabilities are cast.
     pub cast: Option<Cast>,
-    /// Guards of tracing spans.
+    /// The guards of tracing spans.
     pub guards: Vec<String>,
-    /// The first three of `[batch, heads, queries, keys]`, where scores of rank 3 are brought to
-    /// it.
+    /// The first three of `[batch, heads, queries, keys]`, if scores of rank 3 are brought to that
+    /// shape.
     pub shape: Option<[String; 3]>,
-    /// The number of keys there.
+    /// The number of keys in that shape.
     pub keys: String,
-    /// Variables that it is computed from.
+    /// The variables that the scores are computed from.
     pub reads: Vec<String>,
 }
 
-/// A dtype.
+/// The target dtype of a cast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cast {
-    /// As written.
+    /// The dtype as written.
     To(String),
     /// The dtype of the scores, which is the queries'.
     Queries,
 }
 
-/// Which keys count; the text is an expression of type `&Tensor` or `Option<&Tensor>`.
+/// The keys that count; the text is an expression of type `&Tensor` or `Option<&Tensor>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mask {
     #[default]
@@ -69,12 +69,12 @@ impl Mask {
 }
 
 impl Scores {
-    /// Their mask with another one: two that are added are one, their sum.
+    /// The mask together with another: two added masks become their sum.
     pub fn with(&self, mask: Mask) -> Option<Mask> {
         let bare = |text: &str| text.trim_start_matches('&').to_owned();
         match (&self.mask, &mask) {
             (Mask::None, _) => Some(mask),
-            // A mask that came before is of the dtype that scores had then.
+            // An earlier mask has the dtype that the scores had then.
             _ if self.wide => None,
             (Mask::Add(first), Mask::Add(second)) => {
                 let first = bare(first);
@@ -95,15 +95,15 @@ impl Scores {
 }
 
 /// The context in which expressions are read.
-pub struct Env<'u> {
+pub struct ScoreContext<'u> {
     pub facts: Facts<'u>,
     /// The variable that holds scores.
     pub current: Option<(String, Scores)>,
-    /// Variables that are masks with another shape: what they are made from.
+    /// The variables that are reshaped masks, with the original masks.
     pub masks: BTreeMap<String, String>,
 }
 
-/// An expression of type `&Tensor` for one of type `Tensor` or `&Tensor`.
+/// An expression of type `&Tensor` for an expression of type `Tensor` or `&Tensor`.
 pub fn borrow(facts: &Facts<'_>, expr: &Expr) -> String {
     let inner = unreferenced(without(expr, &["contiguous"]));
     let text = facts.unit.source.slice(inner);
@@ -115,7 +115,7 @@ pub fn borrow(facts: &Facts<'_>, expr: &Expr) -> String {
     }
 }
 
-/// The expression that is referred to, or itself.
+/// The expression that is referred to, or `expr` itself.
 fn unreferenced(expr: &Expr) -> &Expr {
     match expr {
         Expr::Reference(reference) => &reference.expr,
@@ -123,7 +123,7 @@ fn unreferenced(expr: &Expr) -> &Expr {
     }
 }
 
-impl Env<'_> {
+impl ScoreContext<'_> {
     fn text(&self, expr: &Expr) -> String {
         self.facts.unit.source.slice(expr).to_owned()
     }
@@ -132,7 +132,7 @@ impl Env<'_> {
         borrow(&self.facts, expr)
     }
 
-    /// The keys, where this is their transposed view.
+    /// The keys, if `expr` is their transposed view.
     fn keys(&self, expr: &Expr) -> String {
         let inner = without(expr, &["contiguous"]);
         if let Some(call) = method(inner) {
@@ -221,7 +221,7 @@ impl Env<'_> {
         }
     }
 
-    /// A dtype for probabilities. The scores are gone where it is used.
+    /// The dtype of the probabilities. The scores are consumed where it is used.
     fn cast(&self, dtype: &Expr) -> Option<Cast> {
         if !self.mentions(dtype) {
             return Some(Cast::To(self.text(dtype)));
@@ -235,7 +235,7 @@ impl Env<'_> {
         certain.then_some(Cast::Queries)
     }
 
-    /// Scores of `[batch * heads, ..]` as `[batch, heads, ..]`, and back.
+    /// The scores of `[batch * heads, ..]` as `[batch, heads, ..]`, or back.
     fn reshaped(&self, scores: &Expr, shape: &syn::ExprTuple) -> Option<Scores> {
         let mut scores = self.eval(scores).filter(|scores| !scores.soft)?;
         let texts: Vec<_> = shape.elems.iter().map(|elem| self.text(elem)).collect();
@@ -290,7 +290,7 @@ impl Env<'_> {
         Some(scores)
     }
 
-    /// Scores with a mask added.
+    /// The scores with a mask added.
     fn added(&self, scores: Scores, mask: &Expr) -> Option<Scores> {
         let is_cast = self.is_cast(mask);
         let is_first = scores.mask == Mask::None;
@@ -316,16 +316,16 @@ impl Env<'_> {
         let expr = self.without_cast(without(expr, SHAPED));
         let inner = unreferenced(expr);
         if let Some(name) = ident(inner)
-            && let Some(made) = self.masks.get(&name)
+            && let Some(original) = self.masks.get(&name)
         {
-            return Some(made.clone());
+            return Some(original.clone());
         }
         if self.mentions(inner) {
             return None;
         }
         match inner {
             Expr::Path(_) if matches!(expr, Expr::Reference(_)) => Some(self.borrow(expr)),
-            // A variable given to a method that takes `&Tensor` is one.
+            // A variable that is passed to a method that takes `&Tensor` is a `&Tensor`.
             Expr::Path(_) => Some(self.text(inner)),
             Expr::Field(_) | Expr::Try(_) | Expr::Paren(_) => {
                 Some(format!("&{}", self.text(inner)))
@@ -339,7 +339,7 @@ impl Env<'_> {
         !std::ptr::eq(self.without_cast(bare), bare)
     }
 
-    /// Without a cast to the dtype of the scores: a mask may have any.
+    /// The expression without a cast to the dtype of the scores: a mask may have any dtype.
     fn without_cast<'x>(&self, expr: &'x Expr) -> &'x Expr {
         match strip(expr) {
             Expr::MethodCall(call) if call.method == "to_dtype" => match call.args.first() {

@@ -1,4 +1,4 @@
-//! Attention that was found.
+//! Attention found in the source.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use syn::{Expr, Stmt};
 
 use super::chain::Scores;
 
-/// Statements that go, and what stands for them.
+/// The statements to remove, and the text that replaces each.
 pub type Removed = Vec<(Range<usize>, Option<String>)>;
 
-/// Attention in one block.
-pub struct Found<'a> {
+/// Attention in a block.
+pub struct FoundAttention<'a> {
     pub scores: Scores,
     pub removed: Removed,
-    /// The product with the values, and the statement that it stands in.
+    /// The product with the values, and its statement.
     pub product: &'a Expr,
     pub values: &'a Expr,
     pub last: &'a Stmt,

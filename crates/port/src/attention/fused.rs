@@ -1,24 +1,24 @@
-//! The call of `ops::scaled_dot_product_attention` in the place of attention.
+//! The call of `ops::scaled_dot_product_attention` that replaces attention.
 
 use std::ops::Range;
 
 use syn::{Expr, Stmt};
 
 use super::chain::{Cast, Mask, Scores, borrow};
-use super::found::{Found, Removed};
+use super::found::{FoundAttention, Removed};
 use crate::draft::Draft;
 use crate::facts::Facts;
 use crate::source::Source;
 use crate::table::Home;
 
-/// Writes the call in the place of the last product, and takes away what led to it.
-pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: Found<'_>) {
+/// Writes the call in place of the last product, and removes the statements that led to it.
+pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: FoundAttention<'_>) {
     let source = facts.unit.source;
     let is_four = found.ranks.contains(&4);
     if is_four == found.ranks.contains(&3) || is_four && found.scores.shape.is_some() {
         return;
     }
-    let Found {
+    let FoundAttention {
         scores,
         removed,
         product,
@@ -46,7 +46,7 @@ pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: Found<'_>) 
     let text = call.text();
     let text = match product {
         Expr::Try(_) => &text,
-        // The last call's `Result` is what the product's was.
+        // The last call's `Result` replaces the product's.
         _ => text.trim_end_matches('?'),
     };
     let text = guarded(source, draft, &scores, text.to_owned(), product, last);
@@ -61,8 +61,8 @@ pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: Found<'_>) 
     draft.need(&facts.function.module, ops, Home::Ops);
 }
 
-/// The call under the guards that the softmax was under: in a block, where it is all that a
-/// variable is given, else after them.
+/// The call under the guards of the softmax: in a block if the call is all of a variable's value,
+/// else after the guards.
 fn guarded(
     source: &Source<'_>,
     draft: &mut Draft,
@@ -100,8 +100,8 @@ fn guarded(
     format!("{{{lines}{inner}{shifted}{newline}{indent}}}")
 }
 
-/// Statements that go one after another as one, so that no empty lines are left between them. Their
-/// comments go, too, but for those above the first if the call at `call` follows.
+/// Joins adjacent removed statements, so that no empty lines are left between them. Their comments
+/// are removed too, except those above the first if the call at `call` follows.
 pub fn joined(source: &Source<'_>, removed: Removed, call: usize) -> Removed {
     let blank = |range: Range<usize>| source.text[range].trim().is_empty();
     let mut all = Removed::new();
@@ -128,9 +128,9 @@ pub fn joined(source: &Source<'_>, removed: Removed, call: usize) -> Removed {
     all
 }
 
-/// The call as rustfmt writes it.
+/// The call in rustfmt's format.
 struct Call<'c> {
-    /// The name of our module.
+    /// The name of the `ops` module.
     ops: &'c str,
     scores: &'c Scores,
     operands: [String; 3],
@@ -193,7 +193,8 @@ impl Call<'_> {
         text
     }
 
-    /// An operand of rank 4: our attention wants batch and heads apart.
+    /// An operand of rank 4: attention in candle-dynquant takes batch and heads as separate
+    /// dimensions.
     fn operand(&self, text: &str, has_keys: bool) -> String {
         let bare = text.trim_start_matches('&');
         match &self.scores.shape {

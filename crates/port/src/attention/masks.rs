@@ -1,21 +1,22 @@
-//! Statements that give scores a mask.
+//! Statements that apply a mask to scores.
 
 use syn::{Expr, Stmt};
 
-use super::chain::{Env, Mask, Scores};
+use super::chain::{Mask, ScoreContext, Scores};
 use crate::syntax::{assigned, condition, exactly, get, ident, is, method, only, some_name, value};
 
-/// `let mask = mask.broadcast_as(scores.shape())?;`: what the mask is made from.
-pub fn broadcast_mask(env: &Env<'_>, stmt: &Stmt) -> Option<(String, String)> {
+/// The mask and its source in `let mask = mask.broadcast_as(scores.shape())?;`.
+pub fn broadcast_mask(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(String, String)> {
     let (name, expr) = assigned(stmt)?;
     let call = method(expr)?;
-    let by_scores = call.method == "broadcast_as" && call.args.iter().any(|arg| env.mentions(arg));
-    (by_scores && !env.mentions(&call.receiver)).then(|| (name, env.borrow(&call.receiver)))
+    let by_scores =
+        call.method == "broadcast_as" && call.args.iter().any(|arg| context.mentions(arg));
+    (by_scores && !context.mentions(&call.receiver)).then(|| (name, context.borrow(&call.receiver)))
 }
 
 /// `let scores = if first { scores } else { let mask = ..; masked_fill(&scores, &mask, -inf)? };`
-pub fn excluded_later(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
-    let (name, scores) = env.current.as_ref()?;
+pub fn excluded_later(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
+    let (name, scores) = context.current.as_ref()?;
     let (bound, choice) = assigned(stmt)?;
     let choice = get!(choice, Expr::If)?;
     if bound != *name || scores.mask != Mask::None || matches!(&*choice.cond, Expr::Let(_)) {
@@ -24,28 +25,28 @@ pub fn excluded_later(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<Stri
     let plain = only(&choice.then_branch)?;
     let other = get!(&*choice.else_branch.as_ref()?.1, Expr::Block)?;
     let (filled, before) = value(&other.block)?;
-    let [made] = exactly(before)?;
-    let (mask, made) = assigned(made)?;
-    let broadcast = method(made).filter(|call| call.method == "broadcast_as");
-    let made = broadcast.map_or(made, |call| &call.receiver);
+    let [stmt] = exactly(before)?;
+    let (mask, value) = assigned(stmt)?;
+    let broadcast = method(value).filter(|call| call.method == "broadcast_as");
+    let original = broadcast.map_or(value, |call| &call.receiver);
     let filled = get!(&*get!(filled, Expr::Try)?.expr, Expr::Call)?;
     let [xs, filler, filling] = exactly(&filled.args)?;
-    let source = env.facts.unit.source;
+    let source = context.facts.unit.source;
     let certain = is(plain, name)
         && source.slice(&*filled.func).ends_with("masked_fill")
         && is(xs, name)
         && is(filler, &mask)
         && source.slice(filling).ends_with("f32::NEG_INFINITY")
-        && matches!(made, Expr::Try(_))
-        && !env.mentions(made)
-        && !env.mentions(&choice.cond);
+        && matches!(original, Expr::Try(_))
+        && !context.mentions(original)
+        && !context.mentions(&choice.cond);
     if !certain {
         return None;
     }
     let text = format!(
         "let {mask} = if {} {{ None }} else {{ Some({}) }};",
         source.slice(&*choice.cond),
-        source.slice(made)
+        source.slice(original)
     );
     let mut scores = scores.clone();
     scores.reads.push(mask.clone());
@@ -54,8 +55,8 @@ pub fn excluded_later(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<Stri
 }
 
 /// `if let Some(mask) = mask { let mask = ..; scores = scores.broadcast_add(&mask)? }`
-pub fn added_maybe(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
-    let (name, scores) = env.current.as_ref()?;
+pub fn added_maybe(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
+    let (name, scores) = context.current.as_ref()?;
     let Stmt::Expr(Expr::If(choice), _) = stmt else {
         return None;
     };
@@ -73,23 +74,23 @@ pub fn added_maybe(env: &Env<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>
         && is(&last.left, name)
         && is(&call.receiver, name)
         && (call.method == "broadcast_add" || call.method == "add");
-    let option = env.option(&bound.expr).filter(|_| certain)?;
+    let option = context.option(&bound.expr).filter(|_| certain)?;
     let mut scores = scores.clone();
     let text = match before {
         [] if mask == given && (is_first || !scores.has_cast_mask) => {
             scores.mask = scores.with(Mask::AddOption(option))?;
             None
         }
-        [made] if is_first => {
-            let (made_name, made) = assigned(made)?;
-            let Expr::Try(made) = made else { return None };
-            let made = env.facts.unit.source.slice(&*made.expr);
-            if made_name != mask || made.contains('?') || made.contains('|') {
+        [value] if is_first => {
+            let (name, value) = assigned(value)?;
+            let Expr::Try(value) = value else { return None };
+            let value = context.facts.unit.source.slice(&*value.expr);
+            if name != mask || value.contains('?') || value.contains('|') {
                 return None;
             }
             scores.mask = Mask::AddOption(format!("{mask}.as_ref()"));
             Some(format!(
-                "let {mask} = {option}.map(|{given}| {made}).transpose()?;"
+                "let {mask} = {option}.map(|{given}| {value}).transpose()?;"
             ))
         }
         _ => return None,

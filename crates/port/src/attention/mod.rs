@@ -1,4 +1,4 @@
-//! Attention written out, in place of which `ops::scaled_dot_product_attention` stands.
+//! Rewrites attention that is written out as `ops::scaled_dot_product_attention`.
 
 mod chain;
 pub mod found;
@@ -13,19 +13,19 @@ use syn::{Block, Expr, ExprMethodCall, Stmt};
 use crate::draft::Draft;
 use crate::facts::{self, DEPTH, Facts};
 use crate::functions::blocks;
-use crate::names::House;
+use crate::names::Modules;
 use crate::syntax::{assigned, assigns, binds, ends_with, exactly, get, is, mentions, method};
 use crate::table::Home;
 use crate::unit::Unit;
 use crate::walk::{Tree, exprs};
-use chain::{Env, Scores};
-use found::{Found, Removed};
+use chain::{ScoreContext, Scores};
+use found::{FoundAttention, Removed};
 use masks::{added_maybe, broadcast_mask, excluded_later};
 
-/// Rewrites the attention that is certain, and lists the rest.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
-    for facts in facts::of(unit) {
-        rewrite_in(facts, draft, house.name(Home::Ops));
+/// Rewrites attention where that is certain, and lists the rest.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) {
+    for facts in facts::all(unit) {
+        rewrite_in(facts, draft, modules.name(Home::Ops));
     }
 }
 
@@ -65,8 +65,8 @@ fn products<T: Tree>(tree: &T) -> impl Iterator<Item = &ExprMethodCall> {
     calls.filter(|call| call.method == "matmul")
 }
 
-fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<Found<'a>> {
-    let mut env = Env {
+fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<FoundAttention<'a>> {
+    let mut context = ScoreContext {
         facts: *facts,
         current: None,
         masks: BTreeMap::new(),
@@ -77,43 +77,43 @@ fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<Found<'a>> {
     for (index, stmt) in block.stmts.iter().enumerate() {
         let text = facts.unit.source.slice(stmt);
         let range = facts.unit.source.range(stmt);
-        if let Some(last) = product(&env, stmt) {
-            let scores = used_up(facts, &env, (block, index), last)?;
+        if let Some(last) = product(&context, stmt) {
+            let scores = used_up(facts, &context, (block, index), last)?;
             let first = first.unwrap_or(index);
             let place = (block, first, index);
             return Some(found(facts, place, (scores, last), removed, ranks));
         }
-        let bound = assigned(stmt).and_then(|(name, expr)| Some((name, env.eval(expr)?, expr)));
+        let bound = assigned(stmt).and_then(|(name, expr)| Some((name, context.eval(expr)?, expr)));
         if let Some((name, scores, expr)) = bound {
-            // The scores that this replaces must not be read by others.
-            let other = env.current.as_ref().is_some_and(|(current, _)| {
+            // No other statement may read the scores that these replace.
+            let other = context.current.as_ref().is_some_and(|(current, _)| {
                 *current != name && is_read_later(facts, block, index, current)
             });
-            if other || removed.is_empty() && env.current.is_some() {
+            if other || removed.is_empty() && context.current.is_some() {
                 return None;
             }
             ranks.extend(operand_ranks(facts, expr));
-            env.current = Some((name, scores));
+            context.current = Some((name, scores));
             first.get_or_insert(index);
             removed.push((range, None));
             continue;
         }
-        let Some((name, scores)) = env.current.clone() else {
+        let Some((name, scores)) = context.current.clone() else {
             continue;
         };
-        if let Some((mask, made)) = broadcast_mask(&env, stmt) {
-            env.masks.insert(mask, made);
+        if let Some((mask, original)) = broadcast_mask(&context, stmt) {
+            context.masks.insert(mask, original);
             removed.push((range, None));
             continue;
         }
-        let masked = excluded_later(&env, stmt).or_else(|| added_maybe(&env, stmt));
+        let masked = excluded_later(&context, stmt).or_else(|| added_maybe(&context, stmt));
         if let Some((scores, text)) = masked {
-            env.current = Some((name, scores));
+            context.current = Some((name, scores));
             removed.push((range, text));
             continue;
         }
         let rebinds = scores.reads.iter().any(|read| rebinds(stmt, read));
-        let mut masks = env.masks.keys();
+        let mut masks = context.masks.keys();
         let is_read = mentions(text, &name) > 0 || masks.any(|mask| mentions(text, mask) > 0);
         if is_read || rebinds {
             return None;
@@ -126,14 +126,14 @@ fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<Found<'a>> {
 /// on.
 fn used_up(
     facts: &Facts<'_>,
-    env: &Env<'_>,
+    context: &ScoreContext<'_>,
     (block, index): (&Block, usize),
     (product, values): (&Expr, &Expr),
 ) -> Option<Scores> {
     let stmt = &block.stmts[index];
-    let scores = env.eval(&method(product)?.receiver)?;
+    let scores = context.eval(&method(product)?.receiver)?;
     let text = |node: &Expr| facts.unit.source.slice(node);
-    if let Some((name, _)) = &env.current {
+    if let Some((name, _)) = &context.current {
         let outside = mentions(facts.unit.source.slice(stmt), name)
             > mentions(text(product), name) + usize::from(assigns(stmt, name));
         let inside = mentions(text(values), name) > 0;
@@ -141,24 +141,24 @@ fn used_up(
             return None;
         }
     }
-    let mut masks = env.masks.keys();
+    let mut masks = context.masks.keys();
     let is_read = masks.any(|mask| is_read_later(facts, block, index, mask));
     (!is_read).then_some(scores)
 }
 
-/// The attention from a statement to another one of a block, which has the last product.
+/// The attention from one statement of a block to another, which has the last product.
 fn found<'a>(
     facts: &Facts<'a>,
     (block, first, index): (&'a Block, usize, usize),
     (mut scores, (product, values)): (Scores, (&'a Expr, &'a Expr)),
     mut removed: Removed,
     mut ranks: Vec<usize>,
-) -> Found<'a> {
+) -> FoundAttention<'a> {
     ranks.extend(operand_ranks(facts, product));
     if let Some(scaled) = scale::of_queries(facts, block, (first, index), &mut scores) {
         removed.insert(0, (scaled, None));
     }
-    Found {
+    FoundAttention {
         scores,
         removed,
         product,
@@ -185,7 +185,7 @@ fn rebinds(stmt: &Stmt, name: &str) -> bool {
     }
 }
 
-/// Whether statements after one read a variable that was bound before it.
+/// Whether statements after `index` read a variable that was bound before it.
 fn is_read_later(facts: &Facts<'_>, block: &Block, index: usize, name: &str) -> bool {
     if assigns(&block.stmts[index], name) {
         return false;
@@ -202,10 +202,10 @@ fn is_read_later(facts: &Facts<'_>, block: &Block, index: usize, name: &str) -> 
 }
 
 /// The product of probabilities and values in a statement.
-fn product<'a>(env: &Env<'_>, stmt: &'a Stmt) -> Option<(&'a Expr, &'a Expr)> {
-    let is_soft = |expr: &Expr| env.eval(expr).is_some_and(|scores| scores.soft);
+fn product<'a>(context: &ScoreContext<'_>, stmt: &'a Stmt) -> Option<(&'a Expr, &'a Expr)> {
+    let is_soft = |expr: &Expr| context.eval(expr).is_some_and(|scores| scores.soft);
     exprs(stmt).find_map(|expr| {
-        // With its `?`, if it has one.
+        // The product with its `?`, if it has one.
         let call = match expr {
             Expr::Try(tried) => &*tried.expr,
             _ => expr,

@@ -1,4 +1,4 @@
-//! A factor that queries are given in a statement before their product.
+//! A scale that is applied to queries in a statement before their product.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use super::chain::Scores;
 use crate::facts::{DEPTH, Facts};
 use crate::syntax::{assigned, binds, get, mentions, strip, words};
 
-/// Takes `let q = (q * factor)?;` into the scores whose product is in the statements `first` to
-/// `last`, where nothing else reads that `q`: the statement that goes.
+/// Moves `let q = (q * factor)?;` into the scores whose product is in the statements `first` to
+/// `last`, if nothing else reads that `q`. Returns the statement to remove.
 pub fn of_queries(
     facts: &Facts<'_>,
     block: &Block,

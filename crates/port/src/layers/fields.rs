@@ -1,4 +1,4 @@
-//! The declaration and the constructors of a struct whose tensors a layer holds.
+//! The declaration and the constructors of a struct whose tensors move into a layer.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Fields as StructFields, Token};
 
-use super::holder::{Edits, Holder, Layers, named};
+use super::holder::{Holder, Layers, Replacements, named};
 use super::literals::Literals;
 use crate::source::Source;
 use crate::syntax::{ident, member};
 use crate::types::key;
 
-/// The fields: a layer in the place of the weight, and no bias.
-pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits> {
+/// Rewrites the fields: a layer in place of the weight, and no bias.
+pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Replacements> {
     let source = holder.unit.source;
     let mut changes = Vec::new();
     let mut public = false;
@@ -42,10 +42,10 @@ pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edi
             changes.push((range, String::new()));
         }
     }
-    let own = &holder.declared.name;
+    let type_name = &holder.declared.name;
     let (unit, names) = (holder.unit, layers.keys());
     let elsewhere =
-        public && (holder.is_tuple() || unit.world.is_built_elsewhere(unit.path, own, names));
+        public && (holder.is_tuple() || unit.world.is_built_elsewhere(unit.path, type_name, names));
     (!elsewhere).then_some(changes)
 }
 
@@ -60,7 +60,7 @@ fn item_of_list<T: Spanned>(
     let pair = list.pairs().nth(index);
     let comma = pair.and_then(|pair| pair.punct().map(|comma| source.range(*comma).end));
     let Some(comma) = comma else {
-        // The last one takes the comma before it along.
+        // The last element takes the comma before it along.
         let before = index.checked_sub(1).map(|at| source.range(&list[at]).end);
         return before.unwrap_or(range.start)..range.end;
     };
@@ -70,11 +70,11 @@ fn item_of_list<T: Spanned>(
     }
 }
 
-/// The constructors: the layer is made of what the tensors were.
-pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits> {
+/// Rewrites the constructors: the layer is built from the values of the tensors.
+pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Replacements> {
     let (unit, source) = (holder.unit, holder.unit.source);
-    let of = key(holder.declared);
-    let literals = Literals::of(unit, &of);
+    let type_key = key(holder.declared);
+    let literals = Literals::find(unit, &type_key);
     if holder.is_tuple() {
         return tuples(holder, &literals, layers, nn);
     }
@@ -88,17 +88,17 @@ pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits>
         }
         let given = |name: &str| {
             let mut names = literal.fields.iter().map(|value| member(&value.member));
-            names.position(|own| own == name)
+            names.position(|field| field == name)
         };
         for (weight, layer) in layers {
             let value = &literal.fields[given(weight)?];
-            let mut made = source.slice(&value.expr).to_owned();
+            let mut tensor = source.slice(&value.expr).to_owned();
             if layer.is_list {
                 ident(&value.expr).filter(|_| layer.bias.is_none())?;
-                made += ".get(index)?";
+                tensor += ".get(index)?";
             }
             if layer.turned {
-                made += ".t()?";
+                tensor += ".t()?";
             }
             if !in_result && (layer.turned || layer.is_list) {
                 return None;
@@ -117,27 +117,29 @@ pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Edits>
                     }
                 }
             };
-            let made = format!("{nn}::Linear::new({made}, {bias})");
-            let made = match (layer.is_list, ident(&value.expr)) {
+            let linear = format!("{nn}::Linear::new({tensor}, {bias})");
+            let linear = match (layer.is_list, ident(&value.expr)) {
                 (true, Some(stack)) => {
-                    format!("(0..{stack}.dim(0)?).map(|index| Ok({made})).collect::<Result<_>>()?")
+                    format!(
+                        "(0..{stack}.dim(0)?).map(|index| Ok({linear})).collect::<Result<_>>()?"
+                    )
                 }
-                _ => made,
+                _ => linear,
             };
-            let text = format!("{}: {made}", layer.name);
+            let text = format!("{}: {linear}", layer.name);
             changes.push((source.range(value), text));
         }
     }
     Some(changes)
 }
 
-/// The edits of a tuple, which is built by calls.
+/// The edits of a tuple struct, which is built by calls.
 fn tuples(
     holder: &Holder<'_>,
     literals: &Literals<'_>,
     layers: &Layers,
     nn: &str,
-) -> Option<Edits> {
+) -> Option<Replacements> {
     let source = holder.unit.source;
     let other = literals.patterns || literals.is_value || !literals.found.is_empty();
     if literals.tuples.is_empty() || other {
@@ -151,8 +153,8 @@ fn tuples(
             if layer.is_list || layer.turned && !in_result {
                 return None;
             }
-            let made = format!("{nn}::Linear::new({}{turn}, None)", source.slice(value));
-            changes.push((source.range(value), made));
+            let layer = format!("{nn}::Linear::new({}{turn}, None)", source.slice(value));
+            changes.push((source.range(value), layer));
         }
     }
     Some(changes)

@@ -1,4 +1,4 @@
-//! A struct with tensors that multiply, the products of its methods, and the layers that stand for
+//! A struct with tensors that multiply, the products of its methods, and the layers that replace
 //! them.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use syn::{Fields as StructFields, Item};
 
 use super::product::{Product, Tensors};
 use crate::facts::{self, Facts};
-use crate::origins::{Origin, origin};
+use crate::origins::{TensorOrigin, origin};
 use crate::source::is_inside;
 use crate::syntax::{get, has_attribute, words};
 use crate::table::is_codebook;
@@ -26,30 +26,30 @@ pub struct Holder<'h> {
     pub has_module: bool,
 }
 
-/// The products of a struct and what is left out for them.
+/// The products of a struct and the statements removed with them.
 #[derive(Default)]
-pub struct Plan {
-    pub products: Vec<Found>,
+pub struct ProductPlan {
+    pub products: Vec<FoundProduct>,
     pub gone: Vec<Range<usize>>,
-    /// Variables that go, and where they would be read.
+    /// The variables to remove, and the range where each would be read.
     pub variables: Vec<(String, Range<usize>)>,
 }
 
 /// A product in the text.
-pub struct Found {
+pub struct FoundProduct {
     pub range: Range<usize>,
-    /// The input, where it stays in its place.
+    /// The range of the input, if it stays in its place.
     pub input: Option<Range<usize>>,
     pub product: Product,
     pub is_result: bool,
-    /// The variable that it is bound to, and the statement.
+    /// The variable that the product is bound to, and the statement.
     pub bound: Option<(String, Range<usize>)>,
-    /// It is part of another one.
+    /// Whether the product is a part of another product.
     pub is_part: bool,
 }
 
-impl Found {
-    /// The text that replaces the old one.
+impl FoundProduct {
+    /// The range that the new text replaces.
     pub fn rewritten(&self) -> Range<usize> {
         let input = self.input.as_ref();
         input.map_or(self.range.start, |input| input.end)..self.range.end
@@ -75,18 +75,18 @@ impl Found {
     }
 }
 
-/// Changes of the text.
-pub type Edits = Vec<(Range<usize>, String)>;
+/// Replacements of byte ranges.
+pub type Replacements = Vec<(Range<usize>, String)>;
 
 /// Layers by their weights.
 pub type Layers = BTreeMap<String, Layer>;
 
-/// How a layer stands for the tensors of a struct.
+/// The layer that replaces tensors of a struct.
 pub struct Layer {
     pub name: String,
     pub bias: Option<String>,
     pub turned: bool,
-    /// There are several, by an index.
+    /// Whether there is a list of layers, chosen by an index.
     pub is_list: bool,
 }
 
@@ -99,7 +99,7 @@ pub fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field
 }
 
 impl<'h> Holder<'h> {
-    pub fn of(unit: &'h Unit<'_>, declared: &'h Declared) -> Option<Self> {
+    pub fn new(unit: &'h Unit<'_>, declared: &'h Declared) -> Option<Self> {
         let fields = &get!(&declared.item, Item::Struct)?.fields;
         let of_type = |wanted: &str| {
             let fields = named(fields).filter(|(_, field)| {
@@ -115,20 +115,20 @@ impl<'h> Holder<'h> {
         let mut stacks = Vec::new();
         single.retain(|field| {
             let (origin, rank) = origin(unit, &key(declared), field);
-            let made = origin > Origin::Unknown;
-            stacks.extend((made && rank == Some(3)).then(|| field.clone()));
+            let is_known = origin > TensorOrigin::Unknown;
+            stacks.extend((is_known && rank == Some(3)).then(|| field.clone()));
             // A bias has one dimension.
-            made && rank.is_none_or(|rank| rank <= 2)
+            is_known && rank.is_none_or(|rank| rank <= 2)
         });
-        let own = |Facts { function, .. }: &Facts<'_>| {
-            function.module == declared.module && function.of.as_ref() == Some(&declared.name)
+        let is_method = |Facts { function, .. }: &Facts<'_>| {
+            function.module == declared.module && function.owner.as_ref() == Some(&declared.name)
         };
         let any = !single.is_empty() || !stacks.is_empty();
         (any && !is_codebook(&declared.name)).then(|| Self {
             unit,
             declared,
             fields,
-            methods: facts::of(unit).filter(own).collect(),
+            methods: facts::all(unit).filter(is_method).collect(),
             tensors: Tensors {
                 single,
                 stacks,
@@ -139,14 +139,14 @@ impl<'h> Holder<'h> {
     }
 
     pub fn has_field(&self, name: &str) -> bool {
-        named(self.fields).any(|(own, _)| own == name)
+        named(self.fields).any(|(field, _)| field == name)
     }
 
     pub fn is_tuple(&self) -> bool {
         matches!(self.fields, StructFields::Unnamed(_))
     }
 
-    /// The name of the layer that a weight is in.
+    /// The name of the layer that holds a weight.
     pub fn name(&self, weight: &str) -> Option<String> {
         let ends = ["_weight", "_kernel", "_w"];
         let stem = ends.iter().find_map(|end| weight.strip_suffix(end));
@@ -159,15 +159,15 @@ impl<'h> Holder<'h> {
     }
 }
 
-impl Plan {
-    /// Whether a place is in what goes or is written anew.
+impl ProductPlan {
+    /// Whether a range is removed or rewritten.
     pub fn is_done(&self, range: &Range<usize>) -> bool {
-        let products = self.products.iter().map(Found::rewritten);
+        let products = self.products.iter().map(FoundProduct::rewritten);
         let mut all = products.chain(self.gone.iter().cloned());
         all.any(|outer| is_inside(range, &outer))
     }
 
-    /// Whether a variable is read in what stays of a range.
+    /// Whether a variable is read in the part of a range that stays.
     pub fn is_read(&self, unit: &Unit<'_>, name: &str, range: &Range<usize>) -> bool {
         let text = &unit.source.text[range.clone()];
         words(text).filter(|word| *word == name).any(|word| {
@@ -176,19 +176,19 @@ impl Plan {
         })
     }
 
-    /// The layers by their weights; `None` where a weight is used in two ways.
+    /// The layers by their weights; `None` if a weight is used in two ways.
     pub fn layers(&self, holder: &Holder<'_>) -> Option<Layers> {
         let mut layers = Layers::new();
-        for Found { product, .. } in &self.products {
+        for FoundProduct { product, .. } in &self.products {
             if let Some(layer) = layers.get(&product.weight) {
                 if layer.bias != product.bias || layer.turned != product.turned {
                     return None;
                 }
                 continue;
             }
-            // An argument of a constructor may be no weight, if nothing says so.
+            // An argument of a constructor is a weight only if some code says so.
             let origin = || origin(holder.unit, &key(holder.declared), &product.weight).0;
-            if product.turned && product.bias.is_none() && origin() < Origin::Loaded {
+            if product.turned && product.bias.is_none() && origin() < TensorOrigin::Loaded {
                 return None;
             }
             let layer = Layer {

@@ -1,4 +1,4 @@
-//! Where a struct of a file is built.
+//! The places where a struct of a file is built.
 
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprPath, ExprStruct, FieldValue};
@@ -11,17 +11,17 @@ use crate::unit::Unit;
 /// The literals of a type, and whether a pattern names all of its fields.
 pub struct Literals<'l> {
     scopes: &'l Scopes,
-    of: &'l Key,
-    /// The module around, and whether `Self` is the type there.
+    key: &'l Key,
+    /// The enclosing module, and whether `Self` is the type there.
     module: Module,
-    own: bool,
-    /// Whether the functions around return a `Result`, the innermost last.
+    is_self: bool,
+    /// Whether the enclosing functions return a `Result`, the innermost last.
     results: Vec<bool>,
-    /// Each with whether its function returns a `Result`.
+    /// The literals, each with whether its function returns a `Result`.
     pub found: Vec<(&'l ExprStruct, bool)>,
-    /// Calls that build a tuple, each with the same.
+    /// The calls that build a tuple, each with the same flag.
     pub tuples: Vec<(&'l ExprCall, bool)>,
-    /// Whether the function that builds a tuple is given away.
+    /// Whether the function that builds a tuple is used as a value.
     pub is_value: bool,
     pub patterns: bool,
 }
@@ -33,13 +33,13 @@ pub fn given<'l>(literal: &'l ExprStruct, name: &str) -> Option<&'l FieldValue> 
 }
 
 impl<'l> Literals<'l> {
-    /// Of the type `of`, in the whole file.
-    pub fn of(unit: &Unit<'l>, of: &'l Key) -> Self {
+    /// Finds the literals of the type `key` in the whole file.
+    pub fn find(unit: &Unit<'l>, key: &'l Key) -> Self {
         let mut literals = Self {
             scopes: &unit.types.scopes,
-            of,
+            key,
             module: Vec::new(),
-            own: false,
+            is_self: false,
             results: Vec::new(),
             found: Vec::new(),
             tuples: Vec::new(),
@@ -52,9 +52,9 @@ impl<'l> Literals<'l> {
 
     fn is_it(&self, path: &syn::Path) -> bool {
         if path.is_ident("Self") {
-            return self.own;
+            return self.is_self;
         }
-        let (module, name) = self.of;
+        let (module, name) = self.key;
         ends_with(path, name)
             && self.scopes.resolve(&self.module, &segments(path))
                 == Origin::Local(module.clone(), name.clone())
@@ -62,7 +62,7 @@ impl<'l> Literals<'l> {
 
     fn function(&mut self, signature: &syn::Signature, block: &'l syn::Block) {
         let result = match &signature.output {
-            // One with an error of its own may take none of candle's.
+            // A function with a different error type may not accept candle's.
             syn::ReturnType::Type(_, ty) => is_named(ty, "Result") && arguments(ty).len() == 1,
             syn::ReturnType::Default => false,
         };
@@ -80,10 +80,10 @@ impl<'l> Visit<'l> for Literals<'l> {
     }
 
     fn visit_item_impl(&mut self, item: &'l syn::ItemImpl) {
-        let own = matches!(&*item.self_ty, syn::Type::Path(ty) if self.is_it(&ty.path));
-        let outer = std::mem::replace(&mut self.own, own);
+        let is_self = matches!(&*item.self_ty, syn::Type::Path(ty) if self.is_it(&ty.path));
+        let outer = std::mem::replace(&mut self.is_self, is_self);
         visit::visit_item_impl(self, item);
-        self.own = outer;
+        self.is_self = outer;
     }
 
     fn visit_expr_struct(&mut self, literal: &'l ExprStruct) {
@@ -119,7 +119,7 @@ impl<'l> Visit<'l> for Literals<'l> {
     }
 
     fn visit_expr_closure(&mut self, closure: &'l syn::ExprClosure) {
-        // Its return type is not written.
+        // The return type of a closure is not written.
         self.results.push(false);
         visit::visit_expr_closure(self, closure);
         self.results.pop();

@@ -1,4 +1,4 @@
-//! Tensors of a struct that multiply as a layer's weight does: a `Linear` holds them.
+//! Rewrites tensors of a struct that multiply like a layer's weight: a `Linear` holds them.
 
 mod fields;
 mod holder;
@@ -10,19 +10,19 @@ mod search;
 use std::collections::BTreeSet;
 
 use crate::draft::Draft;
-use crate::names::House;
+use crate::names::Modules;
 use crate::syntax::mentions;
 use crate::table::Home;
 use crate::types::{Key, key};
 use crate::unit::Unit;
 use crate::weights::has_products;
 use fields::{declaration, literals};
-use holder::{Edits, Holder, Plan};
+use holder::{Holder, ProductPlan, Replacements};
 use reads::others;
 use search::plan;
 
 /// Rewrites the structs that are certain; returns their names and the names of removed tensors.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(Key, String)> {
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) -> BTreeSet<(Key, String)> {
     let mut held = BTreeSet::new();
     if !has_products(unit) {
         return held;
@@ -33,10 +33,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(K
         if unit.source.is_kept(at) || draft.edits.is_rewritten(at) {
             continue;
         }
-        let Some(holder) = Holder::of(unit, one) else {
+        let Some(holder) = Holder::new(unit, one) else {
             continue;
         };
-        let nn = house.name(Home::Nn);
+        let nn = modules.name(Home::Nn);
         let scope = unit.types.scopes.scope(&one.module);
         let holder = Holder {
             has_module: scope.is_some_and(|scope| scope.bindings.contains_key("Module")),
@@ -55,20 +55,20 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) -> BTreeSet<(K
     held
 }
 
-/// The changes of a struct, and the fields that go.
+/// The changes of a struct, and the removed fields.
 struct Changes {
-    changes: Edits,
+    changes: Replacements,
     gone: Vec<String>,
 }
 
-/// The changes that a plan needs. `None` where they are not certain.
-fn edits(holder: &Holder<'_>, plan: &Plan, nn: &str) -> Option<Changes> {
+/// The changes that a plan needs; `None` if they are not certain.
+fn edits(holder: &Holder<'_>, plan: &ProductPlan, nn: &str) -> Option<Changes> {
     let layers = plan.layers(holder)?;
     let source = holder.unit.source;
     let mut changes = Vec::new();
     for found in &plan.products {
         let layer = &layers[&found.product.weight];
-        // An input that is written elsewhere reads no tensor that goes.
+        // An input that is written elsewhere reads no removed tensor.
         let reads = |name: &String| mentions(&found.product.input, name) > 0;
         if found.input.is_none() && layers.keys().any(reads) {
             return None;

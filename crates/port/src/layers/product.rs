@@ -1,4 +1,4 @@
-//! Products with tensors of `self` as a layer computes them: `x W^T`, plus a bias.
+//! Products with tensors of `self` in the form that a layer computes: `x W^T`, plus a bias.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,40 +13,40 @@ use crate::syntax::{
 };
 use crate::types::arguments;
 
-/// Where an expression is, which does not count when two are compared.
+/// The byte range of an expression, ignored by comparisons.
 #[derive(Clone, Debug)]
-pub struct Place(pub Range<usize>);
+pub struct ExprPlace(pub Range<usize>);
 
-impl PartialEq for Place {
+impl PartialEq for ExprPlace {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Place {}
+impl Eq for ExprPlace {}
 
-/// A product of a weight.
+/// A product with a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// An expression of type `&Tensor`, and where it is.
+    /// An expression of type `&Tensor`, and its range.
     pub input: String,
-    pub place: Place,
+    pub place: ExprPlace,
     /// The field that is the weight.
     pub weight: String,
-    /// Which of several weights it is, where the field is a stack of them.
+    /// The index of the weight, if the field is a stack of weights.
     pub index: Option<String>,
     /// Whether the weight is stored as `[in, out]`.
     pub turned: bool,
     /// The field that is added.
     pub bias: Option<String>,
-    /// The dimensions of the input, where it is one of two now: `x.reshape((a * b, c))`.
+    /// The dimensions of the input, if they were flattened to two: `x.reshape((a * b, c))`.
     flat: bool,
-    /// The product before the bias was added, by its place among those found.
+    /// The product before the bias was added, as an index into the found products.
     pub before: Option<usize>,
 }
 
 impl Product {
-    /// As a variable that holds the product found at this place.
+    /// The product of a variable that holds the found product at this index.
     pub fn after(self, place: usize) -> Self {
         Self {
             before: Some(place),
@@ -54,7 +54,7 @@ impl Product {
         }
     }
 
-    /// Whether its shape still differs from the input's.
+    /// Whether the shape still differs from the input's.
     pub fn is_flat(&self) -> bool {
         self.flat
     }
@@ -69,8 +69,8 @@ pub struct Weight {
 }
 
 impl Weight {
-    fn turn(self) -> Value {
-        Value::Weight(Self {
+    fn turn(self) -> Meaning {
+        Meaning::Weight(Self {
             turned: !self.turned,
             ..self
         })
@@ -79,13 +79,13 @@ impl Weight {
 
 /// The meaning of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// A weight, or its transpose, for any batch.
+pub enum Meaning {
+    /// A weight or its transpose, broadcast over any batch.
     Weight(Weight),
-    /// Several weights, and one of them as a stack of one.
+    /// A stack of weights, and a selected weight as a stack of one.
     Stack(String),
     One(String, String),
-    /// The input as it is, or with its first dimensions as one.
+    /// The input, unchanged or with its first dimensions flattened.
     Input {
         text: String,
         flat: bool,
@@ -96,28 +96,28 @@ pub enum Value {
 
 /// The fields of a struct with tensors.
 pub struct Tensors {
-    /// Of type `Tensor`.
+    /// The fields of type `Tensor`.
     pub single: Vec<String>,
-    /// Of type `Tensor` and three dimensions.
+    /// The fields of type `Tensor` with three dimensions.
     pub stacks: Vec<String>,
-    /// Of type `Option<Tensor>`.
+    /// The fields of type `Option<Tensor>`.
     pub options: Vec<String>,
 }
 
 /// The context in which expressions are read.
-pub struct Env<'e> {
+pub struct ProductContext<'e> {
     pub facts: Facts<'e>,
     pub fields: &'e Tensors,
-    /// Whether what is added to a product belongs to it.
+    /// Whether a term that is added to a product belongs to it.
     biases: bool,
-    pub variables: BTreeMap<String, Value>,
-    /// The names of an input's dimensions, where they are matched.
+    pub variables: BTreeMap<String, Meaning>,
+    /// The names of an input's dimensions, inside a `match` on them.
     dims: Vec<String>,
-    /// Whether `Ok` is of candle's `Result`, as the products are.
+    /// Whether `Ok` is of candle's `Result`, like the products.
     pub is_candle: bool,
 }
 
-/// Whether a function returns candle's `Result`, by its name and where that is from.
+/// Whether a function returns candle's `Result`, by the name and its origin.
 fn returns_candle(Facts { unit, function }: &Facts<'_>) -> bool {
     let syn::ReturnType::Type(_, ty) = &function.signature.output else {
         return false;
@@ -146,7 +146,7 @@ pub fn is_result(expr: &Expr) -> bool {
     }
 }
 
-impl<'e> Env<'e> {
+impl<'e> ProductContext<'e> {
     pub fn new(facts: Facts<'e>, fields: &'e Tensors, biases: bool) -> Self {
         Self {
             facts,
@@ -158,7 +158,7 @@ impl<'e> Env<'e> {
         }
     }
 
-    fn inner(&self, name: String, value: Value) -> Self {
+    fn inner(&self, name: String, value: Meaning) -> Self {
         let mut inner = self.copy();
         inner.variables.insert(name, value);
         inner
@@ -172,7 +172,7 @@ impl<'e> Env<'e> {
         }
     }
 
-    /// For what has the type of another expression: a product's `Result` is candle's.
+    /// The context for an expression with the type of `other`: a product's `Result` is candle's.
     fn beside(&self, other: &Expr) -> Self {
         let is_call = matches!(other, Expr::MethodCall(_));
         Self {
@@ -182,7 +182,7 @@ impl<'e> Env<'e> {
     }
 
     /// The meaning of an expression, if it is certain.
-    pub fn eval(&self, expr: &Expr) -> Option<Value> {
+    pub fn eval(&self, expr: &Expr) -> Option<Meaning> {
         match expr {
             Expr::Try(inner) => self.eval(&inner.expr),
             Expr::Paren(inner) => self.eval(&inner.expr),
@@ -211,13 +211,13 @@ impl<'e> Env<'e> {
         }
     }
 
-    fn field(&self, expr: &Expr) -> Option<Value> {
+    fn field(&self, expr: &Expr) -> Option<Meaning> {
         let field = own_member(expr)?;
         if self.fields.options.contains(&field) {
-            return Some(Value::Bias(field));
+            return Some(Meaning::Bias(field));
         }
         if self.fields.stacks.contains(&field) {
-            return Some(Value::Stack(field));
+            return Some(Meaning::Stack(field));
         }
         let known = self.fields.single.contains(&field);
         known.then(|| weight(field, None))
@@ -232,19 +232,19 @@ impl<'e> Env<'e> {
         own_member(expr).filter(|field| self.fields.options.contains(field))
     }
 
-    /// An operand that is no weight, as an expression of type `&Tensor`.
+    /// An operand that is not a weight, as an expression of type `&Tensor`.
     fn input(&self, expr: &Expr) -> Option<(String, bool)> {
         match self.eval(expr) {
-            Some(Value::Input { text, flat }) => Some((text, flat)),
-            Some(Value::Product(product)) if !product.flat => {
+            Some(Meaning::Input { text, flat }) => Some((text, flat)),
+            Some(Meaning::Product(product)) if !product.flat => {
                 Some((self.facts.borrowed(without(expr, &["contiguous"])), false))
             }
             Some(_) => None,
             None => {
                 let bare = without(expr, &["contiguous"]);
-                let own = self.facts.unit.source.slice(bare);
-                let is_other = |(name, value): (&String, &Value)| {
-                    !matches!(value, Value::Input { .. }) && mentions(own, name) > 0
+                let text = self.facts.unit.source.slice(bare);
+                let is_other = |(name, value): (&String, &Meaning)| {
+                    !matches!(value, Meaning::Input { .. }) && mentions(text, name) > 0
                 };
                 let is_read = self.variables.iter().any(is_other);
                 (!is_read).then(|| (self.facts.borrowed(bare), false))
@@ -252,7 +252,7 @@ impl<'e> Env<'e> {
         }
     }
 
-    fn method(&self, call: &syn::ExprMethodCall) -> Option<Value> {
+    fn method(&self, call: &syn::ExprMethodCall) -> Option<Meaning> {
         let args: Vec<_> = call.args.iter().collect();
         let name = call.method.to_string();
         if let ("matmul" | "broadcast_matmul", [operand]) = (name.as_str(), args.as_slice()) {
@@ -262,18 +262,18 @@ impl<'e> Env<'e> {
             return self.flattened(call);
         };
         match (value, name.as_str(), args.as_slice()) {
-            (Value::Weight(weight), name, args) => weight_of(weight, name, args),
-            (Value::Stack(field), name, args) => self.one(field, name, args),
-            (Value::One(field, index), "squeeze", [dim]) if self.is_text(dim, "0") => {
+            (Meaning::Weight(weight), name, args) => weight_of(weight, name, args),
+            (Meaning::Stack(field), name, args) => self.one(field, name, args),
+            (Meaning::One(field, index), "squeeze", [dim]) if self.is_text(dim, "0") => {
                 Some(weight(field, Some(index)))
             }
-            (value @ Value::Input { .. }, "contiguous" | "clone", []) => Some(value),
-            (Value::Input { flat: false, .. }, "reshape", _) => self.flattened(call),
-            (value @ Value::Product(_), "contiguous", []) => Some(value),
-            (Value::Product(product), "broadcast_add" | "add", [bias]) => {
+            (value @ Meaning::Input { .. }, "contiguous" | "clone", []) => Some(value),
+            (Meaning::Input { flat: false, .. }, "reshape", _) => self.flattened(call),
+            (value @ Meaning::Product(_), "contiguous", []) => Some(value),
+            (Meaning::Product(product), "broadcast_add" | "add", [bias]) => {
                 self.biased(product, bias)
             }
-            (Value::Product(product), "reshape", [shape]) if product.flat => {
+            (Meaning::Product(product), "reshape", [shape]) if product.flat => {
                 self.restored(product, shape)
             }
             _ => None,
@@ -284,12 +284,12 @@ impl<'e> Env<'e> {
         self.facts.unit.source.slice(expr) == text
     }
 
-    fn product(&self, receiver: &Expr, operand: &Expr) -> Option<Value> {
-        let weight = get!(self.eval(operand)?, Value::Weight)?;
+    fn product(&self, receiver: &Expr, operand: &Expr) -> Option<Meaning> {
+        let weight = get!(self.eval(operand)?, Meaning::Weight)?;
         let (input, flat) = self.input(receiver)?;
         let source = self.facts.unit.source;
-        Some(Value::Product(Product {
-            place: Place(source.range(without(receiver, &["contiguous"]))),
+        Some(Meaning::Product(Product {
+            place: ExprPlace(source.range(without(receiver, &["contiguous"]))),
             input,
             weight: weight.field,
             index: weight.index,
@@ -300,8 +300,8 @@ impl<'e> Env<'e> {
         }))
     }
 
-    /// One weight of several.
-    fn one(&self, field: String, method: &str, args: &[&Expr]) -> Option<Value> {
+    /// A selected weight of a stack.
+    fn one(&self, field: String, method: &str, args: &[&Expr]) -> Option<Meaning> {
         let text = |index: &Expr| self.facts.unit.source.slice(index).to_owned();
         match (method, args) {
             ("get", [index]) => Some(weight(field, Some(text(index)))),
@@ -309,25 +309,26 @@ impl<'e> Env<'e> {
                 Some(weight(field, Some(text(index))))
             }
             ("narrow", [dim, index, len]) if self.is_text(dim, "0") && self.is_text(len, "1") => {
-                Some(Value::One(field, text(index)))
+                Some(Meaning::One(field, text(index)))
             }
             _ => None,
         }
     }
 
-    fn biased(&self, product: Product, bias: &Expr) -> Option<Value> {
+    fn biased(&self, product: Product, bias: &Expr) -> Option<Meaning> {
         let field = match self.eval(bias)? {
-            Value::Bias(field) => field,
-            Value::Weight(weight) if !weight.turned => weight.field,
+            Meaning::Bias(field) => field,
+            Meaning::Weight(weight) if !weight.turned => weight.field,
             _ => return None,
         };
         let certain = self.biases && product.bias.is_none() && field != product.weight;
         let bias = Some(field);
-        certain.then_some(Value::Product(Product { bias, ..product }))
+        certain.then_some(Meaning::Product(Product { bias, ..product }))
     }
 
-    /// `x.reshape((a * b, c))` in an arm of `match x.dims()` whose pattern is `[a, b, c]`.
-    fn flattened(&self, call: &syn::ExprMethodCall) -> Option<Value> {
+    /// The input flattened by `x.reshape((a * b, c))` in an arm of `match x.dims()` with the
+    /// pattern `[a, b, c]`.
+    fn flattened(&self, call: &syn::ExprMethodCall) -> Option<Meaning> {
         let (last, first) = self.dims.split_last()?;
         let [shape] = exactly(&call.args)?;
         let [rows, columns] = exactly(&get!(shape, Expr::Tuple)?.elems)?;
@@ -337,33 +338,33 @@ impl<'e> Env<'e> {
             && source.slice(rows).replace([' ', '('], "").replace(')', "") == product
             && source.slice(columns) == last;
         let (text, flat) = self.input(&call.receiver).filter(|_| certain)?;
-        (!flat).then_some(Value::Input { text, flat: true })
+        (!flat).then_some(Meaning::Input { text, flat: true })
     }
 
-    /// `product.reshape((a, b, ()))` there.
-    fn restored(&self, product: Product, shape: &Expr) -> Option<Value> {
+    /// The product restored by `product.reshape((a, b, ()))` in that arm.
+    fn restored(&self, product: Product, shape: &Expr) -> Option<Meaning> {
         let (_, first) = self.dims.split_last()?;
         let shape = get!(shape, Expr::Tuple)?;
         let source = self.facts.unit.source;
         let texts: Vec<_> = shape.elems.iter().map(|elem| source.slice(elem)).collect();
         let (_, leading) = texts.split_last()?;
         let flat = false;
-        (leading == first).then_some(Value::Product(Product { flat, ..product }))
+        (leading == first).then_some(Meaning::Product(Product { flat, ..product }))
     }
 
     /// The last expression of a block of definitions.
-    fn block(&self, block: &syn::Block) -> Option<Value> {
+    fn block(&self, block: &syn::Block) -> Option<Meaning> {
         let (last, before) = value(block)?;
-        let mut env = self.copy();
+        let mut context = self.copy();
         for stmt in before {
-            let bound = env.bound(get!(stmt, Stmt::Local)?)?;
-            env.variables.extend(bound);
+            let bound = context.bound(get!(stmt, Stmt::Local)?)?;
+            context.variables.extend(bound);
         }
-        env.eval(last)
+        context.eval(last)
     }
 
     /// The meanings of the names of a declaration.
-    pub fn bound(&self, local: &syn::Local) -> Option<Vec<(String, Value)>> {
+    pub fn bound(&self, local: &syn::Local) -> Option<Vec<(String, Meaning)>> {
         let init = local.init.as_ref().filter(|init| init.diverge.is_none())?;
         match untyped(&local.pat) {
             Pat::Ident(pat) => Some(vec![(pat.ident.to_string(), self.eval(&init.expr)?)]),
@@ -376,15 +377,15 @@ impl<'e> Env<'e> {
         }
     }
 
-    /// The elements of a tuple, which are the same in all arms.
-    fn tuple(&self, expr: &Expr) -> Option<Vec<Value>> {
+    /// The elements of a tuple, if they are the same in all arms.
+    fn tuple(&self, expr: &Expr) -> Option<Vec<Meaning>> {
         match strip(expr) {
             Expr::Tuple(tuple) => {
                 let value = |expr: &Expr| match self.eval(expr) {
                     Some(value) => Some(value),
                     None => {
                         let (text, flat) = self.input(expr)?;
-                        Some(Value::Input { text, flat })
+                        Some(Meaning::Input { text, flat })
                     }
                 };
                 tuple.elems.iter().map(value).collect()
@@ -403,36 +404,36 @@ impl<'e> Env<'e> {
         }
     }
 
-    fn arms(&self, choice: &syn::ExprMatch) -> Option<Value> {
+    fn arms(&self, choice: &syn::ExprMatch) -> Option<Meaning> {
         same(choice.arms.iter().map(|arm| {
             let dims = names(&arm.pat);
             let dims = dims.unwrap_or_default();
-            let env = Self {
+            let context = Self {
                 dims,
                 ..self.copy()
             };
-            env.eval(&arm.body)
+            context.eval(&arm.body)
         }))
     }
 
-    fn choice(&self, bias: &str, expr: &Expr) -> Option<Value> {
+    fn choice(&self, bias: &str, expr: &Expr) -> Option<Meaning> {
         let choice = choice(expr)?;
         let some = choice.some.only()?;
         let none = self.beside(some).eval(choice.none);
         self.optional(bias, choice.name, none, some)
     }
 
-    /// `match bias { None => product, Some(bias) => product + bias }`
+    /// The product in `match bias { None => product, Some(bias) => product + bias }`.
     fn optional(
         &self,
         bias: &str,
         name: String,
-        plain: Option<Value>,
+        plain: Option<Meaning>,
         some: &Expr,
-    ) -> Option<Value> {
-        let env = self.inner(name, Value::Bias(bias.to_owned()));
-        match (plain?, env.eval(some)?) {
-            (Value::Product(plain), Value::Product(some))
+    ) -> Option<Meaning> {
+        let context = self.inner(name, Meaning::Bias(bias.to_owned()));
+        match (plain?, context.eval(some)?) {
+            (Meaning::Product(plain), Meaning::Product(some))
                 if plain.bias.is_none()
                     && some.bias.as_deref() == Some(bias)
                     && plain.input == some.input
@@ -441,14 +442,15 @@ impl<'e> Env<'e> {
                     && plain.turned == some.turned
                     && plain.flat == some.flat =>
             {
-                Some(Value::Product(some))
+                Some(Meaning::Product(some))
             }
             _ => None,
         }
     }
 
-    /// `if let Some(bias) = &self.bias { product = product.broadcast_add(bias)?; }`, or without a
-    /// condition: the product's name, and what it is then.
+    /// The product's name and new meaning after
+    /// `if let Some(bias) = &self.bias { product = product.broadcast_add(bias)?; }`, or the same
+    /// without a condition.
     pub fn added(&self, stmt: &Stmt) -> Option<(String, Product)> {
         let value = match stmt {
             Stmt::Expr(Expr::Assign(assign), Some(_)) => {
@@ -469,11 +471,13 @@ impl<'e> Env<'e> {
             _ => return None,
         };
         let same = |name: &str, product: &Product| match self.variables.get(name) {
-            Some(Value::Product(before)) => before.before == product.before,
+            Some(Meaning::Product(before)) => before.before == product.before,
             _ => false,
         };
         match value {
-            (name, Value::Product(product)) if product.bias.is_some() && same(&name, &product) => {
+            (name, Meaning::Product(product))
+                if product.bias.is_some() && same(&name, &product) =>
+            {
                 Some((name, product))
             }
             _ => None,
@@ -481,8 +485,8 @@ impl<'e> Env<'e> {
     }
 }
 
-fn weight(field: String, index: Option<String>) -> Value {
-    Value::Weight(Weight {
+fn weight(field: String, index: Option<String>) -> Meaning {
+    Meaning::Weight(Weight {
         field,
         index,
         turned: false,
@@ -490,11 +494,13 @@ fn weight(field: String, index: Option<String>) -> Value {
 }
 
 /// The result of a method on a weight.
-fn weight_of(weight: Weight, method: &str, args: &[&Expr]) -> Option<Value> {
+fn weight_of(weight: Weight, method: &str, args: &[&Expr]) -> Option<Meaning> {
     match (method, args) {
-        ("clone" | "contiguous", []) | ("broadcast_left", [_]) => Some(Value::Weight(weight)),
-        // To the dtype of something else, which is the weight's.
-        ("to_dtype", [Expr::MethodCall(of)]) if of.method == "dtype" => Some(Value::Weight(weight)),
+        ("clone" | "contiguous", []) | ("broadcast_left", [_]) => Some(Meaning::Weight(weight)),
+        // A cast to the dtype of something else, which is the weight's.
+        ("to_dtype", [Expr::MethodCall(target)]) if target.method == "dtype" => {
+            Some(Meaning::Weight(weight))
+        }
         ("t", []) => Some(weight.turn()),
         ("transpose", args) if matches!(axes(args), Some((0, 1) | (-2, -1))) => Some(weight.turn()),
         _ => None,
@@ -510,12 +516,12 @@ fn names(pat: &Pat) -> Option<Vec<String>> {
     }
 }
 
-/// The names of patterns that are nothing else.
+/// The names of patterns that are plain identifiers.
 fn idents<'p>(pats: impl IntoIterator<Item = &'p Pat>) -> Option<Vec<String>> {
     pats.into_iter().map(variable).collect()
 }
 
-/// The value that all have.
+/// The common value of all elements.
 fn same<T: PartialEq>(mut values: impl Iterator<Item = Option<T>>) -> Option<T> {
     let first = values.next()??;
     values

@@ -1,4 +1,4 @@
-//! Reads of tensors that a layer holds now.
+//! Reads of tensors that a layer holds after the rewrite.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprField};
 
-use super::holder::{Edits, Holder, Layers, Plan};
+use super::holder::{Holder, Layers, ProductPlan, Replacements};
 use crate::functions::Function;
 use crate::scopes::{Module, Origin};
 use crate::source::is_inside;
@@ -15,14 +15,14 @@ use crate::types::key;
 use crate::unit::Unit;
 use crate::walk::{Node, nodes};
 
-/// Makes other reads of the tensors read from the layer. `None` where that is not certain.
-pub fn others(holder: &Holder<'_>, plan: &Plan, layers: &Layers) -> Option<Edits> {
+/// Rewrites the other reads of the tensors as reads of the layer; `None` if that is not certain.
+pub fn others(holder: &Holder<'_>, plan: &ProductPlan, layers: &Layers) -> Option<Replacements> {
     let mut reads = Reads {
         holder,
         plan,
         layers,
         module: Vec::new(),
-        own: false,
+        in_impl: false,
         is_const: false,
         called: called(holder.unit, plan),
         is_called: false,
@@ -34,9 +34,9 @@ pub fn others(holder: &Holder<'_>, plan: &Plan, layers: &Layers) -> Option<Edits
     reads.certain.then_some(reads.changes)
 }
 
-/// The names of functions that compute products, of those called `forward`, and of all that these
-/// call.
-fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
+/// The names of functions that compute products, of functions called `forward`, and of all
+/// functions that these call.
+fn called(unit: &Unit<'_>, plan: &ProductPlan) -> BTreeSet<String> {
     let used = |node| match node {
         Node::Expr(Expr::MethodCall(call)) => Some(call.method.to_string()),
         Node::Expr(Expr::Path(path)) => Some(path.path.segments.last()?.ident.to_string()),
@@ -65,7 +65,7 @@ fn called(unit: &Unit<'_>, plan: &Plan) -> BTreeSet<String> {
     called
 }
 
-/// Whether a condition or a pattern holds for what is on a GPU only.
+/// Whether a condition or a pattern selects only GPUs.
 fn is_gpu(condition: &str) -> bool {
     let condition = condition.to_lowercase();
     let gpu = |part: &str| part.contains("cuda") || part.contains("metal");
@@ -74,28 +74,28 @@ fn is_gpu(condition: &str) -> bool {
     !other && parts.all(gpu)
 }
 
-/// Whether a condition holds for all that is on a CPU.
+/// Whether a condition selects all CPUs.
 fn is_cpu(condition: &str) -> bool {
     condition.to_lowercase().contains("cpu") && !condition.contains(['!', '&', '|'])
 }
 
 struct Reads<'r> {
     holder: &'r Holder<'r>,
-    plan: &'r Plan,
+    plan: &'r ProductPlan,
     layers: &'r Layers,
-    /// The module around.
+    /// The enclosing module.
     module: Module,
-    /// In an `impl` of the struct.
-    own: bool,
-    /// In a `const fn`, which calls no accessor of a layer.
+    /// Whether the code is in an `impl` of the struct.
+    in_impl: bool,
+    /// Whether the code is in a `const fn`, which cannot call an accessor of a layer.
     is_const: bool,
     /// The functions that run in `forward`.
     called: BTreeSet<String>,
-    /// In one of them.
+    /// Whether the code is in such a function.
     is_called: bool,
-    /// In a branch that no CPU takes.
+    /// Whether the code is in a branch that no CPU takes.
     on_gpu: bool,
-    changes: Edits,
+    changes: Replacements,
     certain: bool,
 }
 
@@ -118,15 +118,15 @@ impl Reads<'_> {
         self.layers.contains_key(name) || biases.into_iter().any(|bias| bias == name)
     }
 
-    /// A read by which nothing is taken or changed.
+    /// Handles a read that neither takes nor changes the tensor.
     fn read(&mut self, expr: &Expr, whole: Range<usize>, end: &str) -> bool {
         let Expr::Field(_) = expr else { return false };
-        let field = own_member(expr).filter(|field| self.own && self.goes(field));
+        let field = own_member(expr).filter(|field| self.in_impl && self.goes(field));
         let Some(field) = field else { return false };
         if self.plan.is_done(&whole) {
             return true;
         }
-        // A quantized layer keeps the float weight from the first read of it on.
+        // A quantized layer keeps the float weight after its first read.
         let no_cpu = self.on_gpu || self.holder.unit.is_left_out(whole.start);
         let costs = self.layers.contains_key(&field) && self.is_called && !no_cpu;
         match self.accessor(&field).filter(|_| !self.is_const && !costs) {
@@ -147,7 +147,7 @@ impl Reads<'_> {
         own_member(expr).is_some_and(|field| self.holder.tensors.options.contains(&field))
     }
 
-    /// The matched value may be an option of a reference or a reference to an option.
+    /// Handles a matched value, which may be an option of a reference or a reference to an option.
     fn matched(&mut self, expr: &Expr) {
         let whole = self.holder.unit.source.range(expr);
         let Expr::Reference(reference) = expr else {
@@ -169,9 +169,10 @@ impl<'a> Visit<'a> for Reads<'_> {
     fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
         let Holder { unit, declared, .. } = self.holder;
         let (module, name) = key(declared);
-        self.own = unit.origin(&self.module, &item.self_ty) == Some(Origin::Local(module, name));
+        self.in_impl =
+            unit.origin(&self.module, &item.self_ty) == Some(Origin::Local(module, name));
         visit::visit_item_impl(self, item);
-        self.own = false;
+        self.in_impl = false;
     }
 
     fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
@@ -234,7 +235,7 @@ impl<'a> Visit<'a> for Reads<'_> {
 
     fn visit_expr_field(&mut self, field: &'a ExprField) {
         let source = self.holder.unit.source;
-        let other = is(&field.base, "self") && !self.own;
+        let other = is(&field.base, "self") && !self.in_impl;
         let goes = self.goes(&member(&field.member));
         if goes && !other && !self.plan.is_done(&source.range(field)) {
             self.certain = false;
@@ -245,6 +246,6 @@ impl<'a> Visit<'a> for Reads<'_> {
     fn visit_macro(&mut self, call: &'a syn::Macro) {
         let tokens = call.tokens.to_string();
         let read = words(&tokens).any(|word| self.goes(word));
-        self.certain &= !(read && self.own && tokens.contains("self"));
+        self.certain &= !(read && self.in_impl && tokens.contains("self"));
     }
 }

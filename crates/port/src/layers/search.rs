@@ -6,20 +6,20 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Item, Stmt};
 
-use super::holder::{Found, Holder, Plan};
-use super::product::{Env, Product, Value, is_result};
+use super::holder::{FoundProduct, Holder, ProductPlan};
+use super::product::{Meaning, Product, ProductContext, is_result};
 use crate::source::{Source, is_inside};
 use crate::syntax::{changed, words};
 
-/// The products of all methods of a struct, with what is added to them or without.
-pub fn plan(holder: &Holder<'_>, biases: bool) -> Option<Plan> {
-    // Without one of its fields, a tuple's others have other numbers.
+/// The products of all methods of a struct; `biases` includes added terms.
+pub fn plan(holder: &Holder<'_>, biases: bool) -> Option<ProductPlan> {
+    // Removing a field of a tuple struct would renumber the others.
     let biases = biases && !holder.is_tuple();
-    let mut plan = Plan::default();
+    let mut plan = ProductPlan::default();
     for facts in &holder.methods {
-        let mut search = Search {
-            env: Env::new(*facts, &holder.tensors, biases),
-            plan: Plan::default(),
+        let mut search = ProductSearch {
+            context: ProductContext::new(*facts, &holder.tensors, biases),
+            plan: ProductPlan::default(),
             stmt: 0..0,
             within: None,
         };
@@ -35,7 +35,7 @@ pub fn plan(holder: &Holder<'_>, biases: bool) -> Option<Plan> {
     certain.then_some(plan)
 }
 
-/// Whether an expression is calls of methods, the first of something at this place.
+/// Whether an expression is a chain of method calls that begins at this place.
 fn begins_with(source: &Source<'_>, expr: &Expr, place: &Range<usize>) -> bool {
     if source.range(expr) == *place {
         return true;
@@ -49,44 +49,44 @@ fn begins_with(source: &Source<'_>, expr: &Expr, place: &Range<usize>) -> bool {
 }
 
 /// The search for products in a function.
-struct Search<'e> {
-    env: Env<'e>,
-    plan: Plan,
+struct ProductSearch<'e> {
+    context: ProductContext<'e>,
+    plan: ProductPlan,
     /// The statement that is searched.
     stmt: Range<usize>,
-    /// Where products are looked for: in the input of one.
+    /// The range to search in: the input of a product.
     within: Option<Range<usize>>,
 }
 
-impl Search<'_> {
+impl ProductSearch<'_> {
     fn range(&self, node: &impl Spanned) -> Range<usize> {
-        self.env.facts.unit.source.range(node)
+        self.context.facts.unit.source.range(node)
     }
 
     fn block(&mut self, block: &Block) {
-        let outer = self.env.variables.clone();
+        let outer = self.context.variables.clone();
         let whole = self.range(block);
         for stmt in &block.stmts {
             self.stmt(stmt, &whole);
         }
-        self.env.variables = outer;
+        self.context.variables = outer;
     }
 
     fn stmt(&mut self, stmt: &Stmt, block: &Range<usize>) {
         let range = self.range(stmt);
-        if let Some((name, product)) = self.env.added(stmt) {
+        if let Some((name, product)) = self.context.added(stmt) {
             self.plan.gone.push(range);
             return self.extend(&name, product);
         }
         let values = match stmt {
-            Stmt::Local(local) => self.env.bound(local).unwrap_or_default(),
+            Stmt::Local(local) => self.context.bound(local).unwrap_or_default(),
             _ => Vec::new(),
         };
         let rest = range.end..block.end;
         if values.iter().any(|(_, value)| is_weight(value)) {
             self.plan.gone.push(range);
             self.leave_out(&values, &rest);
-            return self.env.variables.extend(values);
+            return self.context.variables.extend(values);
         }
         let first = self.plan.products.len();
         self.stmt = range.clone();
@@ -100,83 +100,85 @@ impl Search<'_> {
         }
     }
 
-    /// The variable of a product that is part of another goes.
+    /// Removes the variable of a product that is a part of another product.
     fn leave_out_part(
         &mut self,
         place: usize,
-        values: &[(String, Value)],
+        values: &[(String, Meaning)],
         stmt: &Range<usize>,
         rest: &Range<usize>,
     ) {
         let Some(part) = self.plan.products[place].product.before else {
             return;
         };
-        let Some((name, made)) = self.plan.products[part].bound.clone() else {
+        let Some((name, binding)) = self.plan.products[part].bound.clone() else {
             return;
         };
-        let between = made.end..stmt.start.max(made.end);
+        let between = binding.end..stmt.start.max(binding.end);
         self.plan.variables.push((name.clone(), between));
         if !values.iter().any(|(bound, _)| *bound == name) {
             self.plan.variables.push((name, rest.clone()));
         }
     }
 
-    /// A variable that is a product from here on.
-    fn bind(&mut self, name: String, value: Value, stmt: &Range<usize>) {
-        let Value::Product(product) = value else {
+    /// Binds a variable that holds a product from here on.
+    fn bind(&mut self, name: String, value: Meaning, stmt: &Range<usize>) {
+        let Meaning::Product(product) = value else {
             return;
         };
-        // The outermost of a statement comes first.
-        let in_stmt = |found: &Found| is_inside(&found.range, stmt);
+        // The outermost product of a statement comes first.
+        let in_stmt = |found: &FoundProduct| is_inside(&found.range, stmt);
         let Some(last) = self.plan.products.iter().position(in_stmt) else {
             return;
         };
         self.plan.products[last].bound = Some((name.clone(), stmt.clone()));
         let product = product.after(last);
-        self.env.variables.insert(name, Value::Product(product));
+        self.context
+            .variables
+            .insert(name, Meaning::Product(product));
     }
 
-    /// A bias that a later statement adds to a product.
+    /// Adds a bias from a later statement to a product.
     fn extend(&mut self, name: &str, product: Product) {
         if let Some(place) = product.before {
             let found = &mut self.plan.products[place];
             found.product.bias.clone_from(&product.bias);
             let stmt = found.bound.as_ref().map(|(_, stmt)| stmt.clone());
-            let constant = stmt.filter(|_| self.env.facts.assignments(name) == 1);
+            let constant = stmt.filter(|_| self.context.facts.assignments(name) == 1);
             let mutable = constant.and_then(|stmt| self.mutable(name, stmt));
             self.plan.gone.extend(mutable);
         }
-        let variables = &mut self.env.variables;
-        variables.insert(name.to_owned(), Value::Product(product));
+        let variables = &mut self.context.variables;
+        variables.insert(name.to_owned(), Meaning::Product(product));
     }
 
-    /// The `mut` of a declaration.
+    /// The range of a declaration's `mut`.
     fn mutable(&self, name: &str, stmt: Range<usize>) -> Option<Range<usize>> {
-        let text = &self.env.facts.unit.source.text[stmt.clone()];
+        let text = &self.context.facts.unit.source.text[stmt.clone()];
         let at = stmt.start + text.find(&format!("mut {name}"))?;
         Some(at..at + "mut ".len())
     }
 
-    /// Values that a statement changes are known no more.
+    /// Forgets the values that a statement changes.
     fn rebound(&mut self, stmt: &Stmt) {
         let names = changed(stmt);
         let is_read = |text: &str| words(text).any(|word| names.contains(word));
-        self.env.variables.retain(|name, value| {
+        self.context.variables.retain(|name, value| {
             let input = match value {
-                Value::Input { text, .. } => is_read(text),
-                Value::Product(product) => is_read(&product.input),
-                Value::Weight(weight) => weight.index.as_deref().is_some_and(is_read),
-                Value::One(_, index) => is_read(index),
-                Value::Stack(_) | Value::Bias(_) => false,
+                Meaning::Input { text, .. } => is_read(text),
+                Meaning::Product(product) => is_read(&product.input),
+                Meaning::Weight(weight) => weight.index.as_deref().is_some_and(is_read),
+                Meaning::One(_, index) => is_read(index),
+                Meaning::Stack(_) | Meaning::Bias(_) => false,
             };
             !input && !names.contains(name)
         });
     }
 
-    /// Variables that go are read by what goes with them.
-    fn leave_out(&mut self, values: &[(String, Value)], rest: &Range<usize>) {
+    /// Removes variables that only removed statements read.
+    fn leave_out(&mut self, values: &[(String, Meaning)], rest: &Range<usize>) {
         for (name, value) in values {
-            let same = matches!(value, Value::Input { text, .. }
+            let same = matches!(value, Meaning::Input { text, .. }
                 if text.trim_start_matches('&') == name);
             if !same {
                 self.plan.variables.push((name.clone(), rest.clone()));
@@ -184,14 +186,14 @@ impl Search<'_> {
         }
     }
 
-    /// A product, if it is more than the variable that holds one.
+    /// Records a product, unless it is only the variable that holds one.
     fn found(&mut self, expr: &Expr) -> bool {
         let range = self.range(expr);
         let within = self.within.as_ref();
         if within.is_some_and(|within| !is_inside(&range, within)) {
             return false;
         }
-        let Some(Value::Product(product)) = self.env.eval(expr) else {
+        let Some(Meaning::Product(product)) = self.context.eval(expr) else {
             return false;
         };
         if product.is_flat() {
@@ -206,19 +208,19 @@ impl Search<'_> {
             let stmt = before.bound.as_ref().map(|(_, stmt)| stmt.clone());
             self.plan.gone.extend(stmt);
             // The comments about the bias.
-            let source = self.env.facts.unit.source;
+            let source = self.context.facts.unit.source;
             let whole = source.whole_lines(self.stmt.clone());
             let comments = source.with_comments(self.stmt.clone()).start..whole.start;
             let comments = Some(comments).filter(|range| !range.is_empty());
             self.plan.gone.extend(comments);
         }
-        let source = self.env.facts.unit.source;
+        let source = self.context.facts.unit.source;
         let place = product.place.0.clone();
         let mut chars = source.text[place.clone()].chars();
         let is_name = chars.all(|c| c.is_alphanumeric() || c == '_');
         let direct = product.before.is_none() && !is_name && begins_with(source, expr, &place);
         let (range, is_result) = (self.range(expr), is_result(expr));
-        self.plan.products.push(Found {
+        self.plan.products.push(FoundProduct {
             range,
             input: direct.then_some(place),
             product,
@@ -230,11 +232,11 @@ impl Search<'_> {
     }
 }
 
-fn is_weight(value: &Value) -> bool {
-    matches!(value, Value::Weight(_) | Value::One(..))
+fn is_weight(value: &Meaning) -> bool {
+    matches!(value, Meaning::Weight(_) | Meaning::One(..))
 }
 
-impl<'a> Visit<'a> for Search<'_> {
+impl<'a> Visit<'a> for ProductSearch<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         let borrowed = matches!(expr, Expr::Reference(_) | Expr::Paren(_));
         if borrowed || !self.found(expr) {
@@ -254,10 +256,10 @@ impl<'a> Visit<'a> for Search<'_> {
     }
 
     fn visit_expr_closure(&mut self, closure: &'a syn::ExprClosure) {
-        // Its return type is not written.
-        let outer = std::mem::replace(&mut self.env.is_candle, false);
+        // The return type of a closure is not written.
+        let outer = std::mem::replace(&mut self.context.is_candle, false);
         visit::visit_expr_closure(self, closure);
-        self.env.is_candle = outer;
+        self.context.is_candle = outer;
     }
 
     fn visit_item(&mut self, _: &'a Item) {}

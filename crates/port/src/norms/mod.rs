@@ -1,4 +1,4 @@
-//! Norms written out, in place of which `ops::layer_norm` and `ops::rms_norm` stand.
+//! Rewrites norms that are written out as `ops::layer_norm` and `ops::rms_norm`.
 
 mod rows;
 
@@ -13,28 +13,28 @@ use crate::draft::Draft;
 use crate::facts::{self, Facts};
 use crate::functions::blocks;
 use crate::layers::product::is_result;
-use crate::names::House;
+use crate::names::Modules;
 use crate::source::Source;
 use crate::syntax::{assigned, assigns, changed, condition, exactly, mentions, untyped, words};
 use crate::table::Home;
 use crate::unit::Unit;
 use crate::walk::descend_straight;
-use rows::{Env, Known, MAX_PARTS, Norm, Value, Vectors};
+use rows::{Known, MAX_PARTS, Norm, RowContext, RowValue, Vectors};
 
 /// Rewrites the norms that are certain.
-pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) {
     let by_hand = ["_keepdim(", "broadcast_mul("];
     let vectors = RefCell::default();
-    for facts in facts::of(unit) {
+    for facts in facts::all(unit) {
         let text = unit.source.slice(facts.function.block);
         if !by_hand.iter().all(|part| text.contains(part)) {
             continue;
         }
         for block in blocks(facts.function.block) {
-            // Where a sum has no function, what it is added in stays.
+            // A sum without a fused function stays where it is added.
             for sums in [true, false] {
-                let norms = Search::of(facts, &vectors, block, sums);
-                if norms.write(draft, house.name(Home::Ops)) {
+                let norms = NormSearch::new(facts, &vectors, block, sums);
+                if norms.write(draft, modules.name(Home::Ops)) {
                     break;
                 }
             }
@@ -43,7 +43,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, house: &House) {
 }
 
 /// A norm in a statement.
-struct Found<'a> {
+struct FoundNorm<'a> {
     stmt: usize,
     expr: &'a Expr,
     norm: Norm,
@@ -51,21 +51,21 @@ struct Found<'a> {
 }
 
 /// The norms of a block.
-struct Search<'a> {
+struct NormSearch<'a> {
     facts: Facts<'a>,
     block: &'a Block,
-    env: Env<'a>,
-    /// The values of statements that bind one.
-    values: BTreeMap<usize, Value>,
-    found: Vec<Found<'a>>,
+    context: RowContext<'a>,
+    /// The values of the statements that bind a value.
+    values: BTreeMap<usize, RowValue>,
+    found: Vec<FoundNorm<'a>>,
 }
 
-impl<'a> Search<'a> {
-    fn of(facts: Facts<'a>, vectors: &'a RefCell<Vectors>, block: &'a Block, sums: bool) -> Self {
+impl<'a> NormSearch<'a> {
+    fn new(facts: Facts<'a>, vectors: &'a RefCell<Vectors>, block: &'a Block, sums: bool) -> Self {
         let mut search = Self {
             facts,
             block,
-            env: Env {
+            context: RowContext {
                 facts,
                 variables: BTreeMap::new(),
                 sums,
@@ -81,24 +81,26 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Reads a statement, or two that are a sum; returns how many they were.
+    /// Reads a statement, or two statements that form a sum; returns their number.
     fn stmt(&mut self, at: usize) -> usize {
         let stmt = &self.block.stmts[at];
         if let Some((name, value)) = self.sum(at) {
             let made_by = BTreeSet::from([at, at + 1]);
             self.values.insert(at, value.clone());
-            self.env.variables.insert(name, Known { value, made_by });
+            self.context
+                .variables
+                .insert(name, Known { value, made_by });
             return 2;
         }
-        // Blocks are searched on their own.
+        // Nested blocks are searched separately.
         descend_straight(stmt, &mut |expr| {
             let inner = matches!(expr, Expr::Path(_) | Expr::Paren(_) | Expr::Reference(_));
-            match self.env.eval(expr).filter(|_| !inner) {
+            match self.context.eval(expr).filter(|_| !inner) {
                 Some(Known {
-                    value: Value::Tensor(norm),
+                    value: RowValue::Tensor(norm),
                     made_by,
                 }) if norm.is_complete() => {
-                    self.found.push(Found {
+                    self.found.push(FoundNorm {
                         stmt: at,
                         expr,
                         norm,
@@ -110,22 +112,23 @@ impl<'a> Search<'a> {
             }
         });
         let bound = assigned(stmt).filter(|_| is_constant(stmt));
-        let bound = bound.and_then(|(name, expr)| Some((name, self.env.eval(expr)?)));
+        let bound = bound.and_then(|(name, expr)| Some((name, self.context.eval(expr)?)));
         let bound = bound.filter(|(_, known)| known.made_by.len() < MAX_PARTS);
         let Some((name, mut known)) = bound else {
             for name in changed(stmt) {
-                self.env.variables.remove(&name);
+                self.context.variables.remove(&name);
             }
             return 1;
         };
         known.made_by.insert(at);
         self.values.insert(at, known.value.clone());
-        self.env.variables.insert(name, known);
+        self.context.variables.insert(name, known);
         1
     }
 
-    /// `let mut rows = xs.clone(); if let Some(term) = option { rows = rows.add(term)?; }`
-    fn sum(&self, at: usize) -> Option<(String, Value)> {
+    /// The sum in `let mut rows = xs.clone(); if let Some(term) = option { rows = rows.add(term)?;
+    /// }`.
+    fn sum(&self, at: usize) -> Option<(String, RowValue)> {
         let [first, Stmt::Expr(Expr::If(choice), _), ..] = &self.block.stmts[at..] else {
             return None;
         };
@@ -133,11 +136,13 @@ impl<'a> Search<'a> {
         let bound = condition(choice)?;
         let [add] = exactly(&choice.then_branch.stmts)?;
         let (_, sum) = assigned(add).filter(|(sum, _)| *sum == name)?;
-        let value = self.env.sum(&bound.expr, &bound.pat, (&name, sum), init)?;
+        let value = self
+            .context
+            .sum(&bound.expr, &bound.pat, (&name, sum), init)?;
         choice.else_branch.is_none().then_some((name, value))
     }
 
-    /// Writes the norms that are certain, the last first; whether there is one.
+    /// Writes the norms that are certain, the last first; returns whether there was one.
     fn write(&self, draft: &mut Draft, ops: &str) -> bool {
         let source = self.facts.unit.source;
         let mut written = false;
@@ -169,14 +174,14 @@ impl<'a> Search<'a> {
         written
     }
 
-    /// The statements that a norm makes needless, if nothing else reads its tensors and what it
-    /// reads is the same where it stands.
-    fn gone(&self, found: &Found<'_>) -> Option<BTreeSet<usize>> {
+    /// The statements that a norm makes unnecessary, if nothing else reads their tensors and the
+    /// norm's inputs are the same at its place.
+    fn gone(&self, found: &FoundNorm<'_>) -> Option<BTreeSet<usize>> {
         let mut gone = found.made_by.clone();
         loop {
             let read = gone.iter().find(|at| self.is_read(**at, found, &gone));
             let Some(at) = read.copied() else { break };
-            if matches!(self.values.get(&at), Some(Value::Tensor(_))) {
+            if matches!(self.values.get(&at), Some(RowValue::Tensor(_))) {
                 return None;
             }
             gone.remove(&at);
@@ -192,7 +197,7 @@ impl<'a> Search<'a> {
         stays.all(same).then_some(gone)
     }
 
-    /// The call of our function.
+    /// The call of the fused function.
     fn call(&self, norm: &Norm, ops: &str) -> String {
         let Norm {
             input,
@@ -217,8 +222,8 @@ impl<'a> Search<'a> {
         format!("match {option} {{ {pattern} => {sum}, None => {plain} }}")
     }
 
-    /// Whether what stays reads the variable of a statement.
-    fn is_read(&self, at: usize, found: &Found<'_>, gone: &BTreeSet<usize>) -> bool {
+    /// Whether a remaining statement reads the variable of a statement.
+    fn is_read(&self, at: usize, found: &FoundNorm<'_>, gone: &BTreeSet<usize>) -> bool {
         let source = self.facts.unit.source;
         let Some((name, _)) = assigned(&self.block.stmts[at]) else {
             return false;
@@ -242,13 +247,13 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a statement binds a variable that stays as it is.
+/// Whether a statement binds a variable that is never changed.
 fn is_constant(stmt: &Stmt) -> bool {
     matches!(stmt, Stmt::Local(local) if matches!(untyped(&local.pat), Pat::Ident(pat)
         if pat.mutability.is_none() && pat.by_ref.is_none()))
 }
 
-/// The comments in what is written anew, each on its line.
+/// The comments in a rewritten range, each on a line.
 fn comments(source: &Source<'_>, range: &Range<usize>) -> String {
     let indent = source.indent(range.start);
     let lines = source.text[range.clone()].lines().map(str::trim);

@@ -1,4 +1,4 @@
-//! Norms over the last dimension as models write them by hand: step by step, from rows on.
+//! Norms over the last dimension as models write them by hand: step by step, from the rows on.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,42 +7,42 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprMethodCall, Pat};
 
 use crate::facts::{DEPTH, Facts};
-use crate::layers::product::Place;
+use crate::layers::product::ExprPlace;
 use crate::origins::origin;
 use crate::syntax::{
     exactly, get, ident, is, mentions, method, only, optional, own_field, some_name, strip,
 };
 use crate::unit::Unit;
 
-/// A variable's known value, and the statements that make it.
+/// A variable's known value, and the statements that compute it.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub value: Value,
+    pub value: RowValue,
     pub made_by: BTreeSet<usize>,
 }
 
 /// The meaning of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// The last dimension of the rows.
+pub enum RowValue {
+    /// The size of the rows' last dimension.
     Size(Input),
-    /// Their dtype, the one to compute in, and whether these may differ.
+    /// The dtype of the rows, the dtype to compute in, and whether these may differ.
     Dtype(Input),
     Wide,
     IsNarrow,
     Tensor(Norm),
 }
 
-/// The rows: a variable, or the sum of one and an option.
+/// The rows: a variable, or the sum of a variable and an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
     pub name: String,
-    /// Where the variable is read.
-    pub place: Place,
+    /// The place where the variable is read.
+    pub place: ExprPlace,
     pub residual: Option<Residual>,
 }
 
-/// `if let pattern = option { rows = rows.add(term)?; }`
+/// The optional sum `if let pattern = option { rows = rows.add(term)?; }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residual {
     pub option: String,
@@ -66,7 +66,7 @@ pub struct Norm {
     pub bias: Option<String>,
 }
 
-/// The last step, of which each follows from one before.
+/// The last step; each step follows from an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Rows,
@@ -75,7 +75,7 @@ enum Step {
     Squares,
     SquareSum,
     Variance,
-    /// The variance plus epsilon, its root, and one over that.
+    /// The variance plus epsilon, its root, and the reciprocal of the root.
     Shifted,
     Deviation,
     Inverse,
@@ -84,7 +84,7 @@ enum Step {
 }
 
 impl Norm {
-    fn of(input: Input) -> Self {
+    fn new(input: Input) -> Self {
         Self {
             input,
             centered: false,
@@ -103,7 +103,7 @@ impl Norm {
         self.step == Step::Weighted && !self.wide && has_function
     }
 
-    /// Whether the residual's variable hides one that is read beside it.
+    /// Whether the residual's variable shadows a variable that is read beside it.
     pub fn is_hidden(&self) -> bool {
         let Some(residual) = &self.input.residual else {
             return false;
@@ -113,8 +113,8 @@ impl Norm {
         others.iter().any(|text| mentions(text, &residual.name) > 0)
     }
 
-    fn at(self, step: Step) -> Value {
-        Value::Tensor(Self { step, ..self })
+    fn at(self, step: Step) -> RowValue {
+        RowValue::Tensor(Self { step, ..self })
     }
 
     fn is_of(&self, other: &Self) -> bool {
@@ -122,22 +122,22 @@ impl Norm {
     }
 }
 
-/// The parts of an expression that are read, and the statements of a norm; none has more.
+/// The most parts of an expression that are read, and statements of a norm.
 pub const MAX_PARTS: usize = 256;
 
-/// State of reading an expression.
+/// The state of reading an expression.
 struct Trail {
     /// The statements of its variables.
     made_by: BTreeSet<usize>,
-    /// How many parts may follow.
+    /// The number of parts that may follow.
     left: usize,
 }
 
-/// Fields that were looked for, by their types, and whether they have one dimension.
+/// The fields that were looked up, by type, and whether they have one dimension.
 pub type Vectors = BTreeMap<(String, String), bool>;
 
 /// The context in which expressions are read.
-pub struct Env<'u> {
+pub struct RowContext<'u> {
     pub facts: Facts<'u>,
     pub variables: BTreeMap<String, Known>,
     /// Whether rows may be a sum.
@@ -145,7 +145,7 @@ pub struct Env<'u> {
     pub vectors: &'u RefCell<Vectors>,
 }
 
-impl Env<'_> {
+impl RowContext<'_> {
     fn unit(&self) -> &Unit<'_> {
         self.facts.unit
     }
@@ -154,24 +154,24 @@ impl Env<'_> {
         self.unit().source.slice(node)
     }
 
-    fn rows(&self, name: String, expr: &Expr, residual: Option<Residual>) -> Value {
-        let place = Place(self.unit().source.range(expr));
+    fn rows(&self, name: String, expr: &Expr, residual: Option<Residual>) -> RowValue {
+        let place = ExprPlace(self.unit().source.range(expr));
         let input = Input {
             name,
             place,
             residual,
         };
-        Norm::of(input).at(Step::Rows)
+        Norm::new(input).at(Step::Rows)
     }
 
-    /// Rows that are a copy of a variable, or `name.add(term)?` where an option is `Some(term)`.
+    /// The rows that copy a variable, or `name.add(term)?` where an option is `Some(term)`.
     pub fn sum(
         &self,
         option: &Expr,
         some: &Pat,
         (name, sum): (&str, &Expr),
         copy: &Expr,
-    ) -> Option<Value> {
+    ) -> Option<RowValue> {
         let (sum, copy) = (method(sum)?, get!(copy, Expr::MethodCall)?);
         let is_sum = sum.method == "add" && is(&sum.receiver, name);
         let is_copy = copy.method == "clone" && copy.args.is_empty();
@@ -186,8 +186,8 @@ impl Env<'_> {
         is_new.then(|| self.rows(rows, &copy.receiver, Some(residual)))
     }
 
-    /// `match residual { Some(term) => rows.add(term)?, None => rows.clone() }`
-    fn optional(&self, choice: &syn::ExprMatch) -> Option<Value> {
+    /// The sum in `match residual { Some(term) => rows.add(term)?, None => rows.clone() }`.
+    fn optional(&self, choice: &syn::ExprMatch) -> Option<RowValue> {
         let (_, some, none) = optional(choice)?;
         let name = ident(&method(&none.body)?.receiver)?;
         let copy = strip(&none.body);
@@ -205,7 +205,7 @@ impl Env<'_> {
         Some(Known { value, made_by })
     }
 
-    fn value(&self, expr: &Expr, trail: &mut Trail) -> Option<Value> {
+    fn value(&self, expr: &Expr, trail: &mut Trail) -> Option<RowValue> {
         trail.left = trail.left.checked_sub(1)?;
         match expr {
             Expr::Path(_) => {
@@ -221,7 +221,7 @@ impl Env<'_> {
             Expr::Reference(inner) => self.value(&inner.expr, trail),
             Expr::Cast(cast) => {
                 let size = self.value(&cast.expr, trail)?;
-                matches!(size, Value::Size(_)).then_some(size)
+                matches!(size, RowValue::Size(_)).then_some(size)
             }
             Expr::MethodCall(call) => self.method(call, trail),
             Expr::Binary(binary) => self.binary(binary, trail),
@@ -234,16 +234,16 @@ impl Env<'_> {
     }
 
     fn tensor(&self, expr: &Expr, trail: &mut Trail) -> Option<Norm> {
-        get!(self.value(expr, trail)?, Value::Tensor)
+        get!(self.value(expr, trail)?, RowValue::Tensor)
     }
 
-    fn method(&self, call: &ExprMethodCall, trail: &mut Trail) -> Option<Value> {
+    fn method(&self, call: &ExprMethodCall, trail: &mut Trail) -> Option<RowValue> {
         let norm = self.tensor(&call.receiver, trail)?;
         let args: Vec<_> = call.args.iter().collect();
         match (call.method.to_string().as_str(), args.as_slice(), norm.step) {
-            ("clone" | "contiguous", [], _) => Some(Value::Tensor(norm)),
-            ("dtype", [], Step::Rows) => Some(Value::Dtype(norm.input)),
-            ("dim", [dim], Step::Rows) if self.is_last(dim) => Some(Value::Size(norm.input)),
+            ("clone" | "contiguous", [], _) => Some(RowValue::Tensor(norm)),
+            ("dtype", [], Step::Rows) => Some(RowValue::Dtype(norm.input)),
+            ("dim", [dim], Step::Rows) if self.is_last(dim) => Some(RowValue::Size(norm.input)),
             ("to_dtype", [dtype], _) => self.converted(norm, dtype, trail),
             ("sqr", [], Step::Rows) => Some(norm.at(Step::Squares)),
             ("powf", [two], Step::Rows) if is_two(two) => Some(norm.at(Step::Squares)),
@@ -272,7 +272,7 @@ impl Env<'_> {
                 let mean = self.tensor(mean, trail)?;
                 let certain = mean.step == Step::Mean && !norm.centered && mean.is_of(&norm);
                 let centered = true;
-                certain.then_some(Value::Tensor(Norm { centered, ..norm }))
+                certain.then_some(RowValue::Tensor(Norm { centered, ..norm }))
             }
             ("broadcast_div", [by], Step::Rows) => {
                 divided(norm, self.tensor(by, trail)?, Step::Deviation)
@@ -283,68 +283,70 @@ impl Env<'_> {
             }
             ("broadcast_add", [bias], Step::Weighted) if norm.bias.is_none() => {
                 let bias = Some(self.vector(bias, trail)?);
-                Some(Value::Tensor(Norm { bias, ..norm }))
+                Some(RowValue::Tensor(Norm { bias, ..norm }))
             }
             _ => None,
         }
     }
 
-    fn converted(&self, norm: Norm, dtype: &Expr, trail: &mut Trail) -> Option<Value> {
+    fn converted(&self, norm: Norm, dtype: &Expr, trail: &mut Trail) -> Option<RowValue> {
         let wide = match self.dtype(dtype, trail)? {
-            Value::Dtype(of) if of == norm.input => false,
-            Value::Wide => true,
+            RowValue::Dtype(rows) if rows == norm.input => false,
+            RowValue::Wide => true,
             _ => return None,
         };
-        Some(Value::Tensor(Norm { wide, ..norm }))
+        Some(RowValue::Tensor(Norm { wide, ..norm }))
     }
 
-    fn dtype(&self, dtype: &Expr, trail: &mut Trail) -> Option<Value> {
+    fn dtype(&self, dtype: &Expr, trail: &mut Trail) -> Option<RowValue> {
         if self.is_f32(dtype) {
-            return Some(Value::Wide);
+            return Some(RowValue::Wide);
         }
         let dtype = self.value(dtype, trail)?;
-        matches!(dtype, Value::Dtype(_) | Value::Wide).then_some(dtype)
+        matches!(dtype, RowValue::Dtype(_) | RowValue::Wide).then_some(dtype)
     }
 
-    fn binary(&self, binary: &syn::ExprBinary, trail: &mut Trail) -> Option<Value> {
+    fn binary(&self, binary: &syn::ExprBinary, trail: &mut Trail) -> Option<RowValue> {
         let (left, right) = (self.value(&binary.left, trail)?, &*binary.right);
         match (left, binary.op) {
-            (Value::Tensor(norm), syn::BinOp::Div(_)) => {
-                let of = get!(self.value(right, trail)?, Value::Size)?;
+            (RowValue::Tensor(norm), syn::BinOp::Div(_)) => {
+                let rows = get!(self.value(right, trail)?, RowValue::Size)?;
                 let step = match norm.step {
                     Step::Sum => Step::Mean,
                     Step::SquareSum => Step::Variance,
                     _ => return None,
                 };
-                (of == norm.input).then(|| norm.at(step))
+                (rows == norm.input).then(|| norm.at(step))
             }
-            (Value::Tensor(norm), syn::BinOp::Mul(_)) if norm.step == Step::Rows => {
+            (RowValue::Tensor(norm), syn::BinOp::Mul(_)) if norm.step == Step::Rows => {
                 (self.tensor(right, trail)? == norm).then(|| norm.at(Step::Squares))
             }
-            (Value::Tensor(norm), syn::BinOp::Add(_)) if norm.step == Step::Variance => {
+            (RowValue::Tensor(norm), syn::BinOp::Add(_)) if norm.step == Step::Variance => {
                 let eps = self.text(right).to_owned();
                 let certain = self.facts.is_number(right, DEPTH);
                 certain.then(|| Norm { eps, ..norm }.at(Step::Shifted))
             }
-            (Value::Dtype(_), syn::BinOp::Ne(_)) => self.is_f32(right).then_some(Value::IsNarrow),
+            (RowValue::Dtype(_), syn::BinOp::Ne(_)) => {
+                self.is_f32(right).then_some(RowValue::IsNarrow)
+            }
             _ => None,
         }
     }
 
-    /// `match dtype { DType::F16 | DType::BF16 => DType::F32, d => d }`
-    fn wide_dtype(&self, choice: &syn::ExprMatch, trail: &mut Trail) -> Option<Value> {
-        get!(self.value(&choice.expr, trail)?, Value::Dtype)?;
+    /// The dtype in `match dtype { DType::F16 | DType::BF16 => DType::F32, d => d }`.
+    fn wide_dtype(&self, choice: &syn::ExprMatch, trail: &mut Trail) -> Option<RowValue> {
+        get!(self.value(&choice.expr, trail)?, RowValue::Dtype)?;
         let [half, other] = exactly(&choice.arms)?;
         let same = match &other.pat {
             Pat::Ident(pat) => ident(&other.body).is_some_and(|name| pat.ident == name),
             _ => self.text(&other.body) == self.text(&choice.expr),
         };
-        (same && self.is_f32(&half.body)).then_some(Value::Wide)
+        (same && self.is_f32(&half.body)).then_some(RowValue::Wide)
     }
 
-    /// `if is_narrow { xs.to_dtype(DType::F32)? } else { xs.clone() }`
-    fn widened(&self, choice: &syn::ExprIf, trail: &mut Trail) -> Option<Value> {
-        let Value::IsNarrow = self.value(&choice.cond, trail)? else {
+    /// The rows in `if is_narrow { xs.to_dtype(DType::F32)? } else { xs.clone() }`.
+    fn widened(&self, choice: &syn::ExprIf, trail: &mut Trail) -> Option<RowValue> {
+        let RowValue::IsNarrow = self.value(&choice.cond, trail)? else {
             return None;
         };
         let then = only(&choice.then_branch)?;
@@ -352,11 +354,11 @@ impl Env<'_> {
         let other = only(&other.block)?;
         let (then, other) = (self.tensor(then, trail)?, self.tensor(other, trail)?);
         let wide = then.wide;
-        (Norm { wide, ..other } == then).then_some(Value::Tensor(then))
+        (Norm { wide, ..other } == then).then_some(RowValue::Tensor(then))
     }
 
-    /// A tensor of one dimension as an expression of type `&Tensor`: a field, also with a number
-    /// added or in another dtype.
+    /// A tensor of one dimension as an expression of type `&Tensor`: a field, optionally with a
+    /// number added or cast.
     fn vector(&self, expr: &Expr, trail: &mut Trail) -> Option<String> {
         if let Some(call) = method(expr).filter(|call| call.method == "to_dtype") {
             self.dtype(call.args.first()?, trail)?;
@@ -373,20 +375,20 @@ impl Env<'_> {
                     || number(&binary.left) && self.is_vector(&binary.right)
             }
             Expr::Field(_) => {
-                let named = own_field(expr).zip(self.facts.function.of.as_ref());
-                named.is_some_and(|(field, of)| self.is_vector_field(of, field))
+                let named = own_field(expr).zip(self.facts.function.owner.as_ref());
+                named.is_some_and(|(field, owner)| self.is_vector_field(owner, field))
             }
             _ => false,
         }
     }
 
-    fn is_vector_field(&self, of: &str, field: String) -> bool {
+    fn is_vector_field(&self, owner: &str, field: String) -> bool {
         let mut vectors = self.vectors.borrow_mut();
-        let known = vectors.entry((of.to_owned(), field));
+        let known = vectors.entry((owner.to_owned(), field));
         let (_, field) = known.key().clone();
         *known.or_insert_with(|| {
-            let holder = (self.facts.function.module.clone(), of.to_owned());
-            let ty = self.unit().field(&holder.0, of, &field);
+            let holder = (self.facts.function.module.clone(), owner.to_owned());
+            let ty = self.unit().field(&holder.0, owner, &field);
             ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
                 && origin(self.unit(), &holder, &field).1 == Some(1)
         })
@@ -401,8 +403,8 @@ impl Env<'_> {
     }
 }
 
-/// Rows by their deviation, or by one over that.
-fn divided(norm: Norm, by: Norm, step: Step) -> Option<Value> {
+/// The rows divided by their deviation, or multiplied by its reciprocal.
+fn divided(norm: Norm, by: Norm, step: Step) -> Option<RowValue> {
     let certain = by.step == step && by.is_of(&norm);
     let eps = by.eps;
     certain.then(|| Norm { eps, ..norm }.at(Step::Normal))

@@ -1,8 +1,8 @@
-//! Attention out of candle's own operations, one after the other.
+//! Attention by candle's operations, one after the other.
 
 use candle_core::{Result, Tensor};
 
-/// Of `[batch, heads, seq, head_dim]`, with a mask to add to the scores.
+/// The attention of tensors `[batch, heads, seq, head_dim]`, with a mask to add to the scores.
 pub fn attention(
     q: &Tensor,
     k: &Tensor,

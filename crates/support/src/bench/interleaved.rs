@@ -1,19 +1,19 @@
-//! Times several contenders in turns, so that a machine's drift hits all alike.
+//! Times several contenders in turns, so that drift of the machine hits all alike.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A sample lasts long enough that the clock and one interruption do not matter.
+/// The shortest sample, for which the clock's resolution and one interruption do not matter.
 const SAMPLE: Duration = Duration::from_micros(500);
 
-/// Between samples: the threads of candle's pool spin for some 0.4 milliseconds after a call, and
-/// would take a core from the next contender.
+/// The pause between samples: the threads of candle's pool spin for some 0.4 milliseconds after a
+/// call, and would take a core from the next contender.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Before each sample.
+/// The warm-up before each sample.
 const WARM_UP: Duration = Duration::from_millis(6);
 
-/// Median microseconds of a call of each.
+/// The median time of a call of each contender, in microseconds.
 pub fn interleaved<T, E>(
     contenders: &[impl Fn() -> Result<T, E>],
     rounds: usize,
@@ -31,8 +31,8 @@ pub fn interleaved<T, E>(
     for _ in 0..rounds {
         for ((samples, contender), calls) in samples.iter_mut().zip(contenders).zip(&calls) {
             thread::sleep(PAUSE);
-            // The first calls wake the contender's own threads up, and the system may take some
-            // milliseconds to give each a core of its own.
+            // The first calls wake the contender's threads, and the system may take some
+            // milliseconds to move each to its core.
             let awake = Instant::now() + WARM_UP;
             while Instant::now() < awake {
                 contender()?;

@@ -1,4 +1,4 @@
-//! The frame of a benchmark.
+//! The framework of a benchmark.
 
 pub mod args;
 pub mod candle_attention;

@@ -1,4 +1,5 @@
-//! The frame of a benchmark: arguments, threads, a header and a line per row, or one JSON object.
+//! The framework of a benchmark: arguments, threads, a header and a line per row, or one JSON
+//! object.
 
 use std::process::ExitCode;
 
@@ -27,7 +28,7 @@ struct Results<R> {
 /// Runs a benchmark: `measure` passes each row to its second argument.
 ///
 /// `about` is for `--help`; `title` precedes the instruction set in the first line. A reader that
-/// has seen enough is no fault.
+/// closes stdout early is not an error.
 pub fn run<R: Row>(
     about: &'static str,
     title: &str,
@@ -44,7 +45,7 @@ fn print_rows<R: Row>(
     title: &str,
     measure: impl FnOnce(&Args, &mut dyn FnMut(R)) -> Result<()>,
 ) -> Result<ExitCode> {
-    let args = Args::of(about);
+    let args = Args::parse_about(about);
     if let Some(status) = threads::respawn(args.threads)? {
         return Ok(status);
     }

@@ -1,5 +1,5 @@
-//! `config.json` of a BERT, read strictly: every fault names the file, the key, what was expected
-//! and what came.
+//! `config.json` of a BERT, read strictly: every error names the file, the key, the expected and
+//! the found value.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,24 +23,24 @@ pub struct Config {
     pub layer_norm_eps: f64,
     pub hidden_act: FusedActivation,
     pub pad_token_id: u32,
-    /// Names of the classes, for a model with a classification head.
+    /// The names of the classes, for a model with a classification head.
     pub labels: Vec<String>,
     /// Whether `architectures` says that there is a classification head.
     pub says_classifier: bool,
 }
 
 impl Config {
-    /// Reads the file and checks what the numbers must satisfy together.
+    /// Reads the file and checks that the numbers fit together.
     pub fn read(path: &Path) -> Result<Self> {
-        Self::of(&Keys::read(path)?)
+        Self::from_keys(&Keys::read(path)?)
     }
 
-    /// As [`read`](Self::read), where `text` is what the file at `path` holds.
+    /// Parses `text`, the contents of the file at `path`, as [`read`](Self::read) does.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
-        Self::of(&Keys::parse(path, text)?)
+        Self::from_keys(&Keys::parse(path, text)?)
     }
 
-    fn of(keys: &Keys) -> Result<Self> {
+    fn from_keys(keys: &Keys) -> Result<Self> {
         keys.must_be("model_type", "bert")?;
         if keys.get("position_embedding_type").is_some() {
             keys.must_be("position_embedding_type", "absolute")?;
@@ -78,7 +78,7 @@ impl Config {
     }
 }
 
-/// The values that only this file has.
+/// The values that only this file contains.
 impl Keys {
     fn must_be(&self, key: &str, expected: &str) -> Result<()> {
         match self.get(key) {
@@ -121,7 +121,8 @@ impl Keys {
         }
     }
 
-    /// `id2label`, which must count from 0 without gaps; without it there are two nameless classes.
+    /// `id2label`, which must count from 0 without gaps; without the key there are two nameless
+    /// classes.
     fn labels(&self) -> Result<Vec<String>> {
         let key = "id2label";
         let expected = "an object that names the classes \"0\", \"1\", .. without gaps";

@@ -11,7 +11,7 @@ use super::model::Bert;
 use crate::checkpoint::{Checkpoint, check_folder, load};
 use crate::tokenizer;
 
-/// Everything that answering texts needs.
+/// Everything needed to answer texts.
 pub struct Folder {
     pub path: PathBuf,
     pub config: Config,
@@ -62,8 +62,9 @@ impl Folder {
     }
 }
 
-/// The position numbers that old versions of transformers stored, and the heads that predict
-/// masked tokens and next sentences; any other tensor without a use is an error.
+/// Whether a tensor is known to be unused: the position numbers that old versions of transformers
+/// stored, and the heads that predict masked tokens and next sentences. Any other unused tensor is
+/// an error.
 fn is_known_extra(key: &str) -> bool {
     key.ends_with("embeddings.position_ids") || key.starts_with("cls.")
 }

@@ -7,21 +7,21 @@ use anyhow::Result;
 use super::model::{Batch, Bert};
 use crate::sampling::highest;
 
-/// Batches that run before the clock counts.
+/// The number of batches that run before times are taken.
 const WARM_UP: usize = 3;
 
-/// The run of one model.
+/// The answers and times of one model.
 #[derive(Default)]
 pub struct Run {
-    /// Its answer to every text: logits or an embedding.
+    /// The model's answer to every text: logits or an embedding.
     pub answers: Vec<Vec<f32>>,
     /// The time of each batch.
     pub times: Vec<Duration>,
 }
 
 /// Runs `float` and `quantized` alternately, batch by batch, so that other load on the machine
-/// affects both. If there are fewer batches than `timings`, they are repeated. Calls `tick` after
-/// every batch, with the total number of batches.
+/// affects both. Repeats the batches if there are fewer than `timings`. Calls `tick` after every
+/// batch, with the total number of batches.
 pub fn side_by_side(
     float: &Bert,
     quantized: &Bert,
@@ -38,7 +38,7 @@ pub fn side_by_side(
     let total = rounds * batches.len();
     for count in 0..total {
         let batch = &batches[count % batches.len()];
-        // The second model finds its input in the cache, so they alternate in going first.
+        // The second model finds its input in the cache, so the models take turns in going first.
         let order = if count % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             let start = Instant::now();
@@ -63,7 +63,8 @@ pub fn percentile_ms(times: &[Duration], percent: usize) -> f64 {
         .map_or(f64::NAN, |t| t.as_secs_f64() * 1e3)
 }
 
-/// Signal to quantization noise, `10 log10(sum |reference|^2 / sum |reference - other|^2)`.
+/// The signal-to-quantization-noise ratio,
+/// `10 log10(sum |reference|^2 / sum |reference - other|^2)`.
 pub fn sqnr_db(reference: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
     let (mut signal, mut noise) = (0., 0.);
     for (a, b) in reference.iter().flatten().zip(other.iter().flatten()) {
@@ -74,7 +75,7 @@ pub fn sqnr_db(reference: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
     10. * (signal / noise).log10()
 }
 
-/// Cosine of two answers.
+/// The cosine of two answers.
 pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| -> f64 {
         let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
@@ -83,7 +84,7 @@ pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// Mean and minimum of the cosines, text by text.
+/// The mean and the minimum of the cosines, text by text.
 pub fn cosines(reference: &[Vec<f32>], other: &[Vec<f32>]) -> (f64, f64) {
     let pairs = reference.iter().zip(other);
     let each: Vec<f64> = pairs.map(|(a, b)| cosine(a, b)).collect();
@@ -101,7 +102,7 @@ pub fn class(logits: &[f32]) -> (usize, f64) {
     (best, 1. / sum)
 }
 
-/// The other answer that is nearest to the answer `index`, and its cosine.
+/// The answer most similar to the answer `index`, and its cosine.
 pub fn nearest(answers: &[Vec<f32>], index: usize) -> Option<(usize, f64)> {
     let others = (0..answers.len()).filter(|other| *other != index);
     others

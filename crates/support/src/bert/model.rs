@@ -7,7 +7,7 @@ use candle_nn::{Module, VarBuilder};
 
 use super::config::Config;
 
-/// Token ids and attention mask of a batch: `[batch, seq]` in u32 and in f32 (1 token, 0 padding).
+/// A batch's token ids and attention mask: `[batch, seq]` in u32 and in f32 (1 token, 0 padding).
 #[derive(Clone)]
 pub struct Batch {
     pub ids: Tensor,
@@ -26,9 +26,9 @@ pub struct Bert {
 }
 
 impl Bert {
-    /// Loads the encoder, and pooler and classifier where the checkpoint has them.
+    /// Loads the encoder, with the pooler and the classifier if the checkpoint has them.
     ///
-    /// The encoder's tensors may be below `bert.`, as they are beside a head.
+    /// The encoder's tensors may be below `bert.`, as in a checkpoint with a head.
     pub fn load(config: &Config, prefixed: bool, vb: VarBuilder<'_>) -> Result<Self> {
         let bert = if prefixed { vb.pp("bert") } else { vb.clone() };
         let pools = bert.contains_tensor("pooler.dense.weight");
@@ -51,9 +51,9 @@ impl Bert {
         self.classifier.is_some()
     }
 
-    /// The last hidden state, `[batch, seq, hidden]`; rows of padding hold nothing of use.
+    /// The last hidden state, `[batch, seq, hidden]`; the rows of padding are meaningless.
     pub fn hidden(&self, batch: &Batch) -> Result<Tensor> {
-        // 0 for tokens, as good as minus infinity for padding, added to attention scores.
+        // Added to the attention scores: 0 for tokens, in effect minus infinity for padding.
         let mask = ((1. - &batch.mask)? * f64::from(f32::MIN))?;
         let mask = mask.unsqueeze(1)?.unsqueeze(1)?;
         let (ids, device) = (&batch.ids, batch.ids.device());
@@ -67,8 +67,8 @@ impl Bert {
         Ok(hidden)
     }
 
-    /// The model's answers, a row for each text: logits `[batch, labels]` of a classifier, else
-    /// embeddings `[batch, hidden]`, the mean over the tokens at length 1.
+    /// The model's answers, one row per text: the logits `[batch, labels]` of a classifier, else
+    /// embeddings `[batch, hidden]`, the normalized mean over the tokens.
     pub fn forward(&self, batch: &Batch) -> Result<Tensor> {
         let hidden = self.hidden(batch)?;
         let first = hidden.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?;
@@ -78,8 +78,8 @@ impl Bert {
         }
     }
 
-    /// Logits `[texts, labels]` from the hidden states of the texts' first tokens; `None` without a
-    /// classifier.
+    /// The logits `[texts, labels]` from the hidden states of the texts' first tokens; `None`
+    /// without a classifier.
     pub fn logits(&self, first: &Tensor) -> Result<Option<Tensor>> {
         match (&self.pooler, &self.classifier) {
             (Some(pooler), Some(classifier)) => {
@@ -97,7 +97,7 @@ fn mean_of_tokens(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
     mean.broadcast_div(&mean.sqr()?.sum_keepdim(1)?.sqrt()?)
 }
 
-/// Word, position and token type.
+/// The embeddings of words, positions and token types.
 #[derive(Quantizable, Clone)]
 struct Embeddings {
     word_embeddings: nn::Embedding,
@@ -117,7 +117,7 @@ impl Embeddings {
         })
     }
 
-    /// Of types and positions one may stand for all.
+    /// The sum of the embeddings; a single type or position is broadcast.
     fn forward(&self, ids: &Tensor, types: &Tensor, positions: &Tensor) -> Result<Tensor> {
         let words = self.word_embeddings.forward(ids)?;
         let types = self.token_type_embeddings.forward(types)?;
@@ -198,7 +198,7 @@ impl SelfAttention {
     }
 }
 
-/// A product back to the hidden size, plus what went around it, normalised.
+/// A product back to the hidden size, added to the residual and normalised.
 #[derive(Quantizable, Clone)]
 struct Output {
     dense: nn::Linear,

@@ -1,4 +1,4 @@
-//! Texts and their labels, their tokens, and padded batches of them.
+//! Texts and their labels, tokens, and padded batches.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use tokenizers::{Tokenizer, TruncationParams};
 use super::config::Config;
 use super::model::Batch;
 
-/// The most bytes of texts.
+/// The largest file of texts, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// A line of a file.
 pub struct Text {
     pub text: String,
-    /// Number of its class, where the line tells.
+    /// The index of the class, if the line states a label.
     pub label: Option<usize>,
 }
 
-/// Reads a file, or a pipe such as `<(command)`, of one text a line; blank lines are skipped.
+/// Reads a file, or a pipe such as `<(command)`, with one text per line; blank lines are skipped.
 ///
-/// A line `label<TAB>text` has a label if the model knows it. In a `labelled` file every line
-/// must have one; in others a line without one is a text from end to end.
+/// A line `label<TAB>text` has a label if the model knows it. In a `labelled` file every line must
+/// have a label; in other files a line without a label is all text.
 pub fn read(path: &Path, labels: &[String], labelled: bool) -> Result<Vec<Text>> {
     let name = path.display();
     let content = input::read_stream(path, MAX_BYTES)
@@ -53,9 +53,9 @@ pub fn read(path: &Path, labels: &[String], labelled: bool) -> Result<Vec<Text>>
     Ok(texts)
 }
 
-/// Token ids of every text.
+/// The token ids of every text.
 ///
-/// With `seq_len` longer texts are cut to that many tokens; without it a text that has more
+/// With `seq_len`, longer texts are cut to that many tokens; without it, a text with more tokens
 /// than the model has positions is an error.
 pub fn tokenize(
     tokenizer: &Tokenizer,
@@ -96,7 +96,7 @@ pub fn tokenize(
     Ok(encodings.iter().map(|e| e.get_ids().to_vec()).collect())
 }
 
-/// Batches of up to `size` texts in the order they came, padded to the longest of each batch.
+/// Batches of up to `size` texts in order, each padded to its longest text.
 pub fn batches(tokens: &[Vec<u32>], size: usize, pad: u32) -> Result<Vec<Batch>> {
     let chunks = tokens.chunks(size);
     chunks
@@ -104,7 +104,7 @@ pub fn batches(tokens: &[Vec<u32>], size: usize, pad: u32) -> Result<Vec<Batch>>
         .collect()
 }
 
-/// One batch of `rows`, each padded to `length` tokens, which must be enough for all.
+/// A batch of `rows`, each padded to `length` tokens, which must be enough for all.
 pub fn pad_to(rows: &[Vec<u32>], length: usize, pad: u32) -> Result<Batch> {
     let mut ids = Vec::with_capacity(rows.len() * length);
     let mut mask = Vec::with_capacity(rows.len() * length);

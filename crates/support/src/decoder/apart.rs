@@ -1,4 +1,5 @@
-//! Chat templates in a process of their own, which a hostile one may end: by its memory, its time or its nesting.
+//! Chat templates rendered in a separate process, so that a hostile template's memory, time or
+//! nesting ends only that process.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
@@ -13,11 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::chat::{Message, Template};
 
-/// The variable by which the process knows what it is for.
+/// The environment variable that marks the rendering process.
 const MARK: &str = "DYNQUANT_CHAT_TEMPLATE";
 /// The longest time of a rendering.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The memory that the process may take.
+/// The most memory that the process may take.
 const MAX_MEMORY: u64 = 2 << 30;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -28,11 +29,11 @@ enum Request {
     Render(Vec<Message>, bool),
 }
 
-/// Has a program's templates rendered in processes of their own, which are this program too: the first call of `main`.
-/// In such a process it does not return.
+/// Makes the program render its templates in separate processes of the same executable. Must be the
+/// first call in `main`; in a rendering process it does not return.
 pub fn isolate_templates() {
     if std::env::var_os(MARK).is_none() {
-        // Where the program is not known, templates are rendered in its own process.
+        // If the executable is unknown, templates are rendered in this process.
         let program = std::env::current_exe().map(|program| PROGRAM.set(program));
         return drop(program);
     }
@@ -66,14 +67,14 @@ fn answer(template: &mut Option<Template>, line: &str) -> Result<String> {
     }
 }
 
-/// A template in another process, which is started again after it has ended.
+/// A template in another process, which is restarted after it has ended.
 pub struct Apart {
     open: Request,
     process: Mutex<Option<Process>>,
 }
 
 impl Apart {
-    /// Starts the process; `None` in a program that does not ask for it.
+    /// Starts the process; `None` in a program that has not called [`isolate_templates`].
     pub fn open(source: &str, tokens: &BTreeMap<String, String>) -> Result<Option<Self>> {
         if PROGRAM.get().is_none() {
             return Ok(None);
@@ -105,7 +106,7 @@ impl Apart {
         for request in open.into_iter().chain(request) {
             let Some(reply) = running.ask(request) else {
                 bail!(
-                    "chat template: expected one that ends within {} s, {MAX_MEMORY} bytes and a stack, got none",
+                    "chat template: expected a result within {} s, {MAX_MEMORY} bytes and a stack, got none",
                     LIMIT.as_secs()
                 );
             };
@@ -125,7 +126,7 @@ impl Process {
     fn start() -> Result<Self> {
         let mut command = Command::new(PROGRAM.get().context("no program")?);
         command.env(MARK, "1").stderr(Stdio::null());
-        // Ctrl-c at a terminal is for the program alone.
+        // Ctrl-c at a terminal is for the program only.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command
@@ -144,7 +145,7 @@ impl Process {
         Ok(Self { child, replies })
     }
 
-    /// The reply; `None` of a process that has ended, or takes too long.
+    /// The reply; `None` from a process that has ended or takes too long.
     fn ask(&mut self, request: &Request) -> Option<Result<String, String>> {
         let line = serde_json::to_string(request).ok()?;
         writeln!(self.child.stdin.as_mut()?, "{line}").ok()?;
@@ -154,7 +155,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

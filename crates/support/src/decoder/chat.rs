@@ -15,7 +15,7 @@ use super::apart::Apart;
 use super::dumps;
 use crate::json::Keys;
 
-/// A message, and who it is from: `system`, `user` or `assistant`; of a pair of texts, `query` or
+/// A message and its author: `system`, `user` or `assistant`; in a pair of texts, `query` or
 /// `document`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Message {
@@ -23,10 +23,10 @@ pub struct Message {
     pub content: String,
 }
 
-/// A template in Jinja, as tokenizers of the Hub have it.
+/// A Jinja template, as in the tokenizers of the Hub.
 pub struct Template {
     place: Place,
-    /// The token that every text begins with, which the template need not write.
+    /// The token that begins every text, which the template need not write.
     pub begin: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct Template {
 enum Place {
     Here {
         environment: Box<Environment<'static>>,
-        /// Special tokens by their names, such as `bos_token`.
+        /// Special tokens by name, such as `bos_token`.
         tokens: BTreeMap<String, String>,
     },
     Apart(Apart),
@@ -42,20 +42,20 @@ enum Place {
 
 const NAME: &str = "chat_template";
 
-/// Instructions of a template, which takes a few hundred for each message.
+/// The most instructions of a rendering; a template takes a few hundred for each message.
 const FUEL: u64 = 5_000_000;
 
 impl Template {
-    /// The text of a folder's template, if it has one: a file of its own, or a key of
-    /// `tokenizer_config.json`; of several with names, that called `default`.
+    /// The text of a folder's template, if it has one: the file `chat_template.jinja`, or a key of
+    /// `tokenizer_config.json`, in a list the template named `default`.
     ///
     /// # Errors
     /// When a file cannot be read.
     pub fn source(dir: &Path) -> Result<Option<String>> {
         const MAX: u64 = 1 << 20;
-        let own = dir.join("chat_template.jinja");
-        if own.exists() {
-            return Ok(Some(input::read_text(&own, MAX)?));
+        let file = dir.join("chat_template.jinja");
+        if file.exists() {
+            return Ok(Some(input::read_text(&file, MAX)?));
         }
         let config = dir.join("tokenizer_config.json");
         if !config.exists() {
@@ -67,25 +67,25 @@ impl Template {
                 .iter()
                 .find(|template| template["name"] == "default")
                 .and_then(|template| template["template"].as_str()),
-            own => own.and_then(Value::as_str),
+            text => text.and_then(Value::as_str),
         }
         .map(str::to_owned))
     }
 
-    /// A template that may name the tokens at the beginning and at the end.
+    /// A template with the tokens at the beginning and at the end.
     ///
     /// # Errors
-    /// When it is not Jinja.
+    /// When the source is not Jinja.
     pub fn new(source: &str, bos: String, eos: String) -> Result<Self> {
         let tokens = [("bos_token", bos), ("eos_token", eos)];
         let tokens = tokens.map(|(name, token)| (name.to_owned(), token));
         Self::naming(source, tokens.into())
     }
 
-    /// A template that may name these special tokens.
+    /// A template with these special tokens.
     ///
     /// # Errors
-    /// When it is not Jinja.
+    /// When the source is not Jinja.
     pub fn naming(source: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
         match Apart::open(source, &tokens)? {
             Some(apart) => Ok(Self {
@@ -99,7 +99,7 @@ impl Template {
     /// A template that is rendered in this process.
     pub fn here(source: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
         let mut environment = Environment::new();
-        // As transformers sets it up.
+        // The settings of transformers.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(FUEL));
@@ -124,10 +124,10 @@ impl Template {
         Ok(Self { place, begin: None })
     }
 
-    /// The conversation as a text, with the beginning of the assistant's answer if that is asked for.
+    /// The conversation as a text, with the beginning of the assistant's answer on request.
     ///
     /// # Errors
-    /// When the template refuses the messages, or does not come to an end.
+    /// When the template refuses the messages, or does not end.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let text = match &self.place {
             Place::Here {
@@ -147,7 +147,7 @@ impl Template {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String> {
-        // Templates ask whether these are defined, and whether they are none.
+        // Templates test whether these are defined, and whether they are none.
         let none = minijinja::Value::from(());
         let values = minijinja::context! {
             messages => messages,
@@ -161,8 +161,8 @@ impl Template {
     }
 }
 
-/// A template without the marks of generated text, which have no effect on a conversation: a
-/// block `generation` becomes one that is always rendered.
+/// The template without marks of generated text, which have no effect on a conversation: a block
+/// `generation` becomes a block that is always rendered.
 fn without_marks(source: &str) -> String {
     let mut parts = source.split("{%");
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -26,12 +26,12 @@ pub struct Config {
     pub rms_norm_eps: f64,
     rope_theta: Option<f64>,
     rope_scaling: Option<Rope>,
-    /// In newer versions of transformers, in place of the two keys above.
+    /// The replacement of the two keys above in newer versions of transformers.
     rope_parameters: Option<Value>,
-    /// GGUF's: a product has a bias where the file has one.
+    /// Set for GGUF: a product has a bias if the file has one.
     #[serde(default)]
     biases_of_file: bool,
-    /// GGUF's scaling: factors of wavelengths, `[head_dim / 2]`.
+    /// The scaling factors of wavelengths in GGUF, `[head_dim / 2]`.
     rope_factors: Option<Vec<f64>>,
     tie_word_embeddings: Option<bool>,
     #[serde(default)]
@@ -40,7 +40,7 @@ pub struct Config {
     pub mlp_bias: bool,
     hidden_act: Option<String>,
     final_logit_softcapping: Option<f64>,
-    /// Keys of the file that transformers does not know either.
+    /// The keys of the file that transformers does not know either.
     #[serde(skip)]
     pub notes: Vec<String>,
     #[serde(default)]
@@ -51,7 +51,7 @@ pub struct Config {
     #[serde(default)]
     use_sliding_window: bool,
     max_window_layers: Option<usize>,
-    // Gemma's.
+    // A key of Gemma.
     hidden_activation: Option<String>,
     query_pre_attn_scalar: Option<f64>,
     sliding_window_pattern: Option<usize>,
@@ -62,9 +62,9 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// Also TinyLlama and SmolLM.
+    /// The family of Llama, TinyLlama and SmolLM.
     Llama,
-    /// Every layer sees a window of tokens, if there is one.
+    /// Every layer attends to a window of tokens, if the size is given.
     Mistral,
     /// Queries, keys and values have a bias.
     Qwen2,
@@ -75,7 +75,7 @@ pub enum Family {
     Gemma3,
 }
 
-/// One token or several.
+/// A token or several tokens.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(untagged)]
 pub enum Tokens {
@@ -95,11 +95,11 @@ impl Tokens {
     }
 }
 
-/// How positions beyond the trained ones become angles.
+/// The mapping of positions beyond the trained length to angles.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Rope {
     rope_type: Option<String>,
-    /// The older name; newer versions of transformers write both.
+    /// The older name of the type; newer versions of transformers write both.
     r#type: Option<String>,
     rope_theta: Option<f64>,
     factor: Option<f64>,
@@ -115,12 +115,12 @@ fn default_eps() -> f64 {
 }
 
 impl Config {
-    /// Reads the file and checks what the numbers must satisfy together.
+    /// Reads the file and checks that the numbers fit together.
     pub fn read(path: &Path) -> Result<Self> {
         Self::parse_file(&path.display().to_string(), json::text(path)?)
     }
 
-    /// Reads the text of the file `name`.
+    /// Parses `text`, the contents of the file `name`.
     pub fn parse_file(name: &str, text: Vec<u8>) -> Result<Self> {
         let all: Map<String, Value> = json::parse(name, text, EXPECTED)?;
         let family = all.get("model_type").unwrap_or(&Value::Null);
@@ -133,7 +133,7 @@ impl Config {
         Ok(Self { notes, ..config })
     }
 
-    /// Reads keys of the file that `name`, of another format, was found to have.
+    /// Parses keys that were collected from `name`, a file of another format.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let config: Self = json::parse(name, text.into(), EXPECTED)?;
         config.check(name)?;
@@ -202,7 +202,7 @@ impl Config {
             self.final_logit_softcapping.is_none(),
             "{name}: key \"final_logit_softcapping\": expected null, got a number"
         );
-        // Layers of two kinds at most: that see a window, and that see all.
+        // At most two kinds of layers: with a window, and without.
         let is_local = |layer: usize| self.is_local(layer);
         let other = (1..self.num_hidden_layers).find(|layer| is_local(*layer) != is_local(0));
         for layer in std::iter::once(0).chain(other) {
@@ -221,18 +221,18 @@ impl Config {
             .unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    /// The factor of attention's scores.
+    /// The scale of attention scores.
     pub fn scale(&self) -> f64 {
-        let of = self.query_pre_attn_scalar;
-        1. / of.unwrap_or(self.head_dim() as f64).sqrt()
+        let size = self.query_pre_attn_scalar;
+        1. / size.unwrap_or(self.head_dim() as f64).sqrt()
     }
 
-    /// Whether the output projection is the table of tokens.
+    /// Whether the output projection is the token embedding table.
     pub fn is_tied(&self) -> bool {
         self.tie_word_embeddings.unwrap_or(self.is_gemma())
     }
 
-    /// Gives the output projection a weight of its own.
+    /// Gives the output projection a separate weight.
     pub fn untie(&mut self) {
         self.tie_word_embeddings = Some(false);
     }
@@ -241,7 +241,7 @@ impl Config {
         self.model_type == Family::Gemma3
     }
 
-    /// Whether a product has a bias, which by the configuration it has or not.
+    /// Whether a product has a bias; `is_usual` is the answer of the configuration.
     pub fn bias(&self, is_usual: bool, vb: &VarBuilder<'_>) -> bool {
         if self.biases_of_file {
             vb.contains_tensor("bias")
@@ -265,7 +265,7 @@ impl Config {
         matches!(self.model_type, Family::Qwen3 | Family::Gemma3)
     }
 
-    /// The number of tokens that a layer sees, if it does not see all.
+    /// The number of tokens that a layer attends to; `None` for all.
     pub fn window(&self, layer: usize) -> Option<usize> {
         let is_off =
             matches!(self.model_type, Family::Qwen2 | Family::Qwen3) && !self.use_sliding_window;
@@ -273,7 +273,7 @@ impl Config {
         window.filter(|_| self.is_local(layer))
     }
 
-    /// Whether a layer is of the kind that sees a window.
+    /// Whether a layer attends to a window.
     fn is_local(&self, layer: usize) -> bool {
         let pattern = self.sliding_window_pattern.unwrap_or(6).max(1);
         match (&self.layer_types, self.model_type) {
@@ -287,7 +287,7 @@ impl Config {
         }
     }
 
-    /// The angle by which one position turns each pair of a head's inputs, in a layer.
+    /// The angles by which one position rotates each pair of a head's inputs, in a layer.
     pub fn frequencies(&self, layer: usize) -> Result<Vec<f32>> {
         let rope = self.rope(layer)?;
         let local = self.rope_local_base_freq.filter(|_| self.is_local(layer));
@@ -341,7 +341,7 @@ impl Config {
         Ok(scaled.into_iter().map(|f| f as f32).collect())
     }
 
-    /// The parameters of a layer's rotary embeddings, as transformers chooses among the keys.
+    /// The parameters of a layer's rotary embeddings, chosen among the keys as transformers does.
     fn rope(&self, layer: usize) -> Result<Rope> {
         let kinds = ["full_attention", "sliding_attention"];
         let stated = self
@@ -371,7 +371,8 @@ impl Config {
     }
 }
 
-/// A frequency in Llama 3's scaling: long waves are slowed down, short ones are not, and there is a slope between.
+/// The frequency after Llama 3's scaling: long waves are slowed down, short waves are kept, with a
+/// slope in between.
 fn llama3(frequency: f64, factor: f64, [low, high]: [f64; 2], context: f64) -> f64 {
     let turns = context * frequency / std::f64::consts::TAU;
     let share = ((turns - low) / (high - low)).clamp(0., 1.);

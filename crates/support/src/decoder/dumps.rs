@@ -1,4 +1,4 @@
-//! Values of templates as Python writes them.
+//! Values of templates, written as Python writes them.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, Output, State, Value, escape_formatter};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Writes what an expression gives.
+/// Writes the value of an expression.
 pub fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     match value.kind() {
         ValueKind::None => Ok(out.write_str("None")?),
@@ -41,7 +41,7 @@ pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     String::from_utf8(out).map_err(|error| fault(error.to_string()))
 }
 
-/// JSON on one line, with text between items and after keys.
+/// A formatter of JSON on one line, with text between items and after keys.
 struct Compact(Vec<String>);
 
 impl Compact {

@@ -23,7 +23,7 @@ use crate::json::Keys;
 use crate::sampling::Sampling;
 use crate::{json, tokenizer};
 
-/// Everything that generating texts needs.
+/// Everything needed to generate texts.
 pub struct Folder {
     pub path: PathBuf,
     pub config: Config,
@@ -31,13 +31,13 @@ pub struct Folder {
     pub checkpoint: Checkpoint,
     /// The tokens that end a text.
     pub ends: Vec<u32>,
-    /// How the model's author would have tokens drawn.
+    /// The sampling that the model's author recommends.
     pub sampling: Option<Sampling>,
-    /// Keys of the files that nothing here uses, a line for each.
+    /// A line for each key of the files that nothing here uses.
     pub notes: Vec<String>,
 }
 
-/// Texts to tokens, and tokens to texts.
+/// The conversion of texts to tokens and back.
 pub struct Texts {
     pub tokenizer: Tokenizer,
     pub template: Option<Template>,
@@ -46,7 +46,7 @@ pub struct Texts {
 }
 
 impl Folder {
-    /// Whether a folder's `config.json` is a decoder's. One that cannot be read is not.
+    /// Whether a folder's `config.json` is of a decoder; false if it cannot be read.
     pub fn is_decoder(dir: &Path) -> bool {
         #[derive(Deserialize)]
         struct Kind {
@@ -56,8 +56,8 @@ impl Folder {
         json::read::<Kind>(&dir.join("config.json"), "a configuration").is_ok()
     }
 
-    /// Opens a folder with `config.json`, `tokenizer.json` and weights, or a GGUF file. The
-    /// tokenizer may be another one's.
+    /// Opens a folder with `config.json`, `tokenizer.json` and weights, or a GGUF file. `tokenizer`
+    /// replaces the tokenizer.
     pub fn open(path: &Path, tokenizer: Option<&Path>) -> Result<Self> {
         if path.is_dir() {
             check_folder(path, "config.json, tokenizer.json and weights")?;
@@ -82,8 +82,8 @@ impl Folder {
             let metadata;
             (metadata, notes) = Metadata::read(&checkpoint, path.display().to_string())?;
             begin = metadata.begin()?;
-            let own = || metadata.tokenizer();
-            let tokenizer = tokenizer.map_or_else(own, tokenizer::read)?;
+            let from_metadata = || metadata.tokenizer();
+            let tokenizer = tokenizer.map_or_else(from_metadata, tokenizer::read)?;
             (metadata.config()?, tokenizer, metadata.chat_template()?)
         };
         tokenizer::check(path, &tokenizer, config.vocab_size, true)?;
@@ -124,7 +124,7 @@ impl Folder {
         })
     }
 
-    /// The model: of a quantized checkpoint, as quantized.
+    /// The model, quantized if the checkpoint is quantized.
     pub fn load(&self) -> Result<Decoder> {
         let vb = self.checkpoint.var_builder(DType::F32, &Device::Cpu);
         Decoder::load(&self.config, vb)
@@ -132,17 +132,18 @@ impl Folder {
 }
 
 impl Texts {
-    /// The tokens of a text as it is, such as a chat template writes it.
+    /// The tokens of a text without additions, such as a chat template's output.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.tokens(text, false)
     }
 
-    /// The tokens of a prompt, after the one that every text begins with, if there is such a one.
+    /// The tokens of a prompt, after the token that begins every text, if there is one.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>> {
         self.tokens(text, true)
     }
 
-    /// The tokens of messages, by the model's chat template, of which contents have no special ones.
+    /// The tokens of messages in the model's chat template; special tokens in the contents are
+    /// plain text.
     pub fn chat(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
         let template = self.template.as_ref();
         let template = template.context("expected a model with a chat template")?;
@@ -156,7 +157,7 @@ impl Texts {
         self.check(encoding.get_ids().to_vec())
     }
 
-    /// Tokens, of which each must have a row in the model's table.
+    /// Checks that each token has a row in the model's table.
     fn check(&self, tokens: Vec<u32>) -> Result<Vec<u32>> {
         let mut ids = tokens.iter();
         if let Some(id) = ids.find(|id| **id as usize >= self.vocab_size) {
@@ -167,7 +168,7 @@ impl Texts {
     }
 }
 
-/// The ends of `generation_config.json`, if there is one, and its way to draw tokens.
+/// The end tokens and the sampling of `generation_config.json`, if it exists.
 fn generation(dir: &Path, notes: &mut Vec<String>) -> Result<(Vec<u32>, Option<Sampling>)> {
     let path = dir.join("generation_config.json");
     if !path.exists() {
@@ -195,7 +196,7 @@ fn generation(dir: &Path, notes: &mut Vec<String>) -> Result<(Vec<u32>, Option<S
     };
     let drawn = Sampling {
         temperature: number("temperature", 1., 0. ..=100.)?,
-        // As in transformers.
+        // The default of transformers.
         top_k: number("top_k", 50., 0. ..=1e9)? as usize,
         top_p: number("top_p", 1., 0. ..=1.)?,
         min_p: number("min_p", 0., 0. ..=1.)?,

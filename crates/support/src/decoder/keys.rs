@@ -1,4 +1,4 @@
-//! The keys of a decoder's JSON files: all that transformers 5.24 writes for the models of this family.
+//! The keys of a decoder's JSON files: all that transformers 5.24 writes for this family.
 
 use anyhow::{Result, bail};
 use candle_dynquant_io::keys::Table;
@@ -10,7 +10,7 @@ use super::config::Family;
 const ABSENT: &[&str] = &["null"];
 const OFF: &[&str] = &["null", "false"];
 
-/// `config.json`, of every model.
+/// The keys of `config.json`, for every model.
 #[rustfmt::skip]
 const CONFIG: Table = Table(&[
     (&["model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -51,7 +51,7 @@ const GEMMA3: Table = Table(&[
     (&["_sliding_window_pattern"], Harmless("layer_types says it")),
 ]);
 
-/// The values of keys that a file leaves out, where they are others than those of `Config`.
+/// The defaults of keys where they differ from `Config`'s.
 #[rustfmt::skip]
 const DEFAULTS: [(Table, &str); 5] = [
     (LLAMA, "{}"),
@@ -62,7 +62,7 @@ const DEFAULTS: [(Table, &str); 5] = [
         "rope_theta": 1e6, "rope_local_base_freq": 1e4}"#),
 ];
 
-/// `rope_scaling` and `rope_parameters` of `config.json`.
+/// The keys of `rope_scaling` and `rope_parameters` in `config.json`.
 #[rustfmt::skip]
 const ROPE: Table = Table(&[
     (&["rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor",
@@ -70,7 +70,7 @@ const ROPE: Table = Table(&[
     (&["partial_rotary_factor"], Only(&["null", "1", "1.0"])),
 ]);
 
-/// `generation_config.json`.
+/// The keys of `generation_config.json`.
 #[rustfmt::skip]
 pub const GENERATION: Table = Table(&[
     (&["eos_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"], Used),
@@ -93,7 +93,7 @@ pub const GENERATION: Table = Table(&[
     (&["renormalize_logits", "token_healing"], Only(OFF)),
 ]);
 
-/// `tokenizer_config.json` and `special_tokens_map.json`.
+/// The keys of `tokenizer_config.json` and `special_tokens_map.json`.
 #[rustfmt::skip]
 pub const TOKENIZER: Table = Table(&[
     (&["add_bos_token", "add_eos_token"], Harmless("tokenizer.json says it, for transformers, too")),
@@ -111,11 +111,11 @@ pub const TOKENIZER: Table = Table(&[
     (&["split_special_tokens", "fix_mistral_regex"], Only(OFF)),
 ]);
 
-/// The keys of a model's `config.json` that `Config` reads, with the defaults of its class, and those that
-/// transformers does not know either.
+/// The keys of a model's `config.json` that `Config` reads, with the defaults of its class, and the
+/// keys that transformers does not know either.
 ///
 /// # Errors
-/// When a key asks for what this model does not compute.
+/// When a key asks for a feature that this model lacks.
 pub fn config(family: Family, all: Map<String, Value>) -> Result<(Value, Vec<String>)> {
     let (of_family, defaults) = DEFAULTS[family as usize];
     let mut used: Map<String, Value> = serde_json::from_str(defaults)?;
@@ -139,7 +139,7 @@ pub fn config(family: Family, all: Map<String, Value>) -> Result<(Value, Vec<Str
     Ok((used.into(), unknown))
 }
 
-/// Checks an object of rotary embeddings, or one for each type of layers.
+/// Checks an object of rotary embeddings, or an object per type of layer.
 fn rope(key: &str, value: Option<&Value>) -> Result<()> {
     let keys = value.and_then(Value::as_object);
     for (name, value) in keys.into_iter().flatten() {
@@ -152,12 +152,12 @@ fn rope(key: &str, value: Option<&Value>) -> Result<()> {
     Ok(())
 }
 
-/// The faults of a file whose keys change no answer of the model itself.
+/// The notes on a file whose keys do not change the model's answers.
 pub fn notes(table: Table, keys: &Map<String, Value>) -> Vec<String> {
-    let one = |(key, value): (&String, &Value)| match table.check([(&**key, value.to_string())]) {
+    let note = |(key, value): (&String, &Value)| match table.check([(&**key, value.to_string())]) {
         Err(refused) => Some(format!("{refused}: not computed")),
         Ok(unknown) if !unknown.is_empty() => Some(format!("key {key:?}: not known")),
         Ok(_) => None,
     };
-    keys.iter().filter_map(one).collect()
+    keys.iter().filter_map(note).collect()
 }

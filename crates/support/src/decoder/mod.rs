@@ -1,4 +1,4 @@
-//! A decoder of text: the family of Llama.
+//! Text decoders of the Llama family.
 
 mod apart;
 mod chat;

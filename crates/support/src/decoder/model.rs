@@ -10,14 +10,14 @@ use candle_nn::{Module, VarBuilder};
 
 use super::config::Config;
 
-/// Tokens in, scores of the next token out.
+/// A model that maps tokens to scores of the next token.
 #[derive(Quantizable, Clone)]
 pub struct Decoder {
     model: Model,
     lm_head: nn::Linear,
 }
 
-/// By the names of the checkpoint.
+/// The layers under the names of the checkpoint.
 #[derive(Quantizable, Clone)]
 struct Model {
     embed_tokens: nn::Embedding,
@@ -25,18 +25,18 @@ struct Model {
     norm: nn::RmsNorm,
     /// The factor of the embeddings.
     embed_scale: Option<f64>,
-    /// Rotary embeddings: the angle by which a position turns each pair of a head's inputs,
-    /// `[1, head_dim / 2]`. One is for all layers whose frequencies are equal.
+    /// The rotary embeddings: the angle by which a position rotates each pair of a head's inputs,
+    /// `[1, head_dim / 2]`. Layers with equal frequencies share an entry.
     #[quantizable(skip)]
     rotary: Vec<Tensor>,
 }
 
-/// Keys and values of the tokens that were read.
+/// The keys and values of the tokens read so far.
 #[derive(Clone)]
 pub struct Cache(Vec<KvCache>);
 
 impl Cache {
-    /// Tokens that were read.
+    /// The number of tokens read so far.
     pub fn len(&self) -> usize {
         self.0.first().map_or(0, KvCache::len)
     }
@@ -50,34 +50,36 @@ impl Cache {
         self.0.iter_mut().for_each(|cache| cache.truncate(len));
     }
 
-    /// Bytes that it takes.
+    /// The memory of the cache, in bytes.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(KvCache::bytes).sum()
     }
 }
 
-/// Tokens of a step of [`next`](Decoder::next).
+/// The number of tokens in a step of [`next`](Decoder::next).
 const STEP: usize = 512;
 
 impl Decoder {
     pub fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
-        // Before the layers, whose loading leaves the allocator time to return what it was read to.
-        let own = || nn::linear_no_bias(config.hidden_size, config.vocab_size, vb.pp("lm_head"));
-        let own = (!config.is_tied()).then(own).transpose()?;
+        // The head is loaded before the layers, which gives the allocator time to return the memory
+        // of its reading.
+        let head = || nn::linear_no_bias(config.hidden_size, config.vocab_size, vb.pp("lm_head"));
+        let head = (!config.is_tied()).then(head).transpose()?;
         let model = Model::load(config, vb.pp("model"))?;
-        let lm_head = own.unwrap_or_else(|| nn::Linear::tied(&model.embed_tokens, None));
+        let lm_head = head.unwrap_or_else(|| nn::Linear::tied(&model.embed_tokens, None));
         Ok(Self { model, lm_head })
     }
 
-    /// An empty cache, in the precision of the attention layers, that takes room for so many tokens
-    /// of each sequence at once.
+    /// An empty cache in the precision of the attention layers, with room for `tokens` tokens of
+    /// each sequence.
     pub fn cache_for(&self, tokens: usize) -> Cache {
-        let of =
+        let empty =
             |layer: &Layer| KvCache::with_capacity(layer.self_attn.attention.precision(), tokens);
-        Cache(self.model.layers.iter().map(of).collect())
+        Cache(self.model.layers.iter().map(empty).collect())
     }
 
-    /// The most tokens of a text that attention can see: in 8 bits, sums of so many keys are i32.
+    /// The most tokens of a text that attention can handle: in 8 bits the sum over the keys must
+    /// fit an i32.
     pub fn most_tokens(&self) -> usize {
         let mut layers = self.model.layers.iter();
         let is_int8 = |layer: &Layer| layer.self_attn.attention.precision() == Precision::Int8;
@@ -93,9 +95,9 @@ impl Decoder {
         self.cache_for(0)
     }
 
-    /// Reads `[batch, tokens]` after those in the cache; returns the scores that follow the last of
-    /// them, `[batch, vocabulary]`. Many tokens are read in several steps, which gives the same
-    /// bits in less memory.
+    /// Reads `[batch, tokens]` after the tokens in the cache; returns the scores after the last
+    /// token, `[batch, vocabulary]`. Many tokens are read in several steps, with the same bits in
+    /// less memory.
     pub fn next(&self, tokens: &Tensor, cache: &mut Cache) -> CandleResult<Tensor> {
         let (batch, mut left) = tokens.dims2()?;
         let most = (STEP / batch.max(1)).max(1);
@@ -117,7 +119,8 @@ impl Decoder {
         }
     }
 
-    /// As [`next`](Self::next), after each token: `[batch, tokens, vocabulary]`.
+    /// Reads tokens as [`next`](Self::next) does, and returns the scores after each:
+    /// `[batch, tokens, vocabulary]`.
     pub fn all(&self, tokens: &Tensor, cache: &mut Cache) -> CandleResult<Tensor> {
         let scores = Scores::All;
         let all = self.step(&mut [Part {
@@ -129,28 +132,29 @@ impl Decoder {
         all.reshape((batch, tokens, ()))
     }
 
-    /// Reads several parts at once: their tokens are rows of one matrix, and only attention tells
-    /// them apart. Returns the scores asked for, `[rows, vocabulary]`, in the order of the parts.
+    /// Reads several parts at once: their tokens are rows of one matrix, and only attention
+    /// separates the parts. Returns the requested scores, `[rows, vocabulary]`, in the order of the
+    /// parts.
     ///
     /// # Errors
-    /// When a cache is not of this model, or has another batch. The caches are then of no use.
+    /// When a cache is from another model, or has another batch. The caches are then unusable.
     pub fn step(&self, parts: &mut [Part<'_>]) -> CandleResult<Tensor> {
-        let hidden = self.model.forward(parts)?.select(&asked(parts)?)?;
+        let hidden = self.model.forward(parts)?.select(&requested(parts)?)?;
         let (normal, _) = hidden.normal(&self.model.norm)?;
         self.lm_head.forward(&normal)
     }
 }
 
-/// The inputs of a step, of sequences that are equally long.
+/// The inputs of a step, for sequences of equal length.
 pub struct Part<'a> {
-    /// `[batch, tokens]`.
+    /// The tokens, `[batch, tokens]`.
     pub tokens: &'a Tensor,
-    /// Of the tokens before.
+    /// The cache of the tokens before.
     pub cache: &'a mut Cache,
     pub scores: Scores,
 }
 
-/// The tokens of a part after which scores are asked for.
+/// The tokens of a part whose scores are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
     None,
@@ -158,17 +162,17 @@ pub enum Scores {
     All,
 }
 
-/// The rows after which scores are asked for.
-fn asked(parts: &[Part<'_>]) -> CandleResult<Tensor> {
+/// The rows whose scores are requested.
+fn requested(parts: &[Part<'_>]) -> CandleResult<Tensor> {
     let (mut rows, mut start) = (Vec::new(), 0);
     for part in parts {
         let (batch, tokens) = part.tokens.dims2()?;
-        let own = start..start + (batch * tokens) as u32;
-        start = own.end;
+        let indices = start..start + (batch * tokens) as u32;
+        start = indices.end;
         match part.scores {
             Scores::None => {}
-            Scores::Last => rows.extend(own.skip(tokens - 1).step_by(tokens)),
-            Scores::All => rows.extend(own),
+            Scores::Last => rows.extend(indices.skip(tokens - 1).step_by(tokens)),
+            Scores::All => rows.extend(indices),
         }
     }
     let count = rows.len();
@@ -180,17 +184,17 @@ impl Model {
         let size = config.hidden_size;
         let (mut layers, mut frequencies) = (Vec::new(), Vec::new());
         for index in 0..config.num_hidden_layers {
-            let own = config.frequencies(index)?;
-            let rotary = frequencies.iter().position(|known| *known == own);
+            let angles = config.frequencies(index)?;
+            let rotary = frequencies.iter().position(|known| *known == angles);
             let rotary = rotary.unwrap_or_else(|| {
-                frequencies.push(own);
+                frequencies.push(angles);
                 frequencies.len() - 1
             });
             let vb = vb.pp("layers").pp(index);
             layers.push(Layer::load(config, (index, rotary), vb)?);
         }
         let rotary =
-            (frequencies.iter()).map(|own| Tensor::from_slice(own, (1, own.len()), &Device::Cpu));
+            (frequencies.iter()).map(|row| Tensor::from_slice(row, (1, row.len()), &Device::Cpu));
         Ok(Self {
             embed_tokens: nn::embedding(config.vocab_size, size, vb.pp("embed_tokens"))?,
             layers,
@@ -240,14 +244,14 @@ impl Model {
     }
 }
 
-/// Hidden states, `[rows, hidden]`: a sum, and a term that the next norm adds to it.
+/// The hidden states, `[rows, hidden]`: a sum, and a term that the next norm adds to it.
 struct Hidden {
     sum: Tensor,
     term: Option<Tensor>,
 }
 
 impl Hidden {
-    /// The norm of the whole sum, and that sum.
+    /// The norm of the complete sum, and the sum.
     fn normal(self, norm: &nn::RmsNorm) -> CandleResult<(Tensor, Tensor)> {
         match &self.term {
             Some(term) => norm.forward_add(term, &self.sum),
@@ -255,7 +259,7 @@ impl Hidden {
         }
     }
 
-    /// Some of the rows.
+    /// The selected rows.
     fn select(&self, rows: &Tensor) -> CandleResult<Self> {
         let select = |xs: &Tensor| xs.index_select(rows, 0);
         Ok(Self {
@@ -265,16 +269,16 @@ impl Hidden {
     }
 }
 
-/// Whose the rows of a step are, for one layer.
+/// The assignment of the rows of a step to parts, for one layer.
 struct Rows<'a> {
-    /// Cosines and sines, `[rows, head_dim / 2]`, of each of the model's frequencies.
+    /// The cosines and sines, `[rows, head_dim / 2]`, of each of the model's frequencies.
     angles: &'a [(Tensor, Tensor)],
-    /// Batch and tokens of each part.
+    /// The batch size and number of tokens of each part.
     shapes: &'a [[usize; 2]],
     caches: Vec<&'a mut KvCache>,
 }
 
-/// RMS norm; Gemma stores what its weight has beyond 1.
+/// An RMS norm; Gemma stores its weight minus 1.
 fn norm(config: &Config, size: usize, vb: VarBuilder<'_>) -> CandleResult<nn::RmsNorm> {
     if config.is_gemma() {
         let weight = (vb.get(size, "weight")? + 1.)?;
@@ -294,12 +298,12 @@ struct Layer {
 }
 
 impl Layer {
-    fn load(config: &Config, of: (usize, usize), vb: VarBuilder<'_>) -> Result<Self> {
+    fn load(config: &Config, indices: (usize, usize), vb: VarBuilder<'_>) -> Result<Self> {
         let norm = |name| norm(config, config.hidden_size, vb.pp(name));
         let gemmas = |name| config.is_gemma().then(|| norm(name)).transpose();
         Ok(Self {
             input_layernorm: norm("input_layernorm")?,
-            self_attn: SelfAttention::load(config, of, vb.pp("self_attn"))?,
+            self_attn: SelfAttention::load(config, indices, vb.pp("self_attn"))?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: gemmas("pre_feedforward_layernorm")?,
             mlp: Mlp::load(config, vb.pp("mlp"))?,
@@ -311,9 +315,9 @@ impl Layer {
         let (normal, sum) = hidden.normal(&self.input_layernorm)?;
         let mut attended = self.self_attn.forward(&normal, rows)?;
         let mut before = &self.post_attention_layernorm;
-        if let Some(own) = &self.pre_feedforward_layernorm {
+        if let Some(norm) = &self.pre_feedforward_layernorm {
             attended = before.forward(&attended)?;
-            before = own;
+            before = norm;
         }
         let (normal, sum) = before.forward_add(&attended, &sum)?;
         let mut term = self.mlp.forward(&normal)?;
@@ -334,7 +338,7 @@ struct SelfAttention {
     q_norm: Option<nn::RmsNorm>,
     k_norm: Option<nn::RmsNorm>,
     attention: nn::Attention,
-    /// The index of its rotary embeddings in the model.
+    /// The index of the layer's rotary embeddings in the model.
     rotary: usize,
     head_dim: usize,
     window: Option<usize>,
@@ -383,19 +387,19 @@ impl SelfAttention {
         let k = ops::rope_thd(&k, cos, sin)?;
         let (mut start, mut contexts) = (0, Vec::with_capacity(rows.shapes.len()));
         for (&[batch, tokens], cache) in rows.shapes.iter().zip(&mut rows.caches) {
-            let own = |all: &Tensor| {
-                let own = all.narrow(1, start, batch * tokens)?;
-                own.reshape((batch, tokens, (), self.head_dim))?
+            let part = |all: &Tensor| {
+                let rows = all.narrow(1, start, batch * tokens)?;
+                rows.reshape((batch, tokens, (), self.head_dim))?
                     .transpose(1, 2)
             };
-            let ys = self.attend([own(&q)?, own(&k)?, own(&v)?], cache)?;
+            let ys = self.attend([part(&q)?, part(&k)?, part(&v)?], cache)?;
             contexts.push(ys.transpose(1, 2)?.flatten_from(2)?.flatten_to(1)?);
             start += batch * tokens;
         }
         self.o_proj.forward(&Tensor::cat(&contexts, 0)?)
     }
 
-    /// Attention, `[batch, heads, tokens, head_dim]`, to all before and to themselves.
+    /// The attention of tokens to themselves and all before, `[batch, heads, tokens, head_dim]`.
     fn attend(&self, [q, k, v]: [Tensor; 3], cache: &mut KvCache) -> CandleResult<Tensor> {
         cache.append(&k, &v)?;
         let Some(window) = self.window.filter(|window| cache.len() > *window) else {
@@ -407,25 +411,25 @@ impl SelfAttention {
     }
 }
 
-/// 1 for each of `keys` that one of the last `queries` sees: itself and those before it, `window`
-/// in all.
+/// A mask of the last `queries` over `keys`, 1 where a query attends: to itself and the keys before
+/// it, `window` in all.
 fn within(window: usize, queries: usize, keys: usize) -> CandleResult<Tensor> {
     let sees = |i| {
-        let own = keys - queries + i;
-        (0..keys).map(move |key| u8::from(key <= own && key + window > own))
+        let position = keys - queries + i;
+        (0..keys).map(move |key| u8::from(key <= position && key + window > position))
     };
     let mask: Vec<u8> = (0..queries).flat_map(sees).collect();
     Tensor::from_vec(mask, (queries, keys), &Device::Cpu)
 }
 
-/// Cosines and sines of positions, `[rows, 1]` in u32: `[rows, head_dim / 2]` each.
+/// The cosines and sines of positions, `[rows, 1]` in u32: `[rows, head_dim / 2]` each.
 fn angles(frequencies: &Tensor, positions: &Tensor) -> CandleResult<(Tensor, Tensor)> {
     let positions = positions.to_dtype(frequencies.dtype())?;
     let angles = positions.matmul(frequencies)?;
     Ok((angles.cos()?, angles.sin()?))
 }
 
-/// Two products, their combination, and a third.
+/// Two products, their combination, and a third product.
 #[derive(Quantizable, Clone)]
 struct Mlp {
     gate_proj: nn::Linear,

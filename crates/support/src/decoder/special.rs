@@ -1,4 +1,4 @@
-//! Special tokens: a template's own text has them, and contents of messages do not.
+//! Special tokens: only a chat template may write them, contents of messages may not.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -10,27 +10,28 @@ use tokenizers::{OffsetReferential, OffsetType, Tokenizer};
 
 use super::chat::{Message, Template};
 
-/// The characters, of private use, that stand for special tokens in a template's text.
+/// The private-use characters that stand for special tokens in a template's text.
 const TOKENS: RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
 
-/// The characters, of private use, one of which breaks special tokens of contents while a template is rendered.
+/// The private-use characters of which one breaks up special tokens in contents while a template is
+/// rendered.
 const BREAKS: RangeInclusive<char> = '\u{f0000}'..='\u{ffffd}';
 
 /// The special tokens of a tokenizer.
 pub struct Special {
-    /// The character and the text of each.
+    /// The character and the text of each special token.
     ids: HashMap<u32, (char, String)>,
-    /// Their first and last characters.
+    /// The first and last characters of the special tokens.
     edges: HashSet<char>,
-    /// The same tokenizer with these characters for tokens. It is made when it is needed first.
+    /// The same tokenizer with these characters for tokens, made on first use.
     separate: OnceLock<Result<Tokenizer, String>>,
 }
 
 impl Special {
-    /// The tokens that the tokenizer calls special, and those of `also`.
+    /// The tokens that the tokenizer calls special, together with `also`.
     ///
     /// # Errors
-    /// When they are more than the characters of private use.
+    /// When there are more tokens than private-use characters.
     pub fn new(tokenizer: &Tokenizer, also: &[u32]) -> Result<Self> {
         let added = tokenizer.get_added_tokens_decoder().into_iter();
         let special = added.filter(|(id, token)| token.special || also.contains(id));
@@ -54,7 +55,8 @@ impl Special {
         })
     }
 
-    /// The tokens of messages: those of the whole text, but for special ones that contents have or complete.
+    /// The tokens of messages: the tokens of the whole text, except special tokens that contents
+    /// have or complete.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -84,7 +86,8 @@ impl Special {
         };
         let names =
             |places: &[(u32, usize, usize)]| places.iter().map(|place| place.0).collect::<Vec<_>>();
-        // No content touches another one or the template here, which its own code may notice.
+        // In this rendering no content touches another content or the template, whose code may
+        // notice.
         let (places, text) = rendered(true)?;
         let of_template = names(&places);
         if names(&self.places(tokenizer, &plain)) == of_template {
@@ -112,7 +115,7 @@ impl Special {
         ids(separate, &marked.replace(mark, ""))
     }
 
-    /// The special tokens of a text, and where they are.
+    /// The special tokens of a text, with their positions.
     fn places(&self, tokenizer: &Tokenizer, text: &str) -> Vec<(u32, usize, usize)> {
         let added = tokenizer.get_added_vocabulary();
         let found = added.extract_and_normalize(tokenizer.get_normalizer(), text);
@@ -122,14 +125,14 @@ impl Special {
             let all = text
                 .get(start..end)
                 .filter(|_| self.ids.contains_key(&token.id))?;
-            // Some take the spaces around them.
+            // Some special tokens take the spaces around them.
             let (start, all) = (start + all.len() - all.trim_start().len(), all.trim());
             Some((token.id, start, start + all.len()))
         };
         found.into_iter().filter_map(place).collect()
     }
 
-    /// A content, with marks in special tokens, and at its edges.
+    /// A content with marks inside special tokens, and at its edges if requested.
     fn broken(&self, tokenizer: &Tokenizer, content: &str, mark: char, at_edges: bool) -> String {
         let (mut broken, mut at) = (String::new(), 0);
         for (_, start, end) in self.places(tokenizer, content) {
@@ -146,8 +149,8 @@ impl Special {
     }
 }
 
-/// A tokenizer whose special tokens are characters of private use, also in the vocabulary of its model, so that no
-/// text in sight has them.
+/// The tokenizer with private-use characters for special tokens, also in the vocabulary of its
+/// model, so that no visible text encodes to them.
 fn separated(tokenizer: &Tokenizer, special: &HashMap<u32, (char, String)>) -> Result<Tokenizer> {
     let fault = |e| anyhow::anyhow!("tokenizer: {e}");
     let marks = special
@@ -175,7 +178,7 @@ fn separated(tokenizer: &Tokenizer, special: &HashMap<u32, (char, String)>) -> R
                     }
                 }
             }
-            // Unions of two tokens that make a special one.
+            // Merges whose result is a special token are dropped.
             Some(Value::Array(merges)) if key == "merges" => merges.retain(|merge| {
                 let parts = merge
                     .as_array()

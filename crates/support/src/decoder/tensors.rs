@@ -1,4 +1,4 @@
-//! The tensors of a decoder's checkpoint: each is a layer's, or it is refused by name.
+//! The tensors of a decoder's checkpoint: each belongs to a layer, or is refused by name.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use candle_dynquant_io::keys::Treatment::{Harmless, Used};
 
 use super::config::Config;
 
-/// Tensors beside the layers' own.
+/// Tensors outside the layers.
 #[rustfmt::skip]
 const TENSORS: Table = Table(&[
     (&["*rotary_emb.inv_freq", "*position_ids"], Harmless("computed from config.json")),
 ]);
 
-/// Parts of a layer with a weight: plain, or as one of the tools stores it that quantize.
+/// The weight of a part of a layer: plain, or in a layout of a quantization tool.
 #[rustfmt::skip]
 const WEIGHT: Table = Table(&[
     (&["weight", "weight_*", "_weight_*", "weight.*", "qweight", "qzeros", "scales", "g_idx", "SCB"], Used),
@@ -28,7 +28,7 @@ const TABLE: &str = "model.embed_tokens.weight";
 /// Checks the tensors of a folder's checkpoint.
 ///
 /// # Errors
-/// When the model has no use for one.
+/// When the model does not use a tensor.
 pub fn check(path: &Path, config: &Config, checkpoint: &Checkpoint) -> Result<()> {
     let names = checkpoint.tensors().map(|tensor| tensor.name);
     let mut others = names.filter(|name| TENSORS.treatment(name).is_none());
@@ -44,7 +44,7 @@ pub fn check(path: &Path, config: &Config, checkpoint: &Checkpoint) -> Result<()
     Ok(())
 }
 
-/// Whether a model whose head of words is tied has another one in its files, as transformers decides.
+/// Whether the files of a model with a tied head contain another head, as transformers decides.
 pub fn has_other_head(checkpoint: &Checkpoint) -> Result<bool> {
     let find = |name| checkpoint.tensors().find(|tensor| tensor.name == name);
     Ok(match (find(HEAD), find(TABLE)) {
@@ -62,7 +62,7 @@ fn is_read(config: &Config, name: &str) -> bool {
     let layer = name
         .strip_prefix("model.layers.")
         .and_then(|name| name.split_once('.'));
-    // Whether there is such a layer, and whether it has a bias.
+    // Whether the layer exists, and whether it has a bias.
     #[rustfmt::skip]
     let (name, layers): (_, &[_]) = match layer {
         None => (name, &[("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),

@@ -1,5 +1,5 @@
-//! `config.json`, read strictly: every fault names the file, the key, what was expected and what
-//! came.
+//! `config.json`, read strictly: every error names the file, the key, the expected and the found
+//! value.
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use super::model::CharModel;
 use super::text::Vocab;
 use crate::checkpoint::{Checkpoint, check_folder, load};
 
-/// Everything that reading and writing texts needs.
+/// Everything needed to read and write texts.
 pub struct Folder {
     pub path: PathBuf,
     pub vocab: Vocab,

@@ -14,7 +14,7 @@ pub struct CharModel {
     decoder: nn::Linear,
 }
 
-/// Which recurrent layer there is.
+/// The recurrent layer of the model.
 #[derive(Quantizable, Clone)]
 enum Recurrent {
     Lstm(nn::LSTM),
@@ -47,14 +47,14 @@ impl CharModel {
         })
     }
 
-    /// Scores after every character of `ids`, `[steps, batch]`: `[steps, batch, vocab]`, and
-    /// the state after the last. The state before the first is `state`, or zeros.
+    /// The scores after every character of `ids`, `[steps, batch]`: `[steps, batch, vocab]`, and
+    /// the state after the last. The initial state is `state`, or zeros.
     pub fn forward(&self, ids: &Tensor, state: Option<&State>) -> Result<(Tensor, State)> {
         let (ys, state) = self.recur(&self.embedding.forward(ids)?, state)?;
         Ok((self.decoder.forward(&ys)?, state))
     }
 
-    /// Scores after the last of the characters `ids` of one text, `[vocab]`, and the state.
+    /// The scores after the last of the characters `ids` of one text, `[vocab]`, and the state.
     pub fn read(&self, ids: &[u32]) -> Result<(Vec<f32>, State)> {
         let ids = Tensor::new(ids, &Device::Cpu)?;
         let (ys, state) = self.recur(&self.embedding.forward(&ids)?, None)?;
@@ -65,10 +65,10 @@ impl CharModel {
         ))
     }
 
-    /// Scores after one more character of one text, `[vocab]`, and the state.
+    /// The scores after one more character of one text, `[vocab]`, and the state.
     ///
-    /// The character's row of the embedding is a view: no tensor of ids, no gather. Without a
-    /// batch the row is already what the recurrent layer takes, one step of one sequence.
+    /// The character's row of the embedding is a view, without a tensor of ids or a gather. Without
+    /// a batch dimension the row is what the recurrent layer takes, one step of one sequence.
     pub fn step(&self, id: u32, state: &State) -> Result<(Vec<f32>, State)> {
         let xs = self.embedding.embeddings().narrow(0, id as usize, 1)?;
         let (ys, state) = self.recur(&xs, Some(state))?;

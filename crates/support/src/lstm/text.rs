@@ -1,4 +1,4 @@
-//! Characters as numbers, and texts of them.
+//! Characters as numbers, and texts as sequences of them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,13 +9,13 @@ use candle_dynquant_io::input;
 use super::config::Config;
 use crate::json::Keys;
 
-/// The most bytes of a text.
+/// The longest text, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The characters that the model knows.
 pub struct Vocab {
     ids: BTreeMap<char, u32>,
-    /// By number.
+    /// The characters by number.
     characters: Vec<char>,
 }
 
@@ -37,7 +37,7 @@ impl Vocab {
                     size - 1,
                 );
             };
-            // Below vocab_size, which is below 2^31.
+            // The number is below vocab_size, which is below 2^31.
             ids.insert(character, id as u32);
             if let Some(other) = by_id.insert(id, character) {
                 bail!(
@@ -45,7 +45,7 @@ impl Vocab {
                 );
             }
         }
-        // Distinct, and below vocab_size: a full set is 0, 1, ..
+        // Distinct numbers below vocab_size: a full set is 0, 1, ..
         ensure!(
             ids.len() == size,
             "{path}: expected {size} characters, as vocab_size of config.json says, got {}",
@@ -55,7 +55,7 @@ impl Vocab {
         Ok(Self { ids, characters })
     }
 
-    /// The numbers of a text's characters; `name` is what an error calls the text.
+    /// The numbers of a text's characters; `name` is the text's name in errors.
     pub fn encode(&self, name: &str, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::with_capacity(text.len());
         for (number, line) in text.split_inclusive('\n').enumerate() {
@@ -80,7 +80,8 @@ impl Vocab {
     }
 }
 
-/// Reads, also from a pipe, a text of two characters or more, one of which can be predicted.
+/// Reads a text of two or more characters, also from a pipe; every character after the first can be
+/// predicted.
 pub fn read(path: &Path, vocab: &Vocab) -> Result<Vec<u32>> {
     let name = path.display().to_string();
     let text = input::read_stream(path, MAX_BYTES)

@@ -1,4 +1,4 @@
-//! Layers of the project's own.
+//! Layers that the project defines.
 use candle::{DType, Device, Result, Tensor, D};
 use candle_nn::VarBuilder;
 use serde::Deserialize;
@@ -49,7 +49,7 @@ impl Linear {
         } else {
             let (xs, w) = match xs.dims() {
                 &[batch, _, _] => (xs, self.weight.broadcast_left(batch)?.t()?),
-                // Others want it contiguous.
+                // Other devices want it contiguous.
                 _ if xs.device().is_metal() => (&xs.contiguous()?, self.weight.t()?),
                 _ => (xs, self.weight.t()?),
             };
@@ -108,7 +108,7 @@ impl Norm {
     }
 }
 
-/// A weight `[in, out]`, as GPT-2 has it.
+/// A weight `[in, out]`, as in GPT-2.
 #[derive(Debug, Clone)]
 pub struct Conv1D {
     weight: Tensor,
@@ -127,7 +127,7 @@ impl Conv1D {
     }
 }
 
-/// A layer and two of low rank beside it.
+/// A layer with two low-rank layers beside it.
 pub struct Lora {
     old: candle_nn::Linear,
     lora_a: Tensor,

@@ -1,5 +1,5 @@
-//! Models as projects write them that were not written for `dynquant port`: their own layers, in
-//! files that import each other.
+//! Models written without `dynquant port` in mind: with the project's layers, in files that import
+//! each other.
 #![allow(unexpected_cfgs)]
 
 pub mod layers;

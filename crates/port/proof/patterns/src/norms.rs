@@ -1,4 +1,4 @@
-//! Norms of the project's own, computed by hand.
+//! Norms that the project computes by hand.
 use candle::{DType, Device, Result, Tensor, D};
 use candle_nn::{Linear, Module, VarBuilder};
 
@@ -45,7 +45,7 @@ impl LayerNorm {
     }
 }
 
-/// A norm by the root mean square, whose checkpoint has what is added to one.
+/// An RMS norm whose checkpoint stores the weight minus 1.
 #[derive(Debug)]
 pub struct RmsNorm {
     weight: Tensor,
@@ -73,7 +73,7 @@ impl Module for RmsNorm {
     }
 }
 
-/// A layer between the two.
+/// A layer between the two norms.
 #[derive(Debug)]
 pub struct Normed {
     first: LayerNorm,

@@ -1,17 +1,17 @@
 //! The keys and tensors of decoders' GGUF files, as gguf 0.19 and llama.cpp name them.
 //!
-//! Keys of the architecture and of the tokenizer that have no row are refused, others are named;
+//! Keys of the architecture and the tokenizer without a row are refused, other keys are reported;
 //! tensors without a row are refused.
 
 use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 
-/// Rows with many long keys.
+/// Expands rows with many long keys.
 macro_rules! rows {
     ($($treatment:expr => $($key:literal)+;)+) => { &[$((&[$($key),+], $treatment)),+] };
 }
 
-/// Metadata, in which `{arch}` is the architecture.
+/// The keys of metadata, in which `{arch}` is the architecture.
 pub const METADATA: Table = Table(rows! {
     Used =>
         "general.architecture" "general.alignment" "split.no" "split.count" "split.tensors.count"
@@ -42,7 +42,7 @@ pub const METADATA: Table = Table(rows! {
     Only(&["false"]) =>
         "{arch}.use_parallel_residual" "tokenizer.ggml.add_eos_token"
         "tokenizer.ggml.add_sep_token" "tokenizer.ggml.remove_extra_whitespaces";
-    Harmless("each tensor has a type of its own") => "general.file_type";
+    Harmless("each tensor states its type") => "general.file_type";
     Harmless("defaults of sampling, which is the caller's") => "general.sampling.*";
     Harmless("the origin of the model") =>
         "general.name" "general.author" "general.version" "general.organization"
@@ -70,8 +70,8 @@ pub const METADATA: Table = Table(rows! {
         "tokenizer.huggingface.json" "tokenizer.rwkv.world";
 });
 
-/// Tensors by safetensors' names, without the number of their layer, and the architectures that
-/// have them.
+/// Tensors by the names in safetensors, without the layer's number, and the architectures that have
+/// them.
 pub const TENSORS: [(&[&str], Table); 4] = [
     (
         &["llama", "qwen2", "qwen3", "gemma3"],

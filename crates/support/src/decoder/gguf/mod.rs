@@ -1,4 +1,4 @@
-//! A model as a GGUF file describes it, besides its weights: sizes, tokenizer, chat template.
+//! A model as described by a GGUF file, without its weights: sizes, tokenizer, chat template.
 
 mod keys;
 mod tokenizer;
@@ -22,13 +22,13 @@ pub struct Metadata<'a> {
     tokens: Vec<String>,
 }
 
-/// The tensor of Llama 3's scaling: a factor of the wavelength of each pair of a head's inputs.
+/// The tensor of Llama 3's scaling: a wavelength factor for each pair of a head's inputs.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 const ARCHITECTURE: &str = "general.architecture";
 
 impl<'a> Metadata<'a> {
-    /// Checks that the file is a decoder's and that nothing of it is passed over; also the keys that
-    /// are not known, in words.
+    /// Checks that the file is a decoder's and that no entry is ignored silently; also returns a
+    /// note for each unknown key.
     pub fn read(checkpoint: &'a Checkpoint, name: String) -> Result<(Self, Vec<String>)> {
         let mut metadata = Self {
             name,
@@ -91,7 +91,7 @@ impl<'a> Metadata<'a> {
             });
             let is_loaded = layer.parse().is_ok_and(is_layer)
                 && tables.any(|(_, table)| table.treatment(row).is_some());
-            // A weight of codes has its scales beside it.
+            // The scales of a quantized weight are stored beside it.
             let weight = name.rsplit_once('_').map_or("", |(weight, _)| weight);
             ensure!(
                 is_loaded || quantized.contains(weight),
@@ -111,7 +111,7 @@ impl<'a> Metadata<'a> {
         format!("{}: key {key:?}", self.name)
     }
 
-    /// The value of a key, if there is one.
+    /// The value of a key, `None` without the key.
     fn find<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         let value = self.checkpoint.metadata(key);
         let value = value.with_context(|| self.at(key))?;
@@ -124,7 +124,7 @@ impl<'a> Metadata<'a> {
         self.find(key)?.with_context(missing)
     }
 
-    /// The sizes of the model, as `config.json` has them.
+    /// The sizes of the model in the form of `config.json`.
     pub fn config(&self) -> Result<Config> {
         let is_gemma = self.architecture == "gemma3";
         let has = |name: &str| self.checkpoint.tensors().any(|tensor| tensor.name == name);
@@ -181,7 +181,7 @@ impl<'a> Metadata<'a> {
             ("attention.value_length_swa", head, head),
             ("rope.dimension_count", head, head),
             ("rope.dimension_count_swa", head, head),
-            // Gemma's layers alone see a window.
+            // Only Gemma's layers attend to a window.
             (
                 "attention.sliding_window",
                 if is_gemma { 0 } else { all },
@@ -214,13 +214,13 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// Adds the numbers of Gemma 3 that its files do not have.
+/// Adds the numbers of Gemma 3 that its files omit.
 fn complete_gemma(config: &mut Value) {
     if config.get("rope_local_base_freq").is_none() {
         config["rope_local_base_freq"] = json!(10_000.);
     }
     let size = |key: &str| config[key].as_u64().unwrap_or_default();
-    // The model of 27 billion parameters, of 62 layers, has a scale of its own.
+    // The 27B model, with 62 layers, has a different scale.
     if size("num_hidden_layers") == 62 {
         let of_head = size("hidden_size") / size("num_attention_heads").max(1);
         config["query_pre_attn_scalar"] = json!(of_head);

@@ -18,7 +18,7 @@ const KINDS: &str = "tokenizer.ggml.token_type";
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 pub const BOS: &str = "tokenizer.ggml.bos_token_id";
 const END: &str = "tokenizer.ggml.eos_token_id";
-/// Llama 3's rule of cuts.
+/// The pre-tokenizer of Llama 3.
 const LLAMA: &str = "llama-bpe";
 /// The tokens that end a text whatever the metadata says.
 const ENDS: &str = "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> \
@@ -32,13 +32,13 @@ const CONTROL: i64 = 3;
 /// The type of tokens that are matched as a whole and shown.
 const USER_DEFINED: i64 = 4;
 
-/// The most bytes of a token that unions make, each cut of which is tried; Gemma's have up to 93.
+/// The longest token that a merge makes, in bytes, since every cut is tried; Gemma's have up to 93.
 const MAX_TOKEN: usize = 256;
 /// The character that SentencePiece writes for a space.
 const SPACE: &str = "\u{2581}";
 
 impl Metadata<'_> {
-    /// The tokenizer: SentencePiece's BPE, or a byte-level BPE whose way to cut texts is known.
+    /// The tokenizer: SentencePiece's BPE, or a byte-level BPE with a known pre-tokenizer.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let text = match &*self.get::<String>(MODEL)? {
             "gpt2" => self.byte_level()?,
@@ -68,11 +68,11 @@ impl Metadata<'_> {
         self.json(parts, model)
     }
 
-    /// SentencePiece joins the two neighbours whose union has the highest score: a BPE with unions
-    /// ranked by score.
+    /// Converts SentencePiece, which joins the two neighbours whose union has the highest score, to
+    /// a BPE with merges ranked by score.
     fn sentence_piece(&self) -> Result<Value> {
         let tokens = &self.tokens;
-        let scores = self.of_tokens::<f32>(SCORES)?;
+        let scores = self.per_token::<f32>(SCORES)?;
         let ids: HashMap<&str, usize> = tokens.iter().map(String::as_str).zip(0..).collect();
         let mut unions = Vec::new();
         for ((token, score), kind) in tokens.iter().zip(scores).zip(self.kinds()?) {
@@ -158,8 +158,8 @@ impl Metadata<'_> {
         Ok(all)
     }
 
-    /// The token before every text, if there is one: by default of SentencePiece's models and of a
-    /// rule of cuts.
+    /// The token before every text, if there is one; SentencePiece and one pre-tokenizer have it by
+    /// default.
     pub fn begin(&self) -> Result<Option<u32>> {
         let cut = self.find::<String>(CUTS)?;
         let begins = self.is_sentence_piece()? || cut.as_deref() == Some(LLAMA);
@@ -173,8 +173,8 @@ impl Metadata<'_> {
         Ok(self.find::<String>(MODEL)?.as_deref() == Some("llama"))
     }
 
-    /// The tokens that end a text, as in llama.cpp: those of the metadata, first that of its main key,
-    /// and all of some names.
+    /// The tokens that end a text, as in llama.cpp: the end token of the metadata, its other end
+    /// tokens, and tokens with known names.
     pub fn ends(&self) -> Result<Vec<usize>> {
         let mut ends = Vec::new();
         for key in ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"] {
@@ -186,7 +186,7 @@ impl Metadata<'_> {
         let has = |names: [&str; 2]| ends.iter().any(|id| names.contains(&&*self.tokens[*id]));
         let is_harmony = has(["<|call|>", "<|calls|>"]) && has(["<|return|>", "<|flush|>"]);
         let is_gemma = has(["<|tool_response>"; 2]);
-        // These have a token of that name within answers.
+        // These models use tokens of that name within answers.
         ends.retain(|id| match &*self.tokens[*id] {
             "<|end|>" => !is_harmony,
             "</s>" => !is_gemma,
@@ -195,10 +195,10 @@ impl Metadata<'_> {
         Ok(ends)
     }
 
-    /// The kind of each token; the beginning and the ends are never parts of texts.
+    /// The kind of each token; begin and end tokens never occur in texts.
     fn kinds(&self) -> Result<Vec<i64>> {
         let mut kinds = match self.find::<Value>(KINDS)? {
-            Some(_) => self.of_tokens(KINDS)?,
+            Some(_) => self.per_token(KINDS)?,
             None => vec![1; self.tokens.len()],
         };
         for id in self.ends()?.into_iter().chain(self.token(BOS)?) {
@@ -207,8 +207,8 @@ impl Metadata<'_> {
         Ok(kinds)
     }
 
-    /// An array with a value for each token.
-    fn of_tokens<T: DeserializeOwned>(&self, key: &str) -> Result<Vec<T>> {
+    /// The value of a key that lists one entry per token.
+    fn per_token<T: DeserializeOwned>(&self, key: &str) -> Result<Vec<T>> {
         let (values, count): (Vec<T>, _) = (self.get(key)?, self.tokens.len());
         let (at, got) = (self.at(key), values.len());
         ensure!(
@@ -218,7 +218,7 @@ impl Metadata<'_> {
         Ok(values)
     }
 
-    /// The token whose number is the value of a key; SentencePiece's models have some by default.
+    /// The token whose id is the value of a key; SentencePiece has defaults for some keys.
     pub fn token(&self, key: &str) -> Result<Option<usize>> {
         let count = self.tokens.len();
         let Some(id) = self.find(key)? else {
@@ -244,7 +244,7 @@ fn byte_level(use_regex: bool) -> Value {
         "use_regex": use_regex})
 }
 
-/// How a text is normalized and cut before its parts are encoded, by the name of the rule.
+/// The normalizer and pre-tokenizer with this name.
 fn cuts(pre: &str) -> Option<(Value, Value)> {
     let sequence = |first: Value, use_regex| json!({"type": "Sequence", "pretokenizers": [first, byte_level(use_regex)]});
     let split = |digits: &str| {

@@ -1,4 +1,4 @@
-//! An encoder of the project's own layers, behind a trait.
+//! An encoder of the project's layers, behind a trait.
 use crate::layers::{library, Act, Linear, Norm};
 use candle::{Device, Module, Result, Tensor, D};
 use candle_nn::{Embedding, VarBuilder};
@@ -51,7 +51,7 @@ impl Attention {
         let q = &qkv[0].contiguous()?;
         let k = &qkv[1].contiguous()?;
         let v = &qkv[2];
-        // One of its own from here on.
+        // The mask becomes a tensor of the encoder from here on.
         let mask = match mask {
             Some(mask) => Some(mask.unsqueeze(1)?.unsqueeze(1)?),
             None => None,
@@ -72,7 +72,7 @@ impl Attention {
         } else {
             let scores = q.matmul(&k.t()?)?;
             let mut scores = (scores * self.scale)?;
-            // Padding is not seen.
+            // Padding is masked.
             if let Some(mask) = mask {
                 scores = scores.broadcast_add(&mask)?;
             }
@@ -165,7 +165,7 @@ impl Encoder {
     }
 }
 
-/// Two types of one name, each in its function.
+/// Two types of one name, each in a function.
 pub fn names() -> [&'static str; 2] {
     fn first() -> &'static str {
         struct Name(&'static str);

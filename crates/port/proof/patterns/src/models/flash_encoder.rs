@@ -1,4 +1,4 @@
-//! For GPUs, with a crate that is not there: left as it is.
+//! A model for GPUs that uses a missing crate: left unchanged.
 use crate::layers::Linear;
 use candle::{Result, Tensor};
 use candle_nn::Embedding;

@@ -49,7 +49,7 @@ impl Attention {
         let scores = q.matmul(&k.t()?)?; // [batch, heads, len, len]
         let scores = (scores / (head_size as f64).sqrt())?;
 
-        // By distance, then by window.
+        // The distance mask, then the window mask.
         let mut scores = scores.broadcast_add(&self.bias)?;
         if let Some(mask) = mask {
             scores = scores.broadcast_add(mask)?;
@@ -64,7 +64,7 @@ impl Attention {
 pub struct Decoder {
     embed: Embedding,
     attention: Attention,
-    /// The head. `None` if it is the table.
+    /// The head; `None` if the embedding table is the head.
     lm_head: Option<candle_nn::Linear>,
 }
 
