@@ -226,7 +226,7 @@ fn a_config_that_no_decoder_has_is_named() {
         (r#""model_type": "gemma3_text", "use_bidirectional_attention": true"#, "bidirectional"),
         (r#""model_type": "gemma3_text", "hidden_activation": "relu""#, "hidden_activation"),
         (r#""model_type": "gemma3_text", "sliding_window": null"#, "sliding_window"),
-        (r#""model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e4}"#, "\"full_attention\" and"),
+        (r#""model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e4}"#, "full_attention and"),
     ];
     for (keys, expected) in cases {
         // The default of some families does not divide the heads.

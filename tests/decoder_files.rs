@@ -42,8 +42,25 @@ fn a_config_has_the_defaults_of_transformers() -> Result<()> {
         }
         assert_eq!(config.kv_heads(), kv, "{keys}");
     }
-    let colour = read(r#""model_type": "llama", "colour": 1"#)?;
+    let colour = read(r#""model_type": "llama", "colour": 1, "top_k": 5"#)?;
     assert_eq!(colour.notes, ["colour"]);
+    #[rustfmt::skip]
+    let refused = [
+        (r#""model_type": "qwen2", "is_causal": false"#, "is_causal"),
+        (r#""model_type": "mistral", "layer_types": ["full_attention"]"#, "layer_types"),
+        (r#""model_type": "llama", "sliding_window": 8"#, "sliding_window"),
+        (r#""model_type": "llama", "attention_chunk_size": 8"#, "attention_chunk_size"),
+        (r#""model_type": "llama", "rope_parameters": {"full_attention": {"rope_theta": 2e6}}"#, "rope_parameters"),
+        (r#""model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            "rope_parameters": {"full_attention": {"rope_theta": 2e6}}"#, "rope_scaling"),
+        (r#""model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 2.0,
+            "low_freq_factor": 4.0, "high_freq_factor": 1.0}"#, "high_freq_factor"),
+        (r#""model_type": "gemma3_text", "sliding_window_pattern": 0"#, "sliding_window_pattern"),
+    ];
+    for (keys, name) in refused {
+        let error = read(keys).map_or_else(|error| format!("{error:#}"), |_| String::new());
+        assert!(error.contains(name), "{keys}: {error}");
+    }
     Ok(())
 }
 
@@ -104,6 +121,19 @@ fn the_keys_that_transformers_writes_are_known() -> Result<()> {
     let drawn = folder(&[(generation, greedy)])?.1?.sampling;
     let drawn = drawn.context("no sampling")?;
     assert_eq!((drawn.temperature, drawn.repetition_penalty), (0., 1.1));
+    // Without that file, transformers takes the settings of config.json.
+    let config = std::fs::read_to_string(repository().join("assets/decoder/config.json"))?;
+    let config = config.replacen(
+        '{',
+        r#"{"do_sample": true, "temperature": 0.3, "num_beams": 2,"#,
+        1,
+    );
+    let opened = folder(&[("config.json", &config)])?.1?;
+    assert_eq!(opened.sampling.context("no sampling")?.temperature, 0.3);
+    assert!(matches!(&opened.notes[..], [note] if note.contains("num_beams")));
+    let opened = folder(&[("config.json", &config), (generation, "{}")])?.1?;
+    assert_eq!(opened.sampling.context("no sampling")?.temperature, 0.);
+    assert!(folder(&[])?.1?.sampling.is_none());
     for (text, expected) in [
         (r#"{"eos_token_id": "x"}"#, generation),
         (r#"{"top_p": 2.0}"#, "\"top_p\""),
@@ -132,6 +162,9 @@ fn each_tensor_is_read_or_named() -> Result<()> {
         ("model.layers.0.self_attn.q_proj.lora_A.weight", &[8, 192], true),
         ("model.layers.4.input_layernorm.weight", &[192], true),
         ("model.layers.1.mlp.up_proj.bias", &[512], true),
+        ("model.layers.0.mlp.gate_proj.weight_g", &[512, 1], true),
+        ("model.layers.00.input_layernorm.weight", &[192], true),
+        ("model.norm.scales", &[192], true),
         ("score.weight", &[2, 192], true),
         ("lm_head.weight", &[1024, 192], false),
     ];
@@ -264,9 +297,45 @@ fn a_token_without_a_row_is_an_error_where_a_text_has_it() -> Result<()> {
     assert_eq!(words.encode("a b")?, [3, 5]);
     let error = format!("{:#}", words.encode("a <y>").unwrap_err());
     assert!(error.contains("below vocab_size 6, got 6"), "{error}");
-    let lies = r#"{"added_tokens_decoder": {"7": {"content": "</s>"}}}"#;
-    let fault = fault(&[("tokenizer.json", WORDS), ("tokenizer_config.json", lies)])?;
-    assert!(fault.contains("\"added_tokens_decoder\""), "{fault}");
+    for (lies, key) in [
+        (
+            r#"{"added_tokens_decoder": {"7": {"content": "</s>"}}}"#,
+            "added_tokens_decoder",
+        ),
+        (
+            r#"{"added_tokens_decoder": {"4": {"content": "<x>", "lstrip": true}}}"#,
+            "added_tokens_decoder",
+        ),
+        (
+            r#"{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}"#,
+            "add_prefix_space",
+        ),
+        (r#"{"chat_template": 5}"#, "chat_template"),
+    ] {
+        let fault = fault(&[("tokenizer.json", WORDS), ("tokenizer_config.json", lies)])?;
+        assert!(fault.contains(key), "{fault}");
+    }
+    Ok(())
+}
+
+/// As by transformers, which adds special tokens that `tokenizer.json` has as words only.
+#[test]
+fn special_tokens_of_the_settings_are_matched_as_a_whole() -> Result<()> {
+    const TEMPLATE: &str = "{{ image_token }} {{ messages[0].content }}";
+    for settings in [
+        r#"{"eos_token": "b"}"#,
+        r#"{"pad_token": {"content": "b", "lstrip": false}}"#,
+        r#"{"additional_special_tokens": ["b"]}"#,
+        r#"{"extra_special_tokens": {"image_token": "b"}}"#,
+        r#"{"added_tokens_decoder": {"5": {"content": "b", "special": true}}}"#,
+    ] {
+        let texts = texts(WORDS, TEMPLATE, settings)?;
+        assert_eq!(texts.encode("abb")?, [3, 5, 5], "{settings}");
+        let is_named = settings.contains("image_token");
+        let expected: &[u32] = if is_named { &[5, 3] } else { &[3] };
+        assert_eq!(texts.chat(&[message("a")], true)?, expected, "{settings}");
+    }
+    assert_eq!(texts(WORDS, TEMPLATE, "{}")?.encode("abb")?, [0]);
     Ok(())
 }
 
@@ -275,6 +344,9 @@ fn values_of_templates_are_written_as_python_does() -> Result<()> {
     #[rustfmt::skip]
     let cases = [
         ("{% if tools is not none %}[TOOLS]{% endif %}{{ tools is defined }}{{ documents }}", "TrueNone"),
+        ("{{ ['a', \"it's\", none, 1, {'b': true}] }}", r#"['a', "it's", None, 1, {'b': True}]"#),
+        ("{{ messages }}", r#"[{'role': 'user', 'content': '"é\x01\n'}]"#),
+        ("{% if true %}\r\na\r\n{% endif %}\rb", "a\n\nb"),
         ("{{ messages | tojson }}", r#"[{"role": "user", "content": "\"é\u0001\n"}]"#),
         ("{{ {'b': [1, 2.0, true, none], 'a': {}} | tojson }}", r#"{"b": [1, 2.0, true, null], "a": {}}"#),
         ("{{ {'b': 1, 'a': []} | tojson(separators=(',', ':')) }}", r#"{"b":1,"a":[]}"#),

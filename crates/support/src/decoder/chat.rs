@@ -62,14 +62,18 @@ impl Template {
             return Ok(None);
         }
         let keys = Keys::read(&config)?;
-        Ok(match keys.get("chat_template") {
-            Some(Value::Array(named)) => named
-                .iter()
-                .find(|template| template["name"] == "default")
-                .and_then(|template| template["template"].as_str()),
-            text => text.and_then(Value::as_str),
-        }
-        .map(str::to_owned))
+        let named = match keys.get("chat_template") {
+            None | Some(Value::Null) => None,
+            Some(Value::Array(named)) => {
+                let default = named.iter().find(|template| template["name"] == "default");
+                default.map(|template| &template["template"])
+            }
+            Some(Value::Object(named)) => named.get("default"),
+            text => text,
+        };
+        let fault = || keys.fault("chat_template", "a template, or several with names");
+        let text = named.map(|template| template.as_str().with_context(fault));
+        Ok(text.transpose()?.map(str::to_owned))
     }
 
     /// A template with the tokens at the beginning and at the end.
@@ -113,8 +117,10 @@ impl Template {
             let now = strtime::format(&format, &ZonedDateTime::now());
             now.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
         });
+        // Jinja reads every end of a line as \n.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
         environment
-            .add_template_owned(NAME, without_marks(source))
+            .add_template_owned(NAME, without_marks(&source))
             .context("chat template: expected a Jinja template")?;
         let environment = Box::new(environment);
         let place = Place::Here {

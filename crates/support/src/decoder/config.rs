@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_nn::VarBuilder;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -185,7 +185,12 @@ impl Config {
         };
         ensure!(
             act.as_deref().is_none_or(|act| act == known),
-            "{name}: key {key:?}: expected {known:?}, got {act:?}"
+            "{name}: key {key:?}: expected {known:?}, got {:?}",
+            act.as_deref().unwrap_or_default()
+        );
+        ensure!(
+            self.sliding_window_pattern != Some(0),
+            "{name}: key \"sliding_window_pattern\": expected a number above 0, got 0"
         );
         let is_mistral = self.model_type == Family::Mistral;
         for layer in 0..self.num_hidden_layers {
@@ -243,11 +248,7 @@ impl Config {
 
     /// Whether a product has a bias; `is_usual` is the answer of the configuration.
     pub fn bias(&self, is_usual: bool, vb: &VarBuilder<'_>) -> bool {
-        if self.biases_of_file {
-            vb.contains_tensor("bias")
-        } else {
-            is_usual
-        }
+        is_usual || (self.biases_of_file && vb.contains_tensor("bias"))
     }
 
     /// Whether queries, keys and values have a bias.
@@ -314,6 +315,10 @@ impl Config {
             "llama3" => {
                 let low = stated("low_freq_factor", rope.low_freq_factor)?;
                 let high = stated("high_freq_factor", rope.high_freq_factor)?;
+                ensure!(
+                    low <= high,
+                    "key \"rope_scaling\": expected a high_freq_factor from low_freq_factor {low} on, got {high}"
+                );
                 let context = rope.original_max_position_embeddings;
                 let context = context.unwrap_or(self.max_position_embeddings) as f64;
                 let factor = factor()?;
@@ -321,7 +326,7 @@ impl Config {
                     .map(|f| llama3(f, factor, [low, high], context))
                     .collect()
             }
-            other => anyhow::bail!(
+            other => bail!(
                 "key \"rope_scaling\": expected rope_type default, linear or llama3, got {other:?}"
             ),
         };
@@ -349,6 +354,10 @@ impl Config {
             .as_ref()
             .filter(|value| !value.is_null());
         let of_kind = stated.and_then(|value| value.get(kinds[usize::from(self.is_local(layer))]));
+        ensure!(
+            !self.is_gemma() || self.rope_scaling.is_none() || stated.is_none(),
+            "key \"rope_scaling\": expected none beside \"rope_parameters\", with which transformers joins it"
+        );
         if let (Some(scaling), false) =
             (&self.rope_scaling, self.is_gemma() && self.is_local(layer))
         {
@@ -357,10 +366,11 @@ impl Config {
         }
         let is_nested =
             stated.is_some_and(|value| kinds.iter().any(|kind| value.get(kind).is_some()));
-        ensure!(
-            stated.is_none() || is_nested || !self.is_gemma(),
-            "key \"rope_parameters\": expected \"full_attention\" and \"sliding_attention\", got {stated:?}"
-        );
+        if let Some(got) = stated.filter(|_| is_nested != self.is_gemma()) {
+            let kinds = "full_attention and sliding_attention";
+            let expected = ["an object of numbers", kinds][usize::from(self.is_gemma())];
+            bail!("key \"rope_parameters\": expected {expected}, got {got}");
+        }
         let value = of_kind
             .or(stated.filter(|_| !is_nested))
             .filter(|value| !value.is_null());

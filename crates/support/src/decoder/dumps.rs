@@ -12,8 +12,57 @@ pub fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Res
     match value.kind() {
         ValueKind::None => Ok(out.write_str("None")?),
         ValueKind::Bool => Ok(out.write_str(["False", "True"][usize::from(value.is_true())])?),
+        ValueKind::Seq | ValueKind::Map => Ok(out.write_str(&python(value)?)?),
         _ => escape_formatter(out, state, value),
     }
+}
+
+/// The `repr` of Python.
+fn python(value: &Value) -> Result<String, Error> {
+    Ok(match value.kind() {
+        ValueKind::None => "None".to_owned(),
+        ValueKind::Bool => ["False", "True"][usize::from(value.is_true())].to_owned(),
+        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+        ValueKind::Seq => {
+            let items = value.try_iter()?.map(|item| python(&item));
+            format!("[{}]", items.collect::<Result<Vec<_>, _>>()?.join(", "))
+        }
+        ValueKind::Map => {
+            let item = |key: Value| {
+                let (name, value) = (python(&key)?, python(&value.get_item(&key)?)?);
+                Ok(format!("{name}: {value}"))
+            };
+            let items = value.try_iter()?.map(item);
+            format!(
+                "{{{}}}",
+                items.collect::<Result<Vec<_>, Error>>()?.join(", ")
+            )
+        }
+        _ => value.to_string(),
+    })
+}
+
+/// A string in single quotes, or in double quotes if it has only single ones.
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    let mut all = String::from(quote);
+    for c in text.chars() {
+        match c {
+            '\\' => all += "\\\\",
+            '\n' => all += "\\n",
+            '\r' => all += "\\r",
+            '\t' => all += "\\t",
+            c if c == quote => all.extend(['\\', c]),
+            c if c.is_ascii_control() => all += &format!("\\x{:02x}", u32::from(c)),
+            c => all.push(c),
+        }
+    }
+    all.push(quote);
+    all
 }
 
 /// The filter `tojson` of transformers.

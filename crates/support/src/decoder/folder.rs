@@ -10,7 +10,7 @@ use candle_dynquant::Checkpoint;
 use candle_dynquant_io::keys::Table;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokenizers::Tokenizer;
+use tokenizers::{AddedToken, Tokenizer};
 
 use super::chat::{Message, Template};
 use super::config::{Config, Family, Tokens};
@@ -68,7 +68,7 @@ impl Folder {
         let (config, tokenizer, template) = if path.is_dir() {
             let mut config = Config::read(&path.join("config.json"))?;
             let beside = path.join("tokenizer.json");
-            let tokenizer = tokenizer::read(tokenizer.unwrap_or(&beside))?;
+            let mut tokenizer = tokenizer::read(tokenizer.unwrap_or(&beside))?;
             tensors::check(path, &config, &checkpoint)?;
             if config.is_tied() && tensors::has_other_head(&checkpoint)? {
                 config.untie();
@@ -76,7 +76,7 @@ impl Folder {
             let unknown = config.notes.iter();
             notes.extend(unknown.map(|key| format!("config.json: key {key:?}: not known")));
             (ends, sampling) = generation(path, &mut notes)?;
-            named = settings(path, &tokenizer, &mut notes)?;
+            named = settings(path, &mut tokenizer, &mut notes)?;
             (config, tokenizer, Template::source(path)?)
         } else {
             let metadata;
@@ -86,6 +86,8 @@ impl Folder {
             let tokenizer = tokenizer.map_or_else(from_metadata, tokenizer::read)?;
             (metadata.config()?, tokenizer, metadata.chat_template()?)
         };
+        let unread = checkpoint.notes().iter().map(String::as_str);
+        notes.extend(unread.map(str::to_owned));
         tokenizer::check(path, &tokenizer, config.vocab_size, true)?;
         ends.extend(config.eos_token_id.as_slice());
         ends.sort_unstable();
@@ -168,18 +170,26 @@ impl Texts {
     }
 }
 
-/// The end tokens and the sampling of `generation_config.json`, if it exists.
+/// The end tokens and the sampling of `generation_config.json`, or of `config.json` without it.
 fn generation(dir: &Path, notes: &mut Vec<String>) -> Result<(Vec<u32>, Option<Sampling>)> {
-    let path = dir.join("generation_config.json");
-    if !path.exists() {
-        return Ok((Vec::new(), None));
+    const FILES: [&str; 2] = ["generation_config.json", "config.json"];
+    let is_separate = dir.join(FILES[0]).exists();
+    let file = FILES[usize::from(!is_separate)];
+    let mut keys = Keys::read(&dir.join(file))?;
+    if !is_separate {
+        let known = |key: &str| keys::GENERATION.treatment(key).is_some();
+        keys.map.retain(|key, _| known(key));
     }
-    let keys = Keys::read(&path)?;
-    notes.extend(named_notes(
-        "generation_config.json",
-        keys::GENERATION,
-        &keys.map,
-    ));
+    let sampling = [
+        "do_sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+    ];
+    let has_sampling = is_separate || sampling.iter().any(|key| keys.get(key).is_some());
+    notes.extend(named_notes(file, keys::GENERATION, &keys.map));
     let is_drawn = keys.get("do_sample") == Some(&Value::Bool(true));
     let number = |key: &str, default: f64, range: RangeInclusive<f64>| {
         let expected = || {
@@ -210,8 +220,8 @@ fn generation(dir: &Path, notes: &mut Vec<String>) -> Result<(Vec<u32>, Option<S
     let ends = keys.get("eos_token_id").unwrap_or(&Value::Null);
     let ends = Tokens::deserialize(ends).ok();
     let ends = ends.with_context(|| keys.fault("eos_token_id", "a token id, or several"))?;
-    let sampling = if is_drawn { drawn } else { highest };
-    Ok((ends.as_slice().to_vec(), Some(sampling)))
+    let sampling = has_sampling.then_some(if is_drawn { drawn } else { highest });
+    Ok((ends.as_slice().to_vec(), sampling))
 }
 
 fn named_notes(file: &str, table: Table, keys: &Map<String, Value>) -> Vec<String> {
@@ -219,10 +229,11 @@ fn named_notes(file: &str, table: Table, keys: &Map<String, Value>) -> Vec<Strin
     notes.map(|note| format!("{file}: {note}")).collect()
 }
 
-/// The special tokens by name of `tokenizer_config.json` and its companion.
+/// The special tokens by name of `tokenizer_config.json` and its companion; those that
+/// `tokenizer.json` does not add are added, as transformers does.
 fn settings(
     dir: &Path,
-    tokenizer: &Tokenizer,
+    tokenizer: &mut Tokenizer,
     notes: &mut Vec<String>,
 ) -> Result<BTreeMap<String, String>> {
     let mut named = BTreeMap::new();
@@ -233,22 +244,70 @@ fn settings(
         }
         let keys = Keys::read(&path)?;
         notes.extend(named_notes(file, keys::TOKENIZER, &keys.map));
-        let tokens = keys.map.iter().filter(|(key, _)| key.ends_with("_token"));
-        let texts = tokens.filter_map(|(key, value)| {
-            let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
-            Some((key.clone(), text.to_owned()))
-        });
-        named.extend(texts);
+        let own = keys.map.iter().filter(|(key, _)| key.ends_with("_token"));
+        let extra = keys.get("extra_special_tokens").and_then(Value::as_object);
+        for (key, value) in own.chain(extra.into_iter().flatten()) {
+            if let Some(token) = special_token(value) {
+                named.insert(key.clone(), token.content.clone());
+                add(tokenizer, token)?;
+            }
+        }
+        for key in ["additional_special_tokens", "extra_special_tokens"] {
+            let listed = keys.get(key).and_then(Value::as_array);
+            for token in listed.into_iter().flatten().filter_map(special_token) {
+                add(tokenizer, token)?;
+            }
+        }
         let added = keys.get("added_tokens_decoder").and_then(Value::as_object);
-        for (id, token) in added.into_iter().flatten() {
-            let text = token["content"].as_str().unwrap_or_default();
-            let found = tokenizer.token_to_id(text).map(|id| id.to_string());
+        for (id, value) in added.into_iter().flatten() {
+            let token = special_token(value).unwrap_or_default();
+            add(tokenizer, token.clone())?;
+            let known = tokenizer.get_added_tokens_decoder();
+            let known = id.parse().ok().and_then(|id: u32| known.get(&id));
+            let cuts = |token: &AddedToken| (token.lstrip, token.rstrip, token.single_word);
             ensure!(
-                found.as_ref() == Some(id),
-                "{}: key \"added_tokens_decoder\": expected id {found:?} of {text:?}, as in tokenizer.json, got {id}",
-                keys.path
+                known.is_some_and(|known| *known == token && cuts(known) == cuts(&token)),
+                "{}: key \"added_tokens_decoder\": expected token {id} of tokenizer.json, {known:?}, got {value}",
+                keys.path,
             );
         }
+        let class = keys.get("tokenizer_class").and_then(Value::as_str);
+        let rebuilds =
+            class.is_some_and(|class| class.starts_with("GPT2") || class.starts_with("Qwen2"));
+        ensure!(
+            !rebuilds || keys.get("add_prefix_space") != Some(&Value::Bool(true)),
+            "{}: key \"add_prefix_space\": expected false with {}, which does not take it from tokenizer.json, \
+             got true",
+            keys.path,
+            class.unwrap_or_default(),
+        );
     }
     Ok(named)
+}
+
+/// A special token, written as its text or as an object.
+fn special_token(value: &Value) -> Option<AddedToken> {
+    let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
+    let flag = |key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let token = AddedToken::from(text, true);
+    Some(
+        token
+            .lstrip(flag("lstrip"))
+            .rstrip(flag("rstrip"))
+            .single_word(flag("single_word"))
+            .normalized(flag("normalized")),
+    )
+}
+
+/// Adds a token of the vocabulary, unless the tokenizer matches it as a whole.
+fn add(tokenizer: &mut Tokenizer, token: AddedToken) -> Result<()> {
+    let is_added = tokenizer
+        .get_added_vocabulary()
+        .get_vocab()
+        .contains_key(&token.content);
+    if !is_added && tokenizer.token_to_id(&token.content).is_some() {
+        let added = tokenizer.add_special_tokens([token]);
+        added.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
+    }
+    Ok(())
 }

@@ -29,12 +29,21 @@ const CONFIG: Table = Table(&[
     (&["output_*", "return_dict", "tie_last_hidden_states"], Harmless("further outputs")),
     (&["id2label", "label2id", "num_labels", "problem_type"], Harmless("of classifiers' heads")),
     (&["transformers_version", "_name_or_path", "name_or_path", "_commit_hash"], Harmless("origin")),
-    (&["temperature", "top_k", "top_p", "do_sample", "max_length", "cache_implementation"],
-        Harmless("transformers, too, reads them in generation_config.json only")),
+    (&["is_causal"], Only(&["null", "true"])),
 ]);
 
-const LLAMA: Table = Table(&[(&["hidden_act", "attention_bias", "mlp_bias"], Used)]);
-const MISTRAL: Table = Table(&[(&["hidden_act", "sliding_window"], Used)]);
+#[rustfmt::skip]
+const LLAMA: Table = Table(&[
+    (&["hidden_act", "attention_bias", "mlp_bias"], Used),
+    // transformers keeps only a window of keys then, in some of its calls.
+    (&["sliding_window", "attention_chunk_size", "layer_types"], Only(ABSENT)),
+]);
+#[rustfmt::skip]
+const MISTRAL: Table = Table(&[
+    (&["hidden_act", "sliding_window"], Used),
+    // transformers takes the model for another family then.
+    (&["layer_types"], Only(ABSENT)),
+]);
 #[rustfmt::skip]
 const QWEN2: Table = Table(&[
     (&["hidden_act", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"], Used),
@@ -97,9 +106,10 @@ pub const GENERATION: Table = Table(&[
 #[rustfmt::skip]
 pub const TOKENIZER: Table = Table(&[
     (&["add_bos_token", "add_eos_token"], Harmless("tokenizer.json says it, for transformers, too")),
-    (&["chat_template", "*_token", "added_tokens_decoder"], Used),
-    (&["additional_special_tokens", "extra_special_tokens", "tokenizer_class", "backend", "auto_map", "processor_class",
-        "add_prefix_space", "legacy", "from_slow", "*vocab*", "merges*", "sp_model_kwargs", "errors", "unk_id",
+    (&["chat_template", "*_token", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens",
+        "add_prefix_space", "tokenizer_class"], Used),
+    (&[ "backend", "auto_map", "processor_class",
+        "legacy", "from_slow", "*vocab*", "merges*", "sp_model_kwargs", "errors", "unk_id",
         "tokenizer_file", "spaces_between_special_tokens", "do_lower_case", "strip_accents", "tokenize_chinese_chars"],
         Harmless("tokenizer.json says it")),
     (&["model_max_length", "max_length", "stride", "trunc*", "pad*"], Harmless("of batches; config.json has the limit")),
@@ -125,7 +135,10 @@ pub fn config(family: Family, all: Map<String, Value>) -> Result<(Value, Vec<Str
             .into_iter()
             .find(|table| table.treatment(&key).is_some());
         let Some(rows) = rows else {
-            unknown.push(key);
+            // The settings of generation are read where no other file has them.
+            if GENERATION.treatment(&key).is_none() {
+                unknown.push(key);
+            }
             continue;
         };
         rows.check([(&*key, value.to_string())])?;

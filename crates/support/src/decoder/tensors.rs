@@ -1,5 +1,6 @@
 //! The tensors of a decoder's checkpoint: each belongs to a layer, or is refused by name.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -15,10 +16,10 @@ const TENSORS: Table = Table(&[
     (&["*rotary_emb.inv_freq", "*position_ids"], Harmless("computed from config.json")),
 ]);
 
-/// The weight of a part of a layer: plain, or in a layout of a quantization tool.
+/// The tensors beside a quantized weight, in the layouts of quantization tools.
 #[rustfmt::skip]
-const WEIGHT: Table = Table(&[
-    (&["weight", "weight_*", "_weight_*", "weight.*", "qweight", "qzeros", "scales", "g_idx", "SCB"], Used),
+const QUANTIZED: Table = Table(&[
+    (&["weight_*", "_weight_*", "weight.*", "qweight", "qzeros", "scales", "g_idx", "SCB"], Used),
     (&["input_*", "output_scale"], Harmless("activations have scales of their rows")),
 ]);
 
@@ -30,9 +31,13 @@ const TABLE: &str = "model.embed_tokens.weight";
 /// # Errors
 /// When the model does not use a tensor.
 pub fn check(path: &Path, config: &Config, checkpoint: &Checkpoint) -> Result<()> {
-    let names = checkpoint.tensors().map(|tensor| tensor.name);
+    let tensors: Vec<_> = checkpoint.tensors().collect();
+    let quantized = tensors.iter().filter(|tensor| tensor.quantized);
+    let quantized = quantized.filter_map(|tensor| tensor.name.strip_suffix(".weight"));
+    let quantized: HashSet<&str> = quantized.collect();
+    let names = tensors.iter().map(|tensor| &*tensor.name);
     let mut others = names.filter(|name| TENSORS.treatment(name).is_none());
-    let extra = others.find(|name| !is_read(config, name));
+    let extra = others.find(|name| !is_read(config, name, &quantized));
     ensure!(
         extra.is_none(),
         "{}: tensor {:?}: expected one of a {:?} of {} layers, as config.json describes it",
@@ -56,30 +61,42 @@ pub fn has_other_head(checkpoint: &Checkpoint) -> Result<bool> {
     })
 }
 
-fn is_read(config: &Config, name: &str) -> bool {
+/// Whether the model loads a tensor; `quantized` are the modules with a quantized weight.
+fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
     let (qkv, out, mlp) = (config.has_bias(), config.has_output_bias(), config.mlp_bias);
     let (normal, gemma) = (config.has_qk_norm(), config.is_gemma());
-    let layer = name
+    let layer = tensor
         .strip_prefix("model.layers.")
         .and_then(|name| name.split_once('.'));
+    let is_layer = |text: &str| {
+        let number = text.parse::<usize>().ok();
+        number.is_some_and(|n| n < config.num_hidden_layers && n.to_string() == text)
+    };
     // Whether the layer exists, and whether it has a bias.
     #[rustfmt::skip]
     let (name, layers): (_, &[_]) = match layer {
-        None => (name, &[("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),
-        Some((layer, name)) if layer.parse().is_ok_and(|layer: usize| layer < config.num_hidden_layers) => (name, &[
+        None => (tensor, &[("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),
+        Some((layer, name)) if is_layer(layer) => (name, &[
             ("self_attn.q_proj", true, qkv), ("self_attn.k_proj", true, qkv), ("self_attn.v_proj", true, qkv),
             ("self_attn.o_proj", true, out), ("mlp.gate_proj", true, mlp), ("mlp.up_proj", true, mlp),
             ("mlp.down_proj", true, mlp), ("self_attn.q_norm", normal, false), ("self_attn.k_norm", normal, false),
             ("input_layernorm", true, false), ("post_attention_layernorm", true, false),
             ("pre_feedforward_layernorm", gemma, false), ("post_feedforward_layernorm", gemma, false),
         ]),
-        Some(_) => (name, &[]),
+        Some(_) => (tensor, &[]),
     };
     layers.iter().any(|(layer, is_there, has_bias)| {
         let part = name
             .strip_prefix(layer)
             .and_then(|rest| rest.strip_prefix('.'));
-        let is_part = |part| WEIGHT.treatment(part).is_some() || (*has_bias && part == "bias");
+        let is_part = |part: &str| {
+            let module = tensor.strip_suffix(part);
+            let module = module.and_then(|module| module.strip_suffix('.'));
+            part == "weight"
+                || (*has_bias && part == "bias")
+                || (module.is_some_and(|module| quantized.contains(module))
+                    && QUANTIZED.treatment(part).is_some())
+        };
         *is_there && part.is_some_and(is_part)
     })
 }

@@ -92,9 +92,10 @@ impl<'a> Metadata<'a> {
             let is_loaded = layer.parse().is_ok_and(is_layer)
                 && tables.any(|(_, table)| table.treatment(row).is_some());
             // The scales of a quantized weight are stored beside it.
-            let weight = name.rsplit_once('_').map_or("", |(weight, _)| weight);
+            let companions = ["_scale", "_zero_point", "_minimum"].into_iter();
+            let mut weights = companions.filter_map(|suffix| name.strip_suffix(suffix));
             ensure!(
-                is_loaded || quantized.contains(weight),
+                is_loaded || weights.any(|weight| quantized.contains(weight)),
                 "{}: tensor {name:?}: expected one of a {} of {layers} layers",
                 self.name,
                 self.architecture,
