@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use syn::punctuated::Punctuated;
 use syn::{
     Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprMatch, ExprMethodCall, Lit, Pat, Stmt,
+    Token,
 };
 
 pub(crate) use super::walk::get;
@@ -125,6 +127,11 @@ pub fn choice(expr: &Expr) -> Option<Choice<'_>> {
         some: Branch::Block(&choice.then_branch),
         none: &choice.else_branch.as_ref()?.1,
     })
+}
+
+/// The expressions that a macro is given, if it is given nothing else.
+pub fn arguments(call: &syn::Macro) -> Option<Punctuated<Expr, Token![,]>> {
+    call.parse_body_with(Punctuated::parse_terminated).ok()
 }
 
 /// Whether one of the attributes has this name.

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, Item, Token};
+use syn::{Expr, ExprMethodCall, Item};
 
 use super::draft::Draft;
 use super::facts::{self, Facts};
 use super::operands::{Root, Trace};
 use super::origins::{Origin, origin};
-use super::syntax::{called, get, is, segments};
+use super::syntax::{arguments, called, get, is, segments};
 use super::table::is_codebook;
 use super::types::Key;
 use super::unit::Unit;
@@ -168,8 +167,8 @@ impl Search {
 
 /// Whether a field has the name of a recurrent layer's weight, in the code or in the checkpoint.
 fn is_recurrent(unit: &Unit<'_>, of: &Key, field: &str) -> bool {
-    let given = unit.built.given(of, field).iter();
-    let mut texts = given.map(|value| unit.source.slice(*value)).chain([field]);
+    let given = unit.built.given(of, field);
+    let mut texts = given.map(|value| unit.source.slice(value)).chain([field]);
     texts.any(|text| RECURRENT.iter().any(|name| text.contains(name)))
 }
 
@@ -267,8 +266,7 @@ impl<'a> Visit<'a> for Sites<'_> {
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
-        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
-        let Ok(operands) = call.parse_body_with(parser) else {
+        let Some(operands) = arguments(call) else {
             return;
         };
         for operand in &operands {
