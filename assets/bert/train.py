@@ -429,7 +429,9 @@ def main():
         f.writelines(f"{labels[c]}\t{t}\n" for t, c in zip(held_t, held_y))
 
     tok = make_tokenizer(fit_t, a.vocab)
-    tok.save(path("tokenizer.json"))
+    with open(path("tokenizer.json"), "w", encoding="utf-8", newline="\n") as f:
+        json.dump(json.loads(tok.to_str()), f, ensure_ascii=False)
+        f.write("\n")
     config = BertConfig(
         vocab_size=tok.get_vocab_size(), hidden_size=128, num_hidden_layers=4, num_attention_heads=4,
         intermediate_size=512, max_position_embeddings=64, hidden_act="gelu",
@@ -469,7 +471,7 @@ def main():
     with open(path("model.safetensors"), "wb") as f:
         f.write(save(state, metadata={"format": "pt"}))
     with open(path("config.json"), "w", encoding="utf-8", newline="\n") as f:
-        json.dump(config_of(config, labels), f, indent=2)
+        json.dump(config_of(config, labels), f)
         f.write("\n")
 
     again = BertForSequenceClassification.from_pretrained(a.out)

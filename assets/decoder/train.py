@@ -135,7 +135,9 @@ def main():
     fit, valid, held = bible.split(bible.read_chapters(a.text))
     tokenizer = learn(fit, a.vocab)
     os.makedirs(a.out, exist_ok=True)
-    tokenizer.save(os.path.join(a.out, "tokenizer.json"))
+    with open(os.path.join(a.out, "tokenizer.json"), "w", encoding="utf-8") as f:
+        json.dump(json.loads(tokenizer.to_str()), f, ensure_ascii=False)
+        f.write("\n")
     fit, valid, held_ids = (ids_of(tokenizer, text) for text in (fit, valid, held))
     bible.say(f"{len(fit)} tokens to train on, {len(held_ids)} held out")
 
@@ -167,7 +169,7 @@ def main():
     config.dtype = "float16"
     config.architectures = ["LlamaForCausalLM"]
     with open(os.path.join(a.out, "config.json"), "w") as f:
-        json.dump(config.to_diff_dict(), f, indent=2, sort_keys=True)
+        json.dump(config.to_diff_dict(), f, sort_keys=True)
         f.write("\n")
 
     tensors = {k: v.float() for k, v in load_file(path).items()}

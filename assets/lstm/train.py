@@ -341,8 +341,8 @@ def main():
         "num_layers": 1,
     }
     write("heldout.txt", held)
-    write("vocab.json", json.dumps(vocab, indent=1) + "\n")
-    write("config.json", json.dumps(config, indent=2) + "\n")
+    write("vocab.json", json.dumps(vocab) + "\n")
+    write("config.json", json.dumps(config) + "\n")
     fit, valid, held = encode(fit), encode(valid), encode(held)
     say(f"{len(vocab)} characters; {len(fit)} to train on, {len(valid)} for validation, {len(held)} held out")
 

@@ -51,7 +51,7 @@ def main():
         "tokenizer_config.json": tokenizer_config(),
     }
     with open(os.path.join(HERE, "decoder_keys.json"), "w") as file:
-        json.dump(files, file, indent=1, sort_keys=True)
+        json.dump(files, file, sort_keys=True)
         file.write("\n")
 
 

@@ -83,7 +83,7 @@ def main():
         tensors |= {"ids": ids, "logits": logits}
         save_file(tensors, os.path.join(HERE, f"{name}.safetensors"))
         with open(os.path.join(HERE, f"{name}.json"), "w") as f:
-            json.dump(config.to_diff_dict() | {"tie_word_embeddings": config.tie_word_embeddings}, f, indent=2, sort_keys=True)
+            json.dump(config.to_diff_dict() | {"tie_word_embeddings": config.tie_word_embeddings}, f, sort_keys=True)
             f.write("\n")
         print(name, float(logits.abs().max()))
 

@@ -102,7 +102,7 @@ def main():
     files["tokenizer_config.json"] = sorted(names)
     for kind in (Pooling, Dense, LayerNorm, Normalize, LogitScore):
         files[kind.__name__] = module(kind)
-    (HERE / "encoder_keys.json").write_text(json.dumps({"config.json": config} | files, indent=1) + "\n")
+    (HERE / "encoder_keys.json").write_text(json.dumps({"config.json": config} | files) + "\n")
 
 
 if __name__ == "__main__":

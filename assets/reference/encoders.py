@@ -132,15 +132,17 @@ def to_half(folder):
 
 def write(folder, expected):
     rounded = json.loads(json.dumps(expected), parse_float=lambda x: float(f"{float(x):.8g}"))
-    (folder / "expected.json").write_text(json.dumps(rounded) + "\n")
+    (folder / "expected.json").write_text(json.dumps(rounded))
     for name in ("README.md", "special_tokens_map.json"):
         (folder / name).unlink(missing_ok=True)
+    for path in folder.rglob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text())) + "\n")
 
 
 def edit(folder, change, drop=(), file="config.json"):
     path = folder / file
     config = {k: v for k, v in json.loads(path.read_text()).items() if k not in drop} | change
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    path.write_text(json.dumps(config, sort_keys=True) + "\n")
 
 
 def embedder(
@@ -220,7 +222,7 @@ def lower_case(seed):
     folder = embedder("lower-case", model, seed, [pooling("mean"), normalize], 1)
     tokenizer(1, cased=True).save_pretrained(folder)
     settings = dict(max_seq_length=20, do_lower_case=True)
-    (folder / "sentence_bert_config.json").write_text(json.dumps(settings) + "\n")
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
     edit(folder, dict(truncate_dim=16), file="config_sentence_transformers.json")
     sentence = SentenceTransformer(str(folder), device="cpu", model_kwargs=dict(dtype="float32"))
     texts = [text.title() for text in TEXTS]
@@ -402,22 +404,18 @@ def jina(seed):
         type_vocab_size=2,
         hidden_act="gelu",
     )
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, sort_keys=True))
     modules = [
         dict(idx=i, name=str(i), path=path, type=f"sentence_transformers.models.{kind}")
         for i, (path, kind) in enumerate([("", "Transformer"), ("1_Pooling", "Pooling")])
     ]
-    (folder / "modules.json").write_text(json.dumps(modules) + "\n")
-    (folder / "1_Pooling/config.json").write_text(
-        json.dumps(
-            dict(
-                word_embedding_dimension=Jina.HIDDEN,
-                pooling_mode_cls_token=False,
-                pooling_mode_mean_tokens=True,
-            )
-        )
-        + "\n"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    mean = dict(
+        word_embedding_dimension=Jina.HIDDEN,
+        pooling_mode_cls_token=False,
+        pooling_mode_mean_tokens=True,
     )
+    (folder / "1_Pooling/config.json").write_text(json.dumps(mean))
     write(folder, dict(texts=TEXTS, vectors=vectors))
 
 

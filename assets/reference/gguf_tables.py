@@ -35,7 +35,7 @@ def keys():
         own = [gguf.TENSOR_NAMES[tensor].format(bid=0) for tensor in gguf.MODEL_TENSORS[arch]]
         tensors[gguf.MODEL_ARCH_NAMES[arch]] = own
     with open(os.path.join(HERE, "gguf_keys.json"), "w") as f:
-        json.dump({"keys": [key.format(**names) for key in found if "." in key], "tensors": tensors}, f, indent=1)
+        json.dump({"keys": [key.format(**names) for key in found if "." in key], "tensors": tensors}, f)
         f.write("\n")
 
 

@@ -70,9 +70,10 @@ def main():
     save_file(state, HERE / "model.safetensors", {"format": "pt"})
     save_file(expected, HERE / "expected.safetensors", versions | {"seed": "0"})
     compressor.update_config(HERE)
-    if not (HERE / "config.json").exists():
-        entry = compressor.quantization_config.model_dump(mode="json")
-        (HERE / "config.json").write_text(json.dumps({"quantization_config": entry}, indent=1) + "\n")
+    path = HERE / "config.json"
+    entry = {"quantization_config": compressor.quantization_config.model_dump(mode="json")}
+    config = json.loads(path.read_text()) if path.exists() else entry
+    path.write_text(json.dumps(config) + "\n")
     print({name: (str(t.dtype), tuple(t.shape)) for name, t in state.items()})
 
 

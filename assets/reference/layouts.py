@@ -73,7 +73,7 @@ def write(folder, state, metadata, expected, versions, config=None):
     save_file(detach(state), folder / "model.safetensors", {"format": "pt"} | metadata)
     save_file(detach(expected), folder / "expected.safetensors", versions | {"torch": torch.__version__})
     if config is not None:
-        (folder / "config.json").write_text(json.dumps({"quantization_config": config}, indent=1) + "\n")
+        (folder / "config.json").write_text(json.dumps({"quantization_config": config}) + "\n")
     print(folder.name, {name: (str(t.dtype), tuple(t.shape)) for name, t in state.items()})
 
 

@@ -79,7 +79,7 @@ def main():
     save_file(state, HERE / "model.safetensors", {"format": "pt"})
     save_file(expected, HERE / "expected.safetensors", versions | {"seed": "0"})
     entry = compressor.quantization_config.model_dump(mode="json")
-    (HERE / "config.json").write_text(json.dumps({"quantization_config": entry}, indent=1) + "\n")
+    (HERE / "config.json").write_text(json.dumps({"quantization_config": entry}) + "\n")
     print({name: (str(t.dtype), tuple(t.shape)) for name, t in state.items()})
 
 

@@ -14,60 +14,33 @@ pub struct Size {
     pub len: usize,
 }
 
-const SIZES: &[Size] = &[
-    Size {
-        name: "small",
-        hidden: 64,
-        heads: 4,
-        inner: 128,
-        layers: 2,
-        vocab: 100,
-        batch: 2,
-        len: 24,
-    },
-    Size {
-        name: "minilm",
-        hidden: 384,
-        heads: 12,
-        inner: 1536,
-        layers: 6,
-        vocab: 1000,
-        batch: 1,
-        len: 128,
-    },
-    Size {
-        name: "minilm-16",
-        hidden: 384,
-        heads: 12,
-        inner: 1536,
-        layers: 6,
-        vocab: 1000,
-        batch: 1,
-        len: 16,
-    },
-    Size {
-        name: "base",
-        hidden: 768,
-        heads: 12,
-        inner: 3072,
-        layers: 12,
-        vocab: 1000,
-        batch: 1,
-        len: 128,
-    },
-    Size {
-        name: "base-16",
-        hidden: 768,
-        heads: 12,
-        inner: 3072,
-        layers: 12,
-        vocab: 1000,
-        batch: 1,
-        len: 16,
-    },
+const SIZES: [Size; 5] = [
+    Size::of("small", [64, 4, 128], [2, 100], [2, 24]),
+    Size::of("minilm", [384, 12, 1536], [6, 1000], [1, 128]),
+    Size::of("minilm-16", [384, 12, 1536], [6, 1000], [1, 16]),
+    Size::of("base", [768, 12, 3072], [12, 1000], [1, 128]),
+    Size::of("base-16", [768, 12, 3072], [12, 1000], [1, 16]),
 ];
 
 impl Size {
+    const fn of(
+        name: &'static str,
+        [hidden, heads, inner]: [usize; 3],
+        [layers, vocab]: [usize; 2],
+        [batch, len]: [usize; 2],
+    ) -> Self {
+        Self {
+            name,
+            hidden,
+            heads,
+            inner,
+            layers,
+            vocab,
+            batch,
+            len,
+        }
+    }
+
     pub fn named(name: &str) -> Result<&'static Self> {
         let names: Vec<_> = SIZES.iter().map(|size| size.name).collect();
         let found = SIZES.iter().find(|size| size.name == name);

@@ -1,25 +1,17 @@
-//! The values that a file assigns to the fields of its types.
+//! Where the types of a file are built, and what their fields are given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, Member};
+use syn::{Expr, ExprCall, ExprMethodCall, ExprStruct, FieldValue, Member};
 
 use super::scopes::{Module, Origin, Scopes};
 use super::syntax::{called, ends_with, get, is, member, method, segments, strip, without, words};
 use super::table::list;
-use super::types::{Key, is_named};
+use super::types::{Key, arguments, is_named};
 
 /// Methods that add to a container.
-pub const ADDS: &[&str] = &[
-    "append",
-    "extend",
-    "insert",
-    "push",
-    "push_back",
-    "replace",
-    "set",
-];
+pub const ADDS: &[&str] = list![append extend insert push push_back replace set];
 
 /// Methods that combine a tensor with another tensor element by element.
 const ELEMENTWISE: &[&str] = list![
@@ -32,13 +24,34 @@ const NORMS: &[&str] = list![add_layer_norm layer_norm layer_norm_slow rms_norm 
 /// Methods that sum a product.
 const SUMS: &[&str] = list![mean mean_keepdim sum sum_all sum_keepdim];
 
-/// The values of all fields by type, and the values of assignments by field name.
+/// Where a type is built.
+#[derive(Default)]
+pub struct Literals<'f> {
+    /// Each with whether its function returns a `Result`.
+    pub found: Vec<(&'f ExprStruct, bool)>,
+    /// Calls that build a tuple, each with the same.
+    pub tuples: Vec<(&'f ExprCall, bool)>,
+    /// Whether the function that builds a tuple is given away.
+    pub is_value: bool,
+    /// Whether a pattern names all of its fields.
+    pub patterns: bool,
+}
+
+/// The value of a field in a literal.
+pub fn given<'f>(literal: &'f ExprStruct, name: &str) -> Option<&'f FieldValue> {
+    let mut fields = literal.fields.iter();
+    fields.find(|given| member(&given.member) == name)
+}
+
+/// Where all types are built, and the values that are assigned to fields, by their names alone.
 pub struct Built<'f> {
     scopes: &'f Scopes,
     module: Module,
-    /// The type that `Self` names.
+    /// The type that is `Self`.
     self_type: Option<Key>,
-    given: BTreeMap<Key, BTreeMap<String, Vec<&'f Expr>>>,
+    /// Whether the functions around return a `Result`, the innermost last.
+    results: Vec<bool>,
+    literals: BTreeMap<Key, Literals<'f>>,
     assigned: BTreeMap<String, Vec<&'f Expr>>,
     /// The number of reads of a field, of `self` or of other values, and the number of those
     /// outside products.
@@ -53,7 +66,8 @@ impl<'f> Built<'f> {
             scopes,
             module: Vec::new(),
             self_type: None,
-            given: BTreeMap::new(),
+            results: Vec::new(),
+            literals: BTreeMap::new(),
             assigned: BTreeMap::new(),
             reads: BTreeMap::new(),
             sizes: BTreeSet::new(),
@@ -62,12 +76,22 @@ impl<'f> Built<'f> {
         built
     }
 
+    /// Where a type is built, if it is.
+    pub fn literals(&self, of: &Key) -> Option<&Literals<'f>> {
+        self.literals.get(of)
+    }
+
     /// The values that constructors give to a field.
-    pub fn given(&self, holder: &Key, field: &str) -> &[&'f Expr] {
-        let fields = self.given.get(holder);
-        fields
-            .and_then(|fields| fields.get(field))
-            .map_or(&[], Vec::as_slice)
+    pub fn given(&self, of: &Key, field: &str) -> impl Iterator<Item = &'f Expr> {
+        let (found, tuples) = match self.literals(of) {
+            Some(literals) => (&*literals.found, &*literals.tuples),
+            None => (&[][..], &[][..]),
+        };
+        let named = found.iter();
+        let named = named.filter_map(move |(one, _)| Some(&given(one, field)?.expr));
+        let at = field.parse();
+        let numbered = tuples.iter();
+        named.chain(numbered.filter_map(move |(one, _)| one.args.iter().nth(at.clone().ok()?)))
     }
 
     /// The values that are assigned or added to a field of this name.
@@ -111,12 +135,24 @@ impl<'f> Built<'f> {
         }
     }
 
-    fn take(&mut self, holder: Option<Key>, fields: impl Iterator<Item = (String, &'f Expr)>) {
-        let Some(holder) = holder else { return };
-        let given = self.given.entry(holder).or_default();
-        for (name, value) in fields {
-            given.entry(name).or_default().push(value);
-        }
+    /// Where the type of a path is built, if it is one of this file.
+    fn of_path(&mut self, path: &syn::Path) -> Option<&mut Literals<'f>> {
+        Some(self.literals.entry(self.local(path)?).or_default())
+    }
+
+    fn in_result(&self) -> bool {
+        self.results.last().copied().unwrap_or_default()
+    }
+
+    fn function(&mut self, signature: &syn::Signature, visit: impl FnOnce(&mut Self)) {
+        let result = match &signature.output {
+            // One with an error of its own may take none of candle's.
+            syn::ReturnType::Type(_, ty) => is_named(ty, "Result") && arguments(ty).len() == 1,
+            syn::ReturnType::Default => false,
+        };
+        self.results.push(result);
+        visit(self);
+        self.results.pop();
     }
 
     fn assign(&mut self, place: &Expr, values: impl Iterator<Item = &'f Expr>) {
@@ -150,11 +186,47 @@ impl<'f> Visit<'f> for Built<'f> {
         visit::visit_item_const(self, item);
     }
 
-    fn visit_expr_struct(&mut self, literal: &'f syn::ExprStruct) {
-        let fields = literal.fields.iter();
-        let fields = fields.map(|given| (member(&given.member), &given.expr));
-        self.take(self.local(&literal.path), fields);
+    fn visit_item_fn(&mut self, item: &'f syn::ItemFn) {
+        self.function(&item.sig, |inner| visit::visit_item_fn(inner, item));
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'f syn::ImplItemFn) {
+        self.function(&item.sig, |inner| visit::visit_impl_item_fn(inner, item));
+    }
+
+    fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
+        // Its return type is not written.
+        self.results.push(false);
+        visit::visit_expr_closure(self, closure);
+        self.results.pop();
+    }
+
+    fn visit_expr_struct(&mut self, literal: &'f ExprStruct) {
+        let result = self.in_result();
+        if let Some(literals) = self.of_path(&literal.path) {
+            literals.found.push((literal, result));
+        }
         visit::visit_expr_struct(self, literal);
+    }
+
+    fn visit_expr_path(&mut self, path: &'f syn::ExprPath) {
+        if let Some(literals) = self.of_path(&path.path) {
+            literals.is_value = true;
+        }
+    }
+
+    fn visit_pat_tuple_struct(&mut self, pat: &'f syn::PatTupleStruct) {
+        if let Some(literals) = self.of_path(&pat.path) {
+            literals.patterns = true;
+        }
+        visit::visit_pat_tuple_struct(self, pat);
+    }
+
+    fn visit_pat_struct(&mut self, pat: &'f syn::PatStruct) {
+        if let Some(literals) = self.of_path(&pat.path) {
+            literals.patterns |= pat.rest.is_none();
+        }
+        visit::visit_pat_struct(self, pat);
     }
 
     fn visit_expr_field(&mut self, field: &'f syn::ExprField) {
@@ -177,15 +249,17 @@ impl<'f> Visit<'f> for Built<'f> {
         }
     }
 
-    fn visit_expr_call(&mut self, call: &'f syn::ExprCall) {
+    fn visit_expr_call(&mut self, call: &'f ExprCall) {
         let norm = called(call).is_some_and(|path| NORMS.iter().any(|name| ends_with(path, name)));
         for argument in call.args.iter().filter(|_| norm) {
             self.read(argument, true);
         }
-        let numbered = call.args.iter().enumerate();
-        let fields = numbered.map(|(at, given)| (at.to_string(), given));
-        self.take(called(call).and_then(|path| self.local(path)), fields);
-        visit::visit_expr_call(self, call);
+        let result = self.in_result();
+        match called(call).and_then(|path| self.of_path(path)) {
+            Some(literals) => literals.tuples.push((call, result)),
+            None => return visit::visit_expr_call(self, call),
+        }
+        call.args.iter().for_each(|arg| self.visit_expr(arg));
     }
 
     fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {

@@ -11,7 +11,7 @@ use super::syntax::segments;
 use super::table;
 use super::types::{Declared, Key, Types, is_named, key, parts};
 use super::unit::Unit;
-use super::world::{World, real};
+use super::world::{World, known};
 
 /// The types of a file that are `Clone` after the port.
 pub type Clones = BTreeSet<Key>;
@@ -113,16 +113,10 @@ fn held(world: &World, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Op
 
 impl World {
     fn clones(&self, path: &Path) -> Rc<Clones> {
-        let path = real(path);
-        if let Some(known) = self.clones.borrow().get(&path) {
-            return Rc::clone(known);
-        }
-        // Empty while the file is read, so that a cycle ends.
-        self.clones.borrow_mut().insert(path.clone(), Rc::default());
-        let types = self.types(&path);
-        let found = types.map(|types| Rc::new(clones(self, &path, &types)));
-        let found = found.unwrap_or_default();
-        self.clones.borrow_mut().insert(path, Rc::clone(&found));
-        found
+        known(&self.clones, path, Some(Rc::default()), |path| {
+            let types = self.types(path);
+            let found = types.map(|types| Rc::new(clones(self, path, &types)));
+            found.unwrap_or_default()
+        })
     }
 }

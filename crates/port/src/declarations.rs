@@ -17,8 +17,7 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
         let text = names.join(", ");
         let lines = source.text[inside.len()..end].contains('\n') && inside.ends_with(',');
         let text = if lines {
-            let indent = source.indent(inside.len() - 1);
-            format!("{}{indent}{text},", source.newline())
+            format!("{}{text},", source.next_line(inside.len() - 1))
         } else if inside.ends_with('(') {
             text
         } else if inside.ends_with(',') {
@@ -31,8 +30,8 @@ pub fn derive(unit: &Unit<'_>, draft: &mut Draft, one: &Declared, names: &[&str]
     // Insert after the documentation, before the other attributes.
     let first = one.attrs().iter().find(|attr| !attr.path().is_ident("doc"));
     let at = first.map_or_else(|| declaration(unit, one), |attr| source.start(attr));
-    let (names, newline, indent) = (names.join(", "), source.newline(), source.indent(at));
-    let text = format!("#[derive({names})]{newline}{indent}");
+    let (names, next_line) = (names.join(", "), source.next_line(at));
+    let text = format!("#[derive({names})]{next_line}");
     draft.edits.insert(at, text);
 }
 
@@ -61,13 +60,7 @@ pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &
         }
         None => source.start(field),
     };
-    let first = source.text[source.line_start(at)..at].trim().is_empty();
-    let gap = if first {
-        format!("{}{}", source.newline(), source.indent(at))
-    } else {
-        " ".to_owned()
-    };
-    let text = format!("#[quantizable({text})]{gap}");
+    let text = format!("#[quantizable({text})]{}", source.gap(at));
     draft.edits.insert(at, text);
 }
 

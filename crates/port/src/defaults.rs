@@ -38,7 +38,7 @@ fn text(facts: &Facts<'_>, call: &ExprMethodCall) -> Option<String> {
         return None;
     }
     let at = source.start(call);
-    let end = format!("{}{}", source.newline(), source.indent(at));
+    let end = source.next_line(at);
     let [option, one, some, none] = [
         source.slice(&*call.receiver),
         source.slice(one),

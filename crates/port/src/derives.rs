@@ -50,12 +50,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         if !one.is_derivable() || one.derives("Quantizable") || implemented {
             if matches!(one.item, Item::Union(_)) {
                 let at = unit.source.start(&one.item);
-                let what = format!(
-                    "the union `{}` holds layers, and cannot be derived for",
-                    one.name
-                );
-                plan.draft
-                    .list(unit.todo(at, what, "make it an enum or a struct"));
+                let name = &one.name;
+                let what = format!("the union `{name}` holds layers, and cannot be derived for");
+                let advice = "make it an enum or a struct";
+                plan.draft.list(unit.todo(at, what, advice));
             }
             continue;
         }
@@ -119,12 +117,9 @@ impl DerivePlan<'_, '_> {
             return;
         }
         if let Type::Reference(_) = ty {
+            let what = "a reference hides the layers behind it";
             let advice = "hold them by value or in an `Arc`";
-            return self.draft.list(unit.todo(
-                at,
-                "a reference hides the layers behind it",
-                advice,
-            ));
+            return self.draft.list(unit.todo(at, what, advice));
         }
         self.containers(module, ty, at);
         self.quantizable.insert(key(owner));
@@ -273,11 +268,9 @@ impl DerivePlan<'_, '_> {
             return;
         }
         let name = segments.last().cloned().unwrap_or_default();
-        self.draft.list(unit.todo(
-            at,
-            format!("`{name}` has layers, and its file is not among those ported"),
-            format!("port {} too", file.display()),
-        ));
+        let what = format!("`{name}` has layers, and its file is not among those ported");
+        let advice = format!("port {} too", file.display());
+        self.draft.list(unit.todo(at, what, advice));
     }
 
     /// Plans `Clone` for the content of an `Arc`, at any depth, since only then is the `Arc`

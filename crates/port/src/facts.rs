@@ -4,7 +4,7 @@ use syn::Expr;
 
 use super::bindings::Bindings;
 use super::built::ADDS;
-use super::functions::Function;
+use super::functions::{Function, inputs};
 use super::scopes::Origin;
 use super::syntax::{binds, called, get, ident, is, is_ok, only, strip, tail, words};
 use super::types::{is_named, last_name};
@@ -189,14 +189,9 @@ impl<'u> Facts<'u> {
 
     /// The type of a parameter.
     pub fn type_of_parameter(&self, name: &str) -> Option<&'u syn::Type> {
-        self.function
-            .signature
-            .inputs
-            .iter()
-            .find_map(|input| match input {
-                syn::FnArg::Typed(input) => binds(&*input.pat, name).then_some(&*input.ty),
-                syn::FnArg::Receiver(_) => None,
-            })
+        let mut inputs = inputs(self.function.signature);
+        let found = inputs.find(|input| binds(&*input.pat, name));
+        found.map(|input| &*input.ty)
     }
 
     fn parameter(&self, name: &str) -> Option<&'u str> {

@@ -73,6 +73,12 @@ impl<'a> Visit<'a> for FunctionFinder<'a> {
     }
 }
 
+/// The parameters of a function without `self`.
+pub fn inputs(signature: &Signature) -> impl Iterator<Item = &syn::PatType> {
+    let inputs = signature.inputs.iter();
+    inputs.filter_map(|input| get!(input, syn::FnArg::Typed))
+}
+
 /// A block and all blocks in it, in order.
 pub fn blocks(block: &Block) -> Vec<&Block> {
     let blocks = nodes(block).filter_map(|node| get!(node, Node::Block));

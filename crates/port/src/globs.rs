@@ -7,19 +7,15 @@ use std::rc::Rc;
 use super::scopes::{Origin, Scopes};
 use super::source::Source;
 use super::types::Types;
-use super::world::{ModuleNames, World, real};
+use super::world::{ModuleNames, World, known};
 use crate::files;
 
 impl World {
-    /// The names in a file's module.
+    /// The names of a file's module.
     pub fn names(&self, file: &Path) -> Rc<ModuleNames> {
-        let file = real(file);
-        if let Some(names) = self.names.borrow().get(&file) {
-            return Rc::clone(names);
-        }
-        let names = Rc::new(self::names(self, &file, &mut BTreeSet::new()));
-        self.names.borrow_mut().insert(file, Rc::clone(&names));
-        names
+        known(&self.names, file, None, |file| {
+            Rc::new(names(self, file, &mut BTreeSet::new()))
+        })
     }
 }
 

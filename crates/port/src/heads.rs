@@ -5,10 +5,10 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Item};
 
+use super::built::given;
 use super::draft::Draft;
 use super::facts::{self, Facts};
 use super::head::Head;
-use super::layers::literals::{Literals, given};
 use super::names::Modules;
 use super::scopes::Origin;
 use super::source::is_inside;
@@ -43,11 +43,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) {
         !heads.any(|head| inside(&head.range) || head.gone.iter().any(inside))
     });
     for range in given_away.filter(|range| !unit.source.is_kept(range.start)) {
-        draft.list(unit.todo(
-            range.start,
-            "an embedding's table is transposed for a product that is no layer",
-            "hold a `Linear::tied(&embedding, None)` where the product is, and call it",
-        ));
+        let what = "an embedding's table is transposed for a product that is no layer";
+        let advice = "hold a `Linear::tied(&embedding, None)` where the product is, and call it";
+        draft.list(unit.todo(range.start, what, advice));
     }
     for head in heads {
         if unit.source.is_kept(head.range.start) {
@@ -249,27 +247,20 @@ fn edits(
     if named(&item.fields, FIELD).is_some() {
         return None;
     }
-    let type_key = key(declared);
-    let literals = Literals::find(unit, &type_key);
+    let literals = unit.built.literals(&key(declared))?;
     if literals.found.is_empty() || literals.patterns || !declared.module.is_empty() {
         return None;
     }
     let mut edits = Vec::new();
     let at = source.start(embedding);
-    let newline = source.newline();
-    let indent = source.indent(at);
-    edits.push((at, format!("{FIELD}: {linear},{newline}{indent}")));
-    for (literal, _) in literals.found {
+    let next_line = source.next_line(at);
+    edits.push((at, format!("{FIELD}: {linear},{next_line}")));
+    for (literal, _) in &literals.found {
         let given = given(literal, field)?;
         let name = ident(&given.expr).filter(|_| literal.rest.is_none())?;
         let at = source.start(given);
-        let alone = source.text[source.line_start(at)..at].trim().is_empty();
-        let gap = if alone {
-            format!("{newline}{}", source.indent(at))
-        } else {
-            " ".to_owned()
-        };
-        // The pass `tied` rewrites this as tied once the name is certainly an embedding.
+        let gap = source.gap(at);
+        // `tied` writes it as a tied one where it is certain that the name is an embedding.
         edits.push((
             at,
             format!("{FIELD}: {linear}::new({name}.embeddings().clone(), None),{gap}"),

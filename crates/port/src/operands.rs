@@ -5,6 +5,7 @@ use std::ops::Range;
 use syn::{Expr, Item, Local, Member, Pat, Type};
 
 use super::facts::Facts;
+use super::functions::inputs;
 use super::origins::{holds_tensor, name_of};
 use super::scopes::Origin;
 use super::syntax::{
@@ -161,9 +162,7 @@ impl<'u> Trace<'u> {
                 }
             },
             (None, None) => {
-                let inputs = self.facts.function.signature.inputs.iter();
-                let inputs = inputs.filter_map(|input| get!(input, syn::FnArg::Typed));
-                let number = inputs
+                let number = inputs(self.facts.function.signature)
                     .enumerate()
                     .find(|(_, input)| binds(&*input.pat, name));
                 self.roots
@@ -372,9 +371,7 @@ fn binders<'u>(facts: Facts<'u>) -> Vec<Binder<'u>> {
             Node::Local(local) => locals(source, local, &mut push),
             Node::Item(Item::Fn(item)) => {
                 let name = item.sig.ident.to_string();
-                let inputs = item.sig.inputs.iter();
-                let inputs = inputs.filter_map(|input| get!(input, syn::FnArg::Typed));
-                for (at, input) in inputs.enumerate() {
+                for (at, input) in inputs(&item.sig).enumerate() {
                     let value = Bound::Argument(name.clone(), at);
                     push(source.range(item), &input.pat, value);
                 }

@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, Token};
+use syn::{Expr, ExprMethodCall};
 
 use super::facts::{self, Facts};
-use super::syntax::{called, ident, segments, strip};
+use super::syntax::{arguments, called, ident, segments, strip};
 use super::table::list;
 use super::types::{Declared, Key, is_named, key, parts};
 use super::unit::Unit;
@@ -78,8 +77,11 @@ fn values(unit: &Unit<'_>, holder: &Key, field: &str) -> Vec<TensorValue> {
         }
         Some(known)
     };
-    let given = unit.built.given(holder, field).iter().filter_map(known);
-    // A later assignment may be a state, unless it is read.
+    let given = unit
+        .built
+        .given(holder, field)
+        .filter_map(|expr| known(&expr));
+    // What is assigned later may be a state, unless it is read.
     let assigned = unit.built.assigned(field).iter().filter_map(known);
     let assigned = assigned.filter(|value| value.origin == TensorOrigin::Loaded);
     given.chain(assigned).collect()
@@ -310,8 +312,7 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
-        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
-        for expr in call.parse_body_with(parser).iter().flatten() {
+        for expr in arguments(call).iter().flatten() {
             Visit::visit_expr(self, expr);
         }
     }

@@ -7,30 +7,23 @@ use super::draft::Draft;
 use super::source::Source;
 use super::types::Types;
 use super::unit::Unit;
-use super::world::{World, real};
+use super::world::{World, known};
 use super::{globs, imports, layers, names, origins, weights};
 use crate::files;
 
 impl World {
     /// The types of a file.
     pub fn types(&self, path: &Path) -> Option<Rc<Types>> {
-        let path = real(path);
-        if let Some(types) = self.read.borrow().get(&path) {
-            return types.clone();
-        }
-        let parse = || {
-            let text = files::read(&path).ok()?;
-            let text = if self.given.contains(&path) {
-                with_layers(&path, text, self)
+        known(&self.read, path, None, |path| {
+            let text = files::read(path).ok()?;
+            let text = if self.given.contains(path) {
+                with_layers(path, text, self)
             } else {
                 text
             };
             let (source, file) = Source::parse(&text).ok()?;
-            Some(Rc::new(types_of(&path, self, &source, &file)))
-        };
-        let types = parse();
-        self.read.borrow_mut().insert(path, types.clone());
-        types
+            Some(Rc::new(types_of(path, self, &source, &file)))
+        })
     }
 }
 

@@ -9,29 +9,20 @@ use super::source::Source;
 use super::types::Types;
 use super::unit::Unit;
 use super::weights;
-use super::world::{Outline, World, real};
+use super::world::{Outline, World, known};
 use crate::files;
 
 impl World {
     /// A file read in isolation.
     fn outline(&self, path: &Path) -> Option<Rc<Outline>> {
-        let path = real(path);
-        if let Some(known) = self.outlines.borrow().get(&path) {
-            return known.clone();
-        }
-        // `None` while the file is read, so that a cycle ends.
-        self.outlines.borrow_mut().insert(path.clone(), None);
-        let read = || {
-            let text = files::read(&path).ok()?;
+        known(&self.outlines, path, Some(None), |path| {
+            let text = files::read(path).ok()?;
             let (source, file) = Source::parse(&text).ok()?;
             let types = Types::new(&file);
-            let unit = Unit::new(&path, self, &source, &file, &types);
+            let unit = Unit::new(path, self, &source, &file, &types);
             let helpers = weights::helpers(&unit);
             Some(Rc::new(Outline { types, helpers }))
-        };
-        let outline = read();
-        self.outlines.borrow_mut().insert(path, outline.clone());
-        outline
+        })
     }
 
     /// The arguments by which a function of another file multiplies.

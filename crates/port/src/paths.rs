@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprCall, ExprMethodCall, ExprTry, ItemMod, Path, Token};
+use syn::{Expr, ExprCall, ExprMethodCall, ExprTry, ItemMod, Path};
 
 use super::draft::Todo;
 use super::scopes::{Module, Origin};
-use super::syntax::{segments, without};
+use super::syntax::{arguments, segments, without};
 use super::table::{self, Home, Shared};
 use super::unit::Unit;
 
@@ -189,11 +188,9 @@ impl<'a, 'u> PathFinder<'a, 'u> {
             if !self.unit.is_of_candle() {
                 return;
             }
-            return self.todos.push(self.unit.todo(
-                at,
-                format!("`.{name}()` may be a method of this file's own"),
-                format!("of a tensor it is `ops::{function}(&xs)`"),
-            ));
+            let what = format!("`.{name}()` may be a method of this file's own");
+            let advice = format!("of a tensor it is `ops::{function}(&xs)`");
+            return self.todos.push(self.unit.todo(at, what, advice));
         }
         let borrowed = match &*call.receiver {
             Expr::Reference(_) => true,
@@ -276,11 +273,10 @@ impl<'a> Visit<'a> for PathFinder<'_, '_> {
                 && path[1] == "new"
                 && table::loads(&path[0])
             {
-                self.todos.push(self.unit.todo(
-                    self.unit.source.start(&*call.func),
-                    format!("`with_tracing`'s `{}::new` has other arguments", path[0]),
-                    "load it by the function of `candle_dynquant::nn`",
-                ));
+                let at = self.unit.source.start(&*call.func);
+                let what = format!("`with_tracing`'s `{}::new` has other arguments", path[0]);
+                let advice = "load it by the function of `candle_dynquant::nn`";
+                self.todos.push(self.unit.todo(at, what, advice));
             }
         }
         visit::visit_expr_call(self, call);
@@ -298,15 +294,12 @@ impl<'a> Visit<'a> for PathFinder<'_, '_> {
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
-        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
-        match call.parse_body_with(parser) {
-            // The tree is dropped after this call; the results are ranges.
-            Ok(arguments) => {
-                for argument in &arguments {
-                    Visit::visit_expr(self, argument);
-                }
-            }
-            Err(_) => self.tokens(call.tokens.clone()),
+        let Some(arguments) = arguments(call) else {
+            return self.tokens(call.tokens.clone());
+        };
+        // The tree lives as long as this call; what is found is kept as ranges.
+        for argument in &arguments {
+            Visit::visit_expr(self, argument);
         }
     }
 }

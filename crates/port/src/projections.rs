@@ -135,7 +135,7 @@ impl ProjectionRuns<'_, '_> {
             let range = first.stmt.start..last.stmt.end;
             return self.draft.edits.rewrite(range, call);
         }
-        let between = format!("{}{}", source.newline(), source.indent(first.stmt.start));
+        let between = source.next_line(first.stmt.start);
         for (i, one) in run.iter().enumerate() {
             let mut text = if i == 0 { call.clone() } else { String::new() };
             let mut range = one.stmt.clone();

@@ -50,15 +50,13 @@ impl Origin {
     }
 
     fn join(&self, rest: &[String]) -> Self {
-        let extend = |path: &[String]| [path, rest].concat();
-        match self {
-            Self::Nn(path) => Self::Nn(extend(path)),
-            Self::Traced(path) => Self::Traced(extend(path)),
-            Self::Ours(path) => Self::Ours(extend(path)),
-            Self::Crate(path) => Self::Crate(extend(path)),
-            Self::Other(path) => Self::Other(extend(path)),
-            Self::Local(..) => self.clone(),
+        let mut joined = self.clone();
+        match &mut joined {
+            Self::Nn(path) | Self::Traced(path) | Self::Ours(path) => path.extend_from_slice(rest),
+            Self::Crate(path) | Self::Other(path) => path.extend_from_slice(rest),
+            Self::Local(..) => {}
         }
+        joined
     }
 }
 

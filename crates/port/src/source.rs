@@ -131,6 +131,21 @@ impl<'t> Source<'t> {
         self.newline
     }
 
+    /// A line's end, and the white space that a byte's line begins with.
+    pub fn next_line(&self, at: usize) -> String {
+        format!("{}{}", self.newline, self.indent(at))
+    }
+
+    /// What goes between an insertion and a byte: a line's end where its line begins, else a space.
+    pub fn gap(&self, at: usize) -> String {
+        let is_first = self.text[self.line_start(at)..at].trim().is_empty();
+        if is_first {
+            self.next_line(at)
+        } else {
+            " ".to_owned()
+        }
+    }
+
     /// The whole lines of a range, if nothing else stands on them; else the range.
     pub fn whole_lines(&self, range: Range<usize>) -> Range<usize> {
         let start = self.line_start(range.start);

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use syn::punctuated::Punctuated;
 use syn::{
     Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprMatch, ExprMethodCall, Lit, Pat, Stmt,
+    Token,
 };
 
 pub(crate) use super::walk::get;
@@ -127,7 +129,12 @@ pub fn choice(expr: &Expr) -> Option<Choice<'_>> {
     })
 }
 
-/// Whether an attribute has this name.
+/// The expressions that a macro is given, if it is given nothing else.
+pub fn arguments(call: &syn::Macro) -> Option<Punctuated<Expr, Token![,]>> {
+    call.parse_body_with(Punctuated::parse_terminated).ok()
+}
+
+/// Whether one of the attributes has this name.
 pub fn has_attribute(attrs: &[Attribute], name: &str) -> bool {
     attrs.iter().any(|attr| attr.path().is_ident(name))
 }

@@ -1,10 +1,10 @@
 //! Rewrites a `Linear` with an embedding's table as tied: both hold one weight, quantized or not.
 
-use syn::{Expr, ExprCall, FieldValue, FnArg, Ident, Pat, Path, ReturnType, Signature, Stmt, Type};
+use syn::{Expr, ExprCall, FieldValue, Ident, Pat, Path, ReturnType, Signature, Stmt, Type};
 
 use super::draft::Draft;
 use super::facts::{self, Facts};
-use super::functions::Function;
+use super::functions::{Function, inputs};
 use super::scopes::Origin;
 use super::syntax::{
     assigns, called, exactly, get, member, mentions, segments, strip, variable, without,
@@ -105,9 +105,8 @@ impl Heads<'_, '_> {
             Node::Stmt(stmt @ Stmt::Local(_)) => assigns(stmt, &name),
             _ => false,
         });
-        let inputs = function.signature.inputs.iter();
-        let inputs = inputs.filter_map(|input| get!(input, FnArg::Typed));
-        let plain = lets.count() + inputs.filter(|input| is_it(&input.pat)).count();
+        let inputs = inputs(function.signature).filter(|input| is_it(&input.pat));
+        let plain = lets.count() + inputs.count();
         let parameter = facts.type_of_parameter(&name);
         let by_definition = || match facts.definitions(&name, at).first() {
             Some(value) => self.origin(value, depth),

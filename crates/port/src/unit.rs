@@ -26,7 +26,7 @@ pub struct Unit<'u> {
     pub functions: Vec<Function<'u>>,
     /// The parameters of type `&Tensor` by name, with the bytes of their functions.
     borrowed: Vec<(String, std::ops::Range<usize>)>,
-    /// The values of fields.
+    /// Where types are built, and the values of fields.
     pub built: Built<'u>,
     /// Code that no CPU runs.
     pub left_out: Vec<std::ops::Range<usize>>,
@@ -111,9 +111,8 @@ fn borrowed(source: &Source<'_>, file: &syn::File) -> Vec<(String, std::ops::Ran
             Node::ImplItemFn(item) => (&item.sig, &item.block),
             _ => continue,
         };
-        for input in &signature.inputs {
-            if let syn::FnArg::Typed(input) = input
-                && let (syn::Pat::Ident(pat), Type::Reference(ty)) = (&*input.pat, &*input.ty)
+        for input in functions::inputs(signature) {
+            if let (syn::Pat::Ident(pat), Type::Reference(ty)) = (&*input.pat, &*input.ty)
                 && matches!(&*ty.elem, Type::Path(ty) if ends_with(&ty.path, "Tensor"))
                 && !binds(block, &pat.ident.to_string())
             {

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use syn::{Block, Expr, Item, Member, Stmt};
 
+use super::built::given;
 use super::draft::Draft;
 use super::head::Head;
-use super::layers::literals::{Literals, given};
 use super::source::{Source, is_inside};
 use super::syntax::{
     self, Branch, Choice, exactly, get, ident, is, is_ok, mentions, own_field, strip,
@@ -232,16 +232,15 @@ fn literals(
     linear: &str,
 ) -> Option<Vec<(usize, String)>> {
     let source = unit.source;
-    let type_key = key(one);
-    let literals = Literals::find(unit, &type_key);
+    let literals = unit.built.literals(&key(one))?;
     if literals.found.is_empty() || literals.patterns || !one.module.is_empty() {
         return None;
     }
     let mut lets = Vec::new();
-    for (literal, _) in literals.found {
+    for (literal, _) in &literals.found {
         let variable = |name: &str| ident(&given(literal, name)?.expr);
         let (head, table) = (variable(field)?, variable(table)?);
-        let stmt = statement(unit, source.range(literal))?;
+        let stmt = statement(unit, source.range(*literal))?;
         // The variables are read there and nowhere else in the statement.
         let is_read = |name: &str, field: &str| {
             let shorthand = usize::from(name == field) + 1;
@@ -253,14 +252,9 @@ fn literals(
             return None;
         }
         let at = source.start(stmt);
-        let (newline, indent) = (source.newline(), source.indent(at));
-        lets.push((
-            at,
-            format!(
-                "let {head} = {head}.unwrap_or_else(|| {linear}::new({table}.embeddings().clone(), \
-                 None));{newline}{indent}"
-            ),
-        ));
+        let tied = format!("{linear}::new({table}.embeddings().clone(), None)");
+        let stmt = format!("let {head} = {head}.unwrap_or_else(|| {tied});");
+        lets.push((at, stmt + &source.next_line(at)));
     }
     Some(lets)
 }

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, Item, Token};
+use syn::{Expr, ExprMethodCall, Item};
 
 use super::draft::Draft;
 use super::facts::{self, Facts};
 use super::operands::{Root, Trace};
 use super::origins::{TensorOrigin, origin};
-use super::syntax::{called, get, is, segments};
+use super::syntax::{arguments, called, get, is, segments};
 use super::table::is_codebook;
 use super::types::Key;
 use super::unit::Unit;
@@ -168,9 +167,9 @@ impl WeightSearch {
 }
 
 /// Whether a field has the name of a recurrent layer's weight, in the code or in the checkpoint.
-fn is_recurrent(unit: &Unit<'_>, holder: &Key, field: &str) -> bool {
-    let given = unit.built.given(holder, field).iter();
-    let mut texts = given.map(|value| unit.source.slice(*value)).chain([field]);
+fn is_recurrent(unit: &Unit<'_>, of: &Key, field: &str) -> bool {
+    let given = unit.built.given(of, field);
+    let mut texts = given.map(|value| unit.source.slice(value)).chain([field]);
     texts.any(|text| RECURRENT.iter().any(|name| text.contains(name)))
 }
 
@@ -269,8 +268,7 @@ impl<'a> Visit<'a> for Sites<'_> {
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
-        let parser = Punctuated::<Expr, Token![,]>::parse_terminated;
-        let Ok(operands) = call.parse_body_with(parser) else {
+        let Some(operands) = arguments(call) else {
             return;
         };
         for operand in &operands {

@@ -19,19 +19,19 @@ use crate::files;
 #[derive(Default)]
 pub struct World {
     pub(super) given: BTreeSet<PathBuf>,
-    pub(super) read: RefCell<BTreeMap<PathBuf, Option<Rc<Types>>>>,
-    /// Whether each `with_tracing` differs from candle-transformers'.
-    tracing: RefCell<BTreeMap<PathBuf, bool>>,
+    pub(super) read: Known<Option<Rc<Types>>>,
+    /// Whether a `with_tracing` is unlike candle-transformers'.
+    tracing: Known<bool>,
     packages: OnceCell<BTreeSet<String>>,
-    /// The names in files' modules, which globs bring.
-    pub(super) names: RefCell<BTreeMap<PathBuf, Rc<ModuleNames>>>,
-    /// The files as written, without what other files say about them.
-    pub(super) outlines: RefCell<BTreeMap<PathBuf, Option<Rc<Outline>>>>,
-    /// The types of files that are `Clone` after the port.
-    pub(super) clones: RefCell<BTreeMap<PathBuf, Rc<BTreeSet<Key>>>>,
-    /// Whether a type holds a layer, where that is decided.
+    /// The names of files' modules, which globs bring.
+    pub(super) names: Known<Rc<ModuleNames>>,
+    /// Files as they are, without what others say of them.
+    pub(super) outlines: Known<Option<Rc<Outline>>>,
+    /// The types of files that are `Clone` once they are ported.
+    pub(super) clones: Known<Rc<BTreeSet<Key>>>,
+    /// Whether a type holds a layer, where that is known.
     known: RefCell<HashMap<(TypePlace, bool), bool>>,
-    /// The number of types that were visited.
+    /// The number of types that were looked into.
     #[cfg(test)]
     looked: std::cell::Cell<usize>,
 }
@@ -55,7 +55,29 @@ pub struct Outline {
     pub helpers: Helpers,
 }
 
-/// The names of a module, each with its path if it is from another crate.
+/// What is found of each file, once.
+pub type Known<T> = RefCell<BTreeMap<PathBuf, T>>;
+
+/// What is known of a file, or is found now; `meanwhile` is said of it while it is looked at.
+pub fn known<T: Clone>(
+    all: &Known<T>,
+    path: &Path,
+    meanwhile: Option<T>,
+    find: impl FnOnce(&Path) -> T,
+) -> T {
+    let path = real(path);
+    if let Some(known) = all.borrow().get(&path) {
+        return known.clone();
+    }
+    if let Some(meanwhile) = meanwhile {
+        all.borrow_mut().insert(path.clone(), meanwhile);
+    }
+    let found = find(&path);
+    all.borrow_mut().insert(path, found.clone());
+    found
+}
+
+/// The names of a module, each with its path where it is of another crate.
 pub type ModuleNames = BTreeMap<String, Option<Vec<String>>>;
 
 /// A type of a file, or a name that the file re-exports: [`Types::id`], the module and the name.
@@ -128,14 +150,11 @@ impl World {
         let Some(module) = modules.find(|module| module.is_file()) else {
             return false;
         };
-        if let Some(known) = self.tracing.borrow().get(&module) {
-            return *known;
-        }
-        let is_unlike = has_item(&module, |item| {
-            get!(item, syn::Item::Fn).is_some_and(|item| is_unlike_candles(&item.sig))
-        });
-        self.tracing.borrow_mut().insert(module, is_unlike);
-        is_unlike
+        known(&self.tracing, &module, None, |module| {
+            has_item(module, |item| {
+                get!(item, syn::Item::Fn).is_some_and(|item| is_unlike_candles(&item.sig))
+            })
+        })
     }
 
     /// The file of a module of the crate, as named in a file's module, if it is another file.

@@ -7,7 +7,7 @@ mod crates;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{SMALL, dynquant, file, folder, has, printed, read, said, stderr};
+use common::{SMALL, command, dynquant, file, folder, has, printed, read, said, stderr, stdout};
 use serde_json::Value;
 
 fn json(args: &[&str], path: &Path) -> Value {
@@ -26,8 +26,9 @@ const PORTED: &str = "use candle_dynquant::nn::Linear;\nuse candle_dynquant::Qua
 const MACRO: &str = "macro_rules! model {\n    ($($item:item)*) => { $($item)* };\n}\n\
                      model! {\n    pub struct B { b: candle_nn::Linear }\n}\n";
 
-/// Each file of `golden` becomes the file of `golden/ported`, and a second run changes nothing. The
-/// places left to the user are listed at that file's end. `DYNQUANT_UPDATE=1` writes the files.
+/// The diff that the command prints of a file of `golden`, and the places that are left, are what
+/// the file of that name with `.diff` has, and what is written stays so. `DYNQUANT_UPDATE=1`
+/// writes the diffs.
 #[test]
 fn files_become_what_is_expected() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -41,23 +42,31 @@ fn files_become_what_is_expected() {
         let name = path.file_name().unwrap().to_str().unwrap();
         let folder = folder();
         let copy = file(&folder, name, &read(&path));
-        let todo = &json(&[], &copy)["files"][0]["todo"];
+        let diff = command(&["port"], &[Path::new(name)])
+            .current_dir(&folder)
+            .output();
+        let mut diff = stdout(&diff.unwrap());
+        for todo in json(&[], &copy)["files"][0]["todo"].as_array().unwrap() {
+            let what = todo["what"].as_str().unwrap();
+            diff += &format!("left: line {}: {what}\n", todo["line"]);
+        }
         let report = json(&["--write"], &copy);
         assert_eq!(report["files"][0]["error"], Value::Null, "{name}");
-        let mut expected = read(&copy);
+        // The lines of the diff are written, one after another.
+        let written = read(&copy);
+        let mut lines = written.lines();
+        let shown = |line: &&str| line.starts_with([' ', '+']);
+        for line in diff.lines().skip(2).filter(shown) {
+            assert!(lines.any(|own| own == &line[1..]), "{name}: {line}");
+        }
         let again = &json(&[], &copy)["files"][0];
         assert_eq!(again["changed"], false, "{name} changes again");
         assert_eq!(again["todo"], report["files"][0]["todo"], "{name}");
-        for todo in todo.as_array().unwrap() {
-            let what = todo["what"].as_str().unwrap();
-            expected += &format!("// left: line {}: {what}\n", todo["line"]);
-        }
-        let wanted = golden.join("ported").join(name);
+        let wanted = path.with_extension("diff");
         if std::env::var_os("DYNQUANT_UPDATE").is_some() {
-            fs::create_dir_all(wanted.parent().unwrap()).unwrap();
-            fs::write(&wanted, &expected).unwrap();
-        } else if read(&wanted) != expected {
-            wrong.push(format!("{name}:\n{expected}"));
+            fs::write(&wanted, &diff).unwrap();
+        } else if read(&wanted) != diff {
+            wrong.push(diff);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -56,7 +56,7 @@ fn compared(name: &str, outputs: [Tensor; 3]) -> Result<()> {
 
 /// Runs an expression of the original, of the port, and of the quantized port.
 macro_rules! pattern {
-    ($name:literal, $swapped:literal, $hidden:expr, |$krate:ident| $load:expr, |$model:ident| $forward:expr) => {{
+    ($name:expr, $swapped:expr, $hidden:expr, |$krate:ident| $load:expr, |$model:ident| $forward:expr) => {{
         let original = {
             use original as $krate;
             let $model = $load;
@@ -108,35 +108,25 @@ fn main() -> Result<()> {
     let xs = values("input", &[2, 6, SIZE])?;
     let ids = Tensor::arange(0u32, 12, &Device::Cpu)?.reshape((2, 6))?;
     let mask = values("mask", &[2, 6])?;
-    for has_head in [false, true] {
-        let config = serde_json::json!({"vocab": 40, "size": SIZE, "heads": 4, "act": "gelu"});
-        let config = config.to_string();
-        // Each of two layers has 4.
-        if has_head {
-            pattern!(
-                "encoder with a head",
-                9,
-                &[],
-                |krate| krate::models::encoder::Encoder::load(
-                    Named::vb(),
-                    &serde_json::from_str(&config)?,
-                    true
-                )?,
-                |model| model.forward(&ids, Some(&mask))?
-            );
-        } else {
-            pattern!(
-                "encoder",
-                8,
-                &[],
-                |krate| krate::models::encoder::Encoder::load(
-                    Named::vb(),
-                    &serde_json::from_str(&config)?,
-                    false
-                )?,
-                |model| model.forward(&ids, None)?
-            );
-        }
+    let config = serde_json::json!({"vocab": 40, "size": SIZE, "heads": 4, "act": "gelu"});
+    let config = config.to_string();
+    // 4 in each of two layers.
+    let encoders = [
+        ("encoder", false, 8, None),
+        ("encoder with a head", true, 9, Some(&mask)),
+    ];
+    for (name, has_head, swapped, mask) in encoders {
+        pattern!(
+            name,
+            swapped,
+            &[],
+            |krate| krate::models::encoder::Encoder::load(
+                Named::vb(),
+                &serde_json::from_str(&config)?,
+                has_head
+            )?,
+            |model| model.forward(&ids, mask)?
+        );
     }
     pattern!(
         "recurrent",
@@ -153,14 +143,6 @@ fn main() -> Result<()> {
         |krate| krate::models::experts::Mixture::load(SIZE, Named::vb())?,
         |model| model.forward(&xs)?
     );
-    // Two of the attention, and the head; the table is off by default.
-    pattern!(
-        "window, tied",
-        3,
-        &[],
-        |krate| krate::models::window::Decoder::load(40, SIZE, true, Named::vb())?,
-        |model| model.forward(&ids, None)?
-    );
     pattern!(
         "norms",
         1,
@@ -172,12 +154,15 @@ fn main() -> Result<()> {
         halves(&xs, dtype)?;
     }
     let shift = values("shift", &[6, 6])?;
-    pattern!(
-        "window",
-        3,
-        &[],
-        |krate| krate::models::window::Decoder::load(40, SIZE, false, Named::vb())?,
-        |model| model.forward(&ids, Some(&shift))?
-    );
+    // Two of the attention, and the head; the table is off by default.
+    for (name, tied, shift) in [("window, tied", true, None), ("window", false, Some(&shift))] {
+        pattern!(
+            name,
+            3,
+            &[],
+            |krate| krate::models::window::Decoder::load(40, SIZE, tied, Named::vb())?,
+            |model| model.forward(&ids, shift)?
+        );
+    }
     Ok(())
 }

@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Fields as StructFields, Token};
 
 use super::holder::{Holder, Layers, Replacements, named};
-use super::literals::Literals;
+use crate::built::Literals;
 use crate::source::Source;
 use crate::syntax::{ident, member};
 use crate::types::key;
@@ -73,16 +73,15 @@ fn item_of_list<T: Spanned>(
 /// Rewrites the constructors: the layer is built from the values of the tensors.
 pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Replacements> {
     let (unit, source) = (holder.unit, holder.unit.source);
-    let type_key = key(holder.declared);
-    let literals = Literals::find(unit, &type_key);
+    let literals = unit.built.literals(&key(holder.declared))?;
     if holder.is_tuple() {
-        return tuples(holder, &literals, layers, nn);
+        return tuples(holder, literals, layers, nn);
     }
     if literals.found.is_empty() || literals.patterns {
         return None;
     }
     let mut changes = Vec::new();
-    for (literal, in_result) in literals.found {
+    for (literal, in_result) in &literals.found {
         if literal.rest.is_some() {
             return None;
         }

@@ -8,7 +8,7 @@ use syn::{Fields as StructFields, Item};
 
 use super::product::{Product, Tensors};
 use crate::facts::{self, Facts};
-use crate::origins::{TensorOrigin, origin};
+use crate::origins::{TensorOrigin, name_of, origin};
 use crate::source::is_inside;
 use crate::syntax::{get, has_attribute, words};
 use crate::table::is_codebook;
@@ -92,10 +92,8 @@ pub struct Layer {
 
 /// The fields of a struct with their names, or with their numbers.
 pub fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field)> {
-    fields.iter().enumerate().map(|(at, field)| {
-        let name = field.ident.as_ref().map(ToString::to_string);
-        (name.unwrap_or_else(|| at.to_string()), field)
-    })
+    let numbered = fields.iter().enumerate();
+    numbered.map(|(at, field)| (name_of(field, at), field))
 }
 
 impl<'h> Holder<'h> {

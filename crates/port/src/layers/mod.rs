@@ -2,7 +2,6 @@
 
 mod fields;
 mod holder;
-pub mod literals;
 pub mod product;
 mod reads;
 mod search;
