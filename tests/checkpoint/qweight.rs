@@ -306,6 +306,11 @@ fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
     }
     let configs = r#"
 gptq | {"bits": 3} | bits of GPTQ: expected 4 or 8, got 3
+gptq | {"bits": 4, "checkpoint_format": 2} | expected a text, got 2
+gptq | {"bits": 4, "checkpoint_format": ["gptq_v2"]} | expected a text
+gptq | {"bits": 4, "sym": "false"} | sym of GPTQ: expected true or false
+gptq | {"bits": 4, "sym": 0} | sym of GPTQ: expected true or false
+awq | {"bits": 4, "version": 1} | expected a text, got 1
 gptq | {"bits": 8, "dynamic": null} | codes of 8 bits
 awq | {"bits": 8} | bits of AWQ: expected 4, got 8
 awq | {"w_bit": 8, "bits": null} | got 8

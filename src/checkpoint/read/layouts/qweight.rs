@@ -42,8 +42,8 @@ enum Library {
 }
 
 pub fn find_awq(files: &Files, config: &Value) -> Result<Found> {
-    let version = first(config, ["version", "checkpoint_format", "format"]);
-    let backend = first(config, ["backend"]).filter(|backend| *backend == "llm-awq");
+    let version = first(config, ["version", "checkpoint_format", "format"])?;
+    let backend = first(config, ["backend"])?.filter(|backend| *backend == "llm-awq");
     let version = backend.or(version).unwrap_or("gemm");
     if !version.eq_ignore_ascii_case("gemm") {
         return Err(unsupported("version of AWQ", "gemm", "", version));
@@ -53,7 +53,7 @@ pub fn find_awq(files: &Files, config: &Value) -> Result<Found> {
 }
 
 pub fn find_gptq(files: &Files, config: &Value) -> Result<Found> {
-    let less = match first(config, ["checkpoint_format", "format"]) {
+    let less = match first(config, ["checkpoint_format", "format"])? {
         None => (!config.is_null()).then_some(1),
         Some("gptq") => Some(1),
         Some("gptq_v2") => Some(0),
@@ -62,7 +62,7 @@ pub fn find_gptq(files: &Files, config: &Value) -> Result<Found> {
             return Err(unsupported("checkpoint_format of GPTQ", known, "", got));
         }
     };
-    let mut known = Known::new(config, gptq(config, less), "bits of GPTQ")?;
+    let mut known = Known::new(config, gptq(config, less)?, "bits of GPTQ")?;
     // Its `g_idx` has the group of each input.
     known.group_size = None;
     find(files, config.is_null(), known)
@@ -74,13 +74,13 @@ pub fn find_auto_round(files: &Files, config: &Value) -> Result<Found> {
     if config.is_null() {
         return Ok(Found::default());
     }
-    let said = first(config, ["packing_format", "backend"]).unwrap_or("auto");
+    let said = first(config, ["packing_format", "backend"])?.unwrap_or("auto");
     let is_own = |part: &&str| matches!(*part, "auto_round" | "autoround");
     let library = match said.split(':').find(|part| !is_own(part)) {
-        Some("auto" | "gptq" | "auto_gptq") => gptq(config, Some(1)),
-        None | Some("gptqmodel") => gptq(config, Some(0)),
+        Some("auto" | "gptq" | "auto_gptq") => gptq(config, Some(1))?,
+        None | Some("gptqmodel") => gptq(config, Some(0))?,
         // A kernel: zero points tell the layout if they are all alike.
-        Some("exllamav2" | "exllama" | "triton" | "tritonv2") => gptq(config, None),
+        Some("exllamav2" | "exllama" | "triton" | "tritonv2") => gptq(config, None)?,
         Some("awq" | "auto_awq") => Library::Awq,
         Some(_) => return Err(unsupported("packing_format of AutoRound", KNOWN, "", said)),
     };
@@ -89,9 +89,19 @@ pub fn find_auto_round(files: &Files, config: &Value) -> Result<Found> {
     find(files, false, known)
 }
 
-/// The first of these keys that is a text.
-fn first<'a, const N: usize>(config: &'a Value, keys: [&str; N]) -> Option<&'a str> {
-    keys.iter().find_map(|key| config[key].as_str())
+/// The first of these keys that the configuration has, a text.
+fn first<'a, const N: usize>(config: &'a Value, keys: [&str; N]) -> Result<Option<&'a str>> {
+    let values = keys.map(|key| &config[key]);
+    match values.into_iter().find(|value| !value.is_null()) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(got) => Err(unsupported(
+            "format of a weight",
+            "a text",
+            "",
+            &got.to_string(),
+        )),
+    }
 }
 
 /// Whether modules may have other settings: GPTQModel's `dynamic`, AutoRound's `extra_config`.
@@ -99,10 +109,17 @@ fn is_mixed(config: &Value) -> bool {
     !(config["dynamic"].is_null() && config["extra_config"].is_null())
 }
 
-fn gptq(config: &Value, less: Option<u8>) -> Library {
-    let symmetric = config["sym"].as_bool();
+fn gptq(config: &Value, less: Option<u8>) -> Result<Library> {
+    let symmetric = match &config["sym"] {
+        Value::Null => None,
+        Value::Bool(symmetric) => Some(*symmetric),
+        got => {
+            let got = got.to_string();
+            return Err(unsupported("sym of GPTQ", "true or false", "", &got));
+        }
+    };
     let symmetric = symmetric.filter(|symmetric| !(*symmetric && is_mixed(config)));
-    Library::Gptq { less, symmetric }
+    Ok(Library::Gptq { less, symmetric })
 }
 
 impl Known {
