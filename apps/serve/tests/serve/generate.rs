@@ -67,7 +67,9 @@ fn a_template_cannot_end_the_server() {
         let reply = chat(hostile);
         assert_eq!(reply.status, 400, "{}", reply.body);
         assert!(
-            reply.body.contains("chat template: expected a result within"),
+            reply
+                .body
+                .contains("chat template: expected a result within"),
             "{}",
             reply.body
         );
