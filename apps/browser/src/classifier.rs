@@ -1,4 +1,4 @@
-//! The classifier, with answers as a page shows them.
+//! The classifier, with answers in the form that a page shows.
 
 use anyhow::{Result, ensure};
 use candle_dynquant::Isa;
@@ -16,55 +16,55 @@ pub struct Classifier {
 pub struct Classified {
     /// All classes, the most probable first.
     pub classes: Vec<Class>,
-    /// Tokens of the text that the model was given.
+    /// The number of tokens that the model was given.
     pub tokens: usize,
-    /// Whether the end of the text was left out, because there are more tokens than it takes.
+    /// Whether the end of the text was left out, because the model takes fewer tokens.
     pub cut: bool,
 }
 
-/// A class and how likely it is.
+/// A class and its probability.
 #[derive(Debug, Serialize)]
 pub struct Class {
-    /// Its name.
+    /// The name of the class.
     pub label: String,
-    /// The model's number for it.
+    /// The class's logit.
     pub logit: f32,
-    /// The softmax of the logits.
+    /// The probability, from the softmax of the logits.
     pub probability: f32,
 }
 
-/// The model as it is in memory.
+/// The model in memory.
 #[derive(Debug, Serialize)]
 pub struct ModelState {
     /// The instruction set that products run on.
     pub isa: String,
-    /// Its layers.
+    /// The layers of the model.
     pub layers: Vec<LayerState>,
-    /// Bytes of all weights as f32.
+    /// The bytes of all weights as f32.
     pub float_bytes: usize,
-    /// Bytes of all weights as they are, scales and padding included.
+    /// The bytes of all weights as stored, including scales and padding.
     pub bytes: usize,
 }
 
-/// A weight of a layer as it is in memory.
+/// A layer's weight in memory.
 #[derive(Debug, Serialize)]
 pub struct LayerState {
     /// The layer's path in the model.
     pub path: String,
     /// The kind of layer.
     pub kind: String,
-    /// Its shape, outputs first.
+    /// The shape, outputs first.
     pub shape: Vec<usize>,
-    /// How it is stored, `qint8` for example.
+    /// The format of the weight, `qint8` for example.
     pub dtype: String,
-    /// Bytes as f32.
+    /// The bytes as f32.
     pub float_bytes: usize,
-    /// Bytes as it is.
+    /// The bytes as stored.
     pub bytes: usize,
 }
 
 impl Classifier {
-    /// The classifier that the files of a Hugging Face folder are, by their contents.
+    /// Opens the classifier in the contents of a Hugging Face folder's files.
     ///
     /// # Errors
     /// When a file is malformed, does not fit the others, or the model has no classification head.
@@ -80,7 +80,7 @@ impl Classifier {
     /// The classes of a text, which is cut if it is too long.
     ///
     /// # Errors
-    /// When it has no tokens, or the model fails.
+    /// When the text has no tokens, or the model fails.
     pub fn classify(&self, text: &str) -> Result<Classified> {
         let tokenizer = &self.encoder.tokenizer;
         let (tokens, cut) = match tokenizer.encode(Input::Text(text), None) {
@@ -109,10 +109,10 @@ impl Classifier {
         })
     }
 
-    /// The logits of token ids of this model, special ones included, in the order of its labels.
+    /// The logits of token ids, including special tokens, in the order of the labels.
     ///
     /// # Errors
-    /// When there are too many or none, one is not in the vocabulary, or the model fails.
+    /// When there are too many ids or none, an id is not in the vocabulary, or the model fails.
     pub fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
         self.answer(&self.encoder.tokenizer.encode(Input::Ids(ids), None)?)
     }
@@ -123,7 +123,7 @@ impl Classifier {
         Ok(answers.concat())
     }
 
-    /// The model as it is in memory.
+    /// The state of the model in memory.
     ///
     /// # Errors
     /// When `DYNQUANT_ISA` names no instruction set of this machine.
@@ -152,7 +152,7 @@ impl Visitor for Layers {
                 path: path.to_owned(),
                 kind: layer.kind().to_string(),
                 float_bytes: 4 * weight.shape.iter().product::<usize>(),
-                // The enum is a word.
+                // Serde writes the enum as a word.
                 dtype: dtype.map_or_else(
                     |_| String::new(),
                     |word| word.as_str().unwrap_or_default().to_owned(),

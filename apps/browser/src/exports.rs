@@ -1,8 +1,8 @@
-//! The functions that the page calls, all on one thread: `page/model.js` is their other side.
+//! The functions that the page calls from `page/model.js`, all on one thread.
 //!
-//! The page asks for room, writes its input there and calls a function, which leaves its output
-//! where `output_start` says: JSON, floats, or if it returns 0 a message. No pointer is read here:
-//! only the export of names is unsafe, which could clash with other functions.
+//! The page requests an input buffer, writes its input there and calls a function, which leaves its
+//! output at `output_start`: JSON or floats, or a message if it returns 0. No pointer is read here;
+//! only the export of names is unsafe, since names could clash with other functions.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -17,12 +17,12 @@ thread_local! {
     static CLASSIFIER: RefCell<Option<Classifier>> = const { RefCell::new(None) };
 }
 
-/// Room for the input of the next call, in bytes.
+/// A buffer of `length` bytes for the input of the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn input_room(length: usize) -> *mut u8 {
     let mut room = vec![0; length];
     let start = room.as_mut_ptr();
-    // Moved, a vector's elements stay where they are.
+    // A vector's elements keep their address when it is moved.
     INPUT.set(room);
     start
 }
@@ -33,14 +33,14 @@ pub extern "C" fn output_start() -> *const u8 {
     OUTPUT.with_borrow(|output| output.as_ptr())
 }
 
-/// Bytes of the output of the last call.
+/// The length of the last call's output, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn output_length() -> usize {
     OUTPUT.with_borrow(Vec::len)
 }
 
-/// Opens a model: the input is `config.json`, `tokenizer.json` and `model.safetensors`, one after
-/// the other. The output is the state of the model.
+/// Opens a model: the input is `config.json`, `tokenizer.json` and `model.safetensors`,
+/// concatenated. The output is the state of the model.
 #[unsafe(no_mangle)]
 pub extern "C" fn model_open(config: usize, tokenizer: usize) -> bool {
     answer(|mut input| {
@@ -87,7 +87,7 @@ fn opened<T>(of: impl FnOnce(&Classifier) -> Result<T>) -> Result<T> {
     })
 }
 
-/// Makes the output of the input; false where it is a message.
+/// Computes the output from the input; returns false if the output is an error message.
 fn answer(make: impl FnOnce(Vec<u8>) -> Result<Vec<u8>>) -> bool {
     let made = make(INPUT.take());
     let is_answer = made.is_ok();

@@ -1,4 +1,5 @@
-//! Writes the model that the page loads, and answers as the page should: see README.md.
+//! Writes the model that the page loads, and prints the answers that the page should show: see
+//! README.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ use clap::Parser;
 use dynquant_browser::Classifier;
 use dynquant_embed::program::{self, print};
 
-/// The files of a model, and the most bytes that are read of them: the encoder's limits.
+/// The files of a model, and the largest size of each in bytes: the encoder's limits.
 const FILES: [(&str, u64); 3] = [
     ("config.json", 4 << 20),
     ("tokenizer.json", 64 << 20),
     ("model.safetensors", u64::MAX),
 ];
 
-/// The most bytes of texts.
+/// The largest file of texts, in bytes.
 const MAX_TEXTS: u64 = 64 << 20;
 
 /// Prepares the model of the page.
@@ -36,7 +37,7 @@ enum Command {
     Answers {
         /// The folder of the model.
         model: PathBuf,
-        /// The file, or a pipe; of a line, what follows the last tab is the text.
+        /// The file, or a pipe; the text of a line is what follows the last tab.
         texts: PathBuf,
     },
 }
@@ -60,7 +61,7 @@ fn prepare(from: &Path, to: &Path) -> Result<()> {
     let spec = QConfigSpec::int8().embeddings();
     let plan = Plan::new(&source, &spec, &[], &[])?;
     quantize(&source, &plan, to.join(weights.0), |_| ())?;
-    // A file that a page could not open is found here.
+    // A file that a page could not open is reported here.
     open(to).map(|_| ())
 }
 

@@ -19,15 +19,15 @@ use crate::model::LoadedModel;
 use crate::options::{ExecutorOptions, SchedulerUrl, advertised};
 use crate::signal;
 
-/// Seconds between two signs of life.
+/// The interval of heartbeats, in seconds.
 const HEARTBEAT_SECONDS: u64 = 1;
-/// How long an executor waits for its scheduler to start.
+/// The longest wait for the scheduler to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Computes until SIGINT or SIGTERM, then until the parts that it has begun are computed.
+/// Computes until SIGINT or SIGTERM, then finishes the parts that it has begun.
 ///
 /// # Errors
-/// When the model cannot be loaded, an address is not free, or the scheduler is not there or ends.
+/// When the model cannot be loaded, an address is taken, or the scheduler is missing or ends.
 pub async fn run(options: &ExecutorOptions) -> Result<()> {
     let interrupted = signal::interrupted().context("cannot listen for signals")?;
     let mut interrupted = std::pin::pin!(interrupted);
@@ -41,7 +41,7 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
         signal = &mut interrupted => bail!("interrupted by {signal} while waiting for {}", options.scheduler),
     }
 
-    // Of this process alone, and removed with it.
+    // The folder belongs to this process only, and is removed with it.
     let work_dir = options.work_dir.clone().unwrap_or_else(std::env::temp_dir);
     let work_dir = tempfile::Builder::new()
         .prefix("dynquant-executor-")
@@ -53,7 +53,7 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
             )
         })?;
     let cores = available_parallelism().map_or(1, usize::from);
-    // Ballista's own registry lacks the functions of lists.
+    // Ballista's registry lacks the functions of lists.
     let functions = SessionStateBuilder::new().with_default_features().build();
     let mut functions = BallistaFunctionRegistry::from(&functions);
     for function in TextFunction::all(None, Some(&model)) {
@@ -75,7 +75,7 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
     };
     let ended = start_executor_process(Arc::new(config)).await;
     ended.context("the executor failed")?;
-    // Ballista ends without an error for whatever reason, one of which is a signal that has come.
+    // Ballista ends without an error in any case, also after a signal.
     match interrupted.now_or_never() {
         Some(signal) => {
             tracing::info!(signal, "ended: the parts that were begun are computed");
@@ -88,7 +88,7 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
     }
 }
 
-/// Ballista binds its ports when it has registered with the scheduler, which is late for an error.
+/// Checks that a port is free: Ballista binds it only after registering with the scheduler.
 fn check_free(host: Ipv4Addr, port: u16, option: &str) -> Result<()> {
     let listener = TcpListener::bind((host, port));
     listener.map(drop).with_context(|| {
@@ -96,7 +96,7 @@ fn check_free(host: Ipv4Addr, port: u16, option: &str) -> Result<()> {
     })
 }
 
-/// The order in which the processes of a cluster are started is free.
+/// Waits for the scheduler, since the processes of a cluster may start in any order.
 async fn wait_for(scheduler: &SchedulerUrl) -> Result<()> {
     let start = Instant::now();
     let place = (scheduler.host.as_str(), scheduler.port);

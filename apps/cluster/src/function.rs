@@ -1,15 +1,13 @@
 //! `embed` and `classify` as functions of SQL.
 //!
-//! Where a query is planned, a call gets a second argument, a literal that states which model it is
-//! of. An executor with another model answers it with an error, so that a result never mixes two. A
-//! literal arrives wherever an expression does: Ballista sends functions by their names alone
-//! within its own operators.
+//! When a query is planned, a call gets a second argument, a literal that names its model. An
+//! executor with another model returns an error, so that a result never mixes two models. A literal
+//! reaches every executor: Ballista sends functions only by name within its operators.
 //!
-//! A batch is computed on the thread that asks for it, which for that time does nothing else. There
-//! is one such thread for each partition, no more partitions at a time than cores, and nothing
-//! beside them that has to be on time: executors send their signs of life from other threads.
-//! Threads for the model alone would only move the work. The library's own threads help the
-//! partition that finds them free.
+//! A batch is computed on the thread that requests it, which does nothing else meanwhile. There is
+//! one such thread for each partition, and no more partitions at a time than cores; executors send
+//! heartbeats from other threads. Separate threads for the model would only move the work. The
+//! library's threads help the partition that finds them free.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -35,12 +33,12 @@ use serde::{Deserialize, Serialize};
 use crate::identity::Identity;
 use crate::model::LoadedModel;
 
-/// All that a plan says of a call.
+/// The information about a call in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Declaration {
-    /// The model that the query is of.
+    /// The model of the query.
     pub model: Identity,
-    /// Length of an embedding.
+    /// The length of an embedding.
     pub embedding_size: usize,
     /// Whether the model has a classification head.
     pub is_classifier: bool,
@@ -49,7 +47,7 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// That of a model, and of how the command line wants it to be used.
+    /// The declaration of a model, with the option of the command line.
     pub fn of(model: &LoadedModel, truncate: bool) -> Self {
         Self {
             model: model.identity.clone(),
@@ -60,7 +58,7 @@ impl Declaration {
     }
 }
 
-/// The answer that a function gives.
+/// The kind of answer that a function gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// An embedding.
@@ -70,10 +68,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Both of them.
+    /// All kinds.
     pub const ALL: [Self; 2] = [Self::Embed, Self::Classify];
 
-    /// Its name in SQL.
+    /// The name of the function in SQL.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embed => "embed",
@@ -94,14 +92,14 @@ pub struct TextFunction {
     kind: Kind,
     /// The declaration of calls in queries that are planned here.
     planned: Option<Declaration>,
-    /// The model of this process; a scheduler has none.
+    /// The model of this process; `None` in a scheduler.
     model: Option<Arc<LoadedModel>>,
     signature: Signature,
 }
 
 impl TextFunction {
-    /// Both functions as a process knows them: a client plans and may compute, an executor
-    /// computes, a scheduler does neither.
+    /// Both functions for a process: a client plans and may compute, an executor computes, a
+    /// scheduler does neither.
     pub fn all(
         planned: Option<&Declaration>,
         model: Option<&Arc<LoadedModel>>,
@@ -111,14 +109,13 @@ impl TextFunction {
                 kind,
                 planned: planned.cloned(),
                 model: model.cloned(),
-                // The same text has the same answer: it may be computed once where a query asks
-                // twice.
+                // Equal texts have equal answers: a repeated call may be computed once.
                 signature: Signature::user_defined(Volatility::Immutable),
             }))
         })
     }
 
-    /// The declaration of a call, from its second argument, if it has one.
+    /// The declaration in a call's second argument, or of this process.
     fn declaration(&self, literal: Option<&ScalarValue>) -> Result<Declaration> {
         let kind = self.kind;
         let text = match literal {
@@ -150,7 +147,7 @@ impl TextFunction {
         }
     }
 
-    /// The model that a call is of.
+    /// The model of a call.
     fn model(&self, expected: &Identity) -> Result<&LoadedModel> {
         let kind = self.kind;
         match self.model.as_deref() {
@@ -312,7 +309,7 @@ fn embeddings(answers: &[Option<Vec<f32>>], size: usize) -> Result<ArrayRef> {
     for answer in answers {
         match answer {
             Some(answer) => values.extend_from_slice(answer),
-            // A list of a fixed size has room for its values where it is null, too.
+            // A list of fixed size has room for values where it is null too.
             None => values.resize(values.len() + size, 0.),
         }
     }

@@ -1,4 +1,4 @@
-//! The identity of a model: what all machines that compute for one query must agree on.
+//! The identity of a model, on which all machines that compute a query must agree.
 
 use std::fmt;
 
@@ -7,23 +7,23 @@ use blake3::Hasher;
 use dynquant_embed::{Encoder, Head, Input, ModelOptions, Task};
 use serde::{Deserialize, Serialize};
 
-/// A model, as plans name it.
+/// A model as it is named in plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
-    /// For people: folders may have other names on other machines.
+    /// The name for people: folders may have other names on other machines.
     name: String,
-    /// How the weights are stored.
+    /// The format of the weights.
     weights: String,
-    /// Hexadecimal, of all that decides on the bits of an answer.
+    /// The hexadecimal hash of everything that determines the bits of an answer.
     digest: String,
 }
 
 impl Identity {
-    /// Hashes the version of this program, the files of the model, how its weights are stored, and
+    /// Hashes the version of this program, the files of the model, the format of its weights, and
     /// the bits of its answers to a few texts.
     ///
-    /// The answers tell machines apart on which the same files give other bits, as a float model's
-    /// may: its sums depend on the CPU.
+    /// The answers distinguish machines on which the same files give other bits, such as with a
+    /// float model, whose sums depend on the CPU.
     ///
     /// # Errors
     /// When a file cannot be read or the model fails.
@@ -45,7 +45,7 @@ impl Identity {
         })
     }
 
-    /// Whether both give the same bits.
+    /// Whether both models give the same bits.
     pub fn agrees(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
@@ -58,14 +58,14 @@ impl fmt::Display for Identity {
             weights,
             digest,
         } = self;
-        // A part is enough to see a difference.
+        // A prefix suffices to show a difference.
         let digest = digest.get(..16).unwrap_or(digest);
         write!(f, "{name} ({weights}, hash {digest})")
     }
 }
 
 fn hash_answers(hash: &mut Hasher, encoder: &Encoder) -> Result<()> {
-    // Sums of float products may depend on the number of tokens, too.
+    // Sums of float products may also depend on the number of tokens.
     const LONGEST: usize = 24;
     for count in 1..=LONGEST.min(encoder.config.max_tokens) {
         let id = |index| ((index * 7919 + count * 104_729) % encoder.config.vocab_size) as u32;

@@ -13,7 +13,7 @@ const EXTENSION: &str = "parquet";
 
 /// The data set of a query.
 pub struct Input {
-    /// Absolute: executors have other working directories.
+    /// The absolute path: executors have other working directories.
     path: PathBuf,
 }
 
@@ -21,13 +21,13 @@ impl Input {
     /// Checks that there are files.
     ///
     /// # Errors
-    /// When there is no such file or folder, or no Parquet file in the folder.
+    /// When the file or folder does not exist, or the folder has no Parquet file.
     pub fn open(path: &Path) -> Result<Self> {
         let shown = path.display();
         let path = path.canonicalize().with_context(|| {
             format!("--input {shown}: expected a Parquet file or a folder of them")
         })?;
-        // A fifo or a device would be read without end.
+        // Reading a fifo or a device would never end.
         ensure!(
             path.is_dir() || path.is_file(),
             "--input {shown}: expected a Parquet file or a folder of them, got no regular file"
@@ -43,7 +43,7 @@ impl Input {
         Ok(Self { path })
     }
 
-    /// Whether a file would be read by the next query if it were written to `output`.
+    /// Whether the next query would read a file written to `output`.
     pub fn holds(&self, output: &Path) -> bool {
         let folder = output.parent().filter(|it| *it != Path::new(""));
         let folder = folder.unwrap_or(Path::new(".")).canonicalize();
@@ -55,14 +55,14 @@ impl Input {
         }
     }
 
-    /// Makes it the table [`TABLE`].
+    /// Registers the data set as the table [`TABLE`].
     ///
     /// # Errors
     /// When a file is not a Parquet file, or the files have different columns.
     pub async fn register(&self, context: &SessionContext) -> Result<()> {
         let shown = self.path.display();
         let is_dir = self.path.is_dir();
-        // As a path, characters such as `*` would be a pattern.
+        // In a path, characters such as `*` would be a pattern.
         let url = if is_dir {
             Url::from_directory_path(&self.path)
         } else {

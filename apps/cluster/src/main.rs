@@ -22,8 +22,8 @@ use mimalloc::MiMalloc;
 
 use options::{Command, Options};
 
-/// Keeps the memory of large results for the next batch; glibc's returns 32 MiB and more to the
-/// system.
+/// An allocator that keeps the memory of large results for the next batch; glibc's returns 32 MiB
+/// and more to the system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -46,7 +46,7 @@ fn run(command: &Command) -> Result<()> {
             Command::Executor(options) => executor::run(options).await,
         }
     });
-    // Partitions of a query that was interrupted may be in the middle of a batch.
+    // Partitions of an interrupted query may be in the middle of a batch.
     runtime.shutdown_background();
     ended
 }

@@ -7,9 +7,9 @@ use dynquant_embed::{Direction, Encoder, Head, Input, ModelOptions, Task, Tokens
 
 use crate::identity::Identity;
 
-/// Tokens that are computed together: enough for full speed, and few enough for the caches.
+/// The number of tokens computed together: enough for full speed, and few enough for the caches.
 const TOKENS_TOGETHER: usize = 2048;
-/// Characters of a text that an error message shows.
+/// The number of characters of a text in an error message.
 const SHOWN: usize = 40;
 
 /// A model and its identity.
@@ -25,7 +25,7 @@ impl fmt::Debug for LoadedModel {
 }
 
 impl LoadedModel {
-    /// The one that the command line names.
+    /// Opens the model that the command line names.
     ///
     /// # Errors
     /// When a file is missing, malformed, or does not fit the others.
@@ -35,7 +35,7 @@ impl LoadedModel {
         Ok(Self { encoder, identity })
     }
 
-    /// Length of an embedding.
+    /// The length of an embedding.
     pub fn embedding_size(&self) -> usize {
         self.encoder.config.embedding_size
     }
@@ -52,12 +52,12 @@ impl LoadedModel {
         labels.get(best).map(String::as_str)
     }
 
-    /// The answers to `texts`, in their order, none where there is no text; each has the same bits
-    /// whatever the other texts are. All is computed on the caller's thread and those that the
-    /// library has free.
+    /// The answers to `texts`, in order, `None` where there is no text. The bits of an answer do
+    /// not depend on the other texts. The computation runs on the caller's thread and on free
+    /// threads of the library.
     ///
     /// # Errors
-    /// When a text is too long and is not to be cut, or the model fails.
+    /// When a text is too long and may not be cut, or the model fails.
     pub fn answer(
         &self,
         texts: &[Option<&str>],
@@ -89,7 +89,7 @@ impl LoadedModel {
     }
 }
 
-/// How many of the first texts are computed together; at least one.
+/// The number of leading texts to compute together; at least one.
 fn together(texts: &[(usize, Tokens)]) -> usize {
     let mut sum = 0;
     let fit = texts.iter().take_while(|(_, tokens)| {

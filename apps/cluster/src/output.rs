@@ -1,4 +1,4 @@
-//! The result: a Parquet file that is written beside the one it replaces.
+//! The result: a Parquet file that is written beside the file that it replaces.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ pub struct Output {
 }
 
 impl Output {
-    /// Checks that a file can be written to `path`, before anything is computed for it.
+    /// Checks that a file can be written to `path`, before the query is computed.
     ///
     /// # Errors
-    /// When `path` is no regular file, or a read-only one, or its folder cannot be written to.
+    /// When `path` is not a regular file or is read-only, or its folder is not writable.
     pub fn check(path: &Path) -> Result<()> {
         ensure!(
             path.file_name().is_some(),
@@ -30,10 +30,10 @@ impl Output {
         begin(path).map(drop)
     }
 
-    /// Begins a temporary file beside `path`, which is removed when it is not committed.
+    /// Begins a temporary file beside `path`, which is removed unless it is committed.
     ///
     /// # Errors
-    /// When it cannot be made, or a column has no type of Parquet.
+    /// When the file cannot be created, or Parquet lacks the type of a column.
     pub fn create(path: &Path, schema: SchemaRef) -> Result<Self> {
         let file = begin(path)?;
         let properties = WriterProperties::builder()
@@ -54,16 +54,16 @@ impl Output {
     /// Adds rows.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// When the rows cannot be written.
     pub fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         let written = self.writer.write(rows);
         written.with_context(|| format!("--output {}", self.path.display()))
     }
 
-    /// Ends the file and gives it its name.
+    /// Completes the file and moves it to its path.
     ///
     /// # Errors
-    /// When the rest cannot be written; then what was there is left.
+    /// When the rest cannot be written; the old file is then left.
     pub fn commit(self) -> Result<()> {
         let Self { path, writer } = self;
         let commit = || -> Result<()> { Ok(writer.into_inner()?.put()?) };

@@ -25,18 +25,17 @@ use crate::options::{RunOptions, SchedulerUrl};
 use crate::output::Output;
 use crate::{session, signal};
 
-/// Times that a query runs on a cluster that loses its results.
+/// The number of runs of a query on a cluster that loses its results.
 const ATTEMPTS: usize = 3;
-/// Time between two lines of progress.
+/// The time between two lines of progress.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a scheduler may take to end a query that is interrupted.
+/// The time that a scheduler may take to cancel an interrupted query.
 const CANCELLING: Duration = Duration::from_secs(10);
 
 /// Runs the query and writes its result, whole or not at all.
 ///
 /// # Errors
-/// When an option does not fit, the query is not one, or it fails; SIGINT and SIGTERM are errors,
-/// too.
+/// When an option does not fit, the query is invalid or fails, or on SIGINT or SIGTERM.
 pub async fn run(options: &RunOptions) -> Result<()> {
     let interrupted = signal::interrupted().context("cannot listen for signals")?;
     let input = Input::open(&options.input)?;
@@ -63,7 +62,7 @@ pub async fn run(options: &RunOptions) -> Result<()> {
 }
 
 async fn plan(context: &SessionContext, sql: &str) -> Result<DataFrame> {
-    // Files are written by this program only, whole.
+    // Only this program writes files, and it writes them whole.
     let only_queries = SQLOptions::new()
         .with_allow_ddl(false)
         .with_allow_dml(false)
@@ -72,8 +71,8 @@ async fn plan(context: &SessionContext, sql: &str) -> Result<DataFrame> {
     query.context("--sql")
 }
 
-/// Runs the query until its result is written; again if the cluster has lost it with an executor
-/// before it was fetched.
+/// Runs the query until its result is written; repeats it if the cluster lost the result with an
+/// executor before it was fetched.
 async fn compute(
     options: &RunOptions,
     query: &DataFrame,
@@ -136,16 +135,16 @@ fn on_cluster(plan: &Arc<dyn ExecutionPlan>) -> Option<&DistributedQueryExec<Log
     plan.downcast_ref()
 }
 
-/// Whether a cluster has computed the result, which then could not be fetched.
+/// Whether a cluster has computed the result, but it could not be fetched.
 fn is_lost(plan: &Arc<dyn ExecutionPlan>, error: &Error) -> bool {
-    // Set when the scheduler reports success, before anything is fetched.
+    // The metrics are set when the scheduler reports success, before anything is fetched.
     let metrics = on_cluster(plan).and_then(ExecutionPlan::metrics);
     let computed = metrics.is_some_and(|it| it.sum_by_name("job_execution_time_ms").is_some());
-    // Errors of the output are of other types.
+    // Errors of the output have other types.
     computed && error.is::<DataFusionError>()
 }
 
-/// Tells a scheduler that its result is not awaited. If it cannot be told it computes in vain.
+/// Cancels the query on a scheduler. If that fails, the scheduler completes it in vain.
 async fn cancel(scheduler: Option<&SchedulerUrl>, plan: &Arc<dyn ExecutionPlan>) {
     let job = on_cluster(plan).and_then(DistributedQueryExec::job_id);
     let (Some(SchedulerUrl { host, port }), Some(job)) = (scheduler, job) else {
@@ -165,7 +164,7 @@ async fn cancel(scheduler: Option<&SchedulerUrl>, plan: &Arc<dyn ExecutionPlan>)
     }
 }
 
-/// For people who watch a terminal.
+/// Prints the progress on a terminal.
 fn show_progress(rows: usize, time: Duration) {
     if stderr().is_terminal() {
         print::progress(format_args!("\r\x1b[K{rows} rows, {} s", time.as_secs()));

@@ -1,4 +1,5 @@
-//! The scheduler of a cluster: plans queries and hands their parts to executors. It needs no model.
+//! The scheduler of a cluster, which plans queries and passes their parts to executors. It needs no
+//! model.
 
 use std::sync::Arc;
 
@@ -17,15 +18,15 @@ use crate::function::TextFunction;
 use crate::options::{SchedulerOptions, advertised};
 use crate::signal;
 
-/// Seconds for which results are kept for their client.
+/// The time for which results are kept for their client, in seconds.
 const RESULTS_SECONDS: u64 = 3600;
 
 /// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When the address is not free, or the server fails.
+/// When the address is taken, or the server fails.
 pub async fn run(options: &SchedulerOptions) -> Result<()> {
-    // Before the address is stated: who reads it may signal at once.
+    // The handlers come before the address is printed: its reader may signal at once.
     let interrupted = signal::interrupted().context("cannot listen for signals")?;
     let external_host = advertised(options.host, options.advertise.as_ref())?;
     let place = (options.host, options.port);
@@ -45,7 +46,7 @@ pub async fn run(options: &SchedulerOptions) -> Result<()> {
         bind_port: address.port(),
         executor_timeout_seconds: timeout,
         expire_dead_executor_interval_seconds: 1,
-        // For an executor to come back, or another one to come, before queries fail.
+        // The time for an executor to return, or another to come, before queries fail.
         no_executors_grace_period_seconds: 3 * timeout,
         finished_job_data_clean_up_interval_seconds: RESULTS_SECONDS,
         finished_job_state_clean_up_interval_seconds: RESULTS_SECONDS,
@@ -68,7 +69,7 @@ pub async fn run(options: &SchedulerOptions) -> Result<()> {
     }
 }
 
-/// Ballista's session, with the functions of this program to plan.
+/// A Ballista session that can plan this program's functions.
 fn session(config: SessionConfig) -> PlanResult<SessionState> {
     let mut state = default_session_builder(config)?;
     for function in TextFunction::all(None, None) {

@@ -1,4 +1,4 @@
-//! Where queries are planned: on this machine, or for a cluster.
+//! Sessions that plan queries: on this machine, or for a cluster.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -14,18 +14,18 @@ use crate::function::{Declaration, TextFunction};
 use crate::model::LoadedModel;
 use crate::options::SchedulerUrl;
 
-/// Rows that are computed at a time: some thousand tokens, and at most 4 MiB of embeddings of a
-/// BERT, where a message between machines has 16.
+/// The number of rows computed at a time: some thousand tokens, and at most 4 MiB of embeddings of
+/// a BERT, where a message between machines has 16.
 const BATCH_ROWS: usize = 1024;
-/// Parts of a query on a cluster: enough that all executors have one until shortly before the end,
-/// and that little is lost with an executor.
+/// The number of parts of a query on a cluster: all executors have one until shortly before the
+/// end, and little is lost with an executor.
 const CLUSTER_PARTITIONS: usize = 64;
 
 /// A session that runs queries on this machine.
 pub fn local(partitions: Option<usize>) -> SessionContext {
     let cores = available_parallelism().map_or(1, usize::from);
     let config = SessionConfig::new()
-        // As on a cluster, so that results have the same types.
+        // The setting of a cluster, so that results have the same types.
         .set_bool(
             "datafusion.execution.parquet.schema_force_view_types",
             false,
@@ -36,7 +36,7 @@ pub fn local(partitions: Option<usize>) -> SessionContext {
 /// A session that runs queries on a cluster.
 ///
 /// # Errors
-/// When its state cannot be made.
+/// When the state cannot be created.
 pub async fn remote(scheduler: &SchedulerUrl, partitions: Option<usize>) -> Result<SessionContext> {
     let config =
         SessionConfig::new_with_ballista().set_usize(BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, 1);
@@ -52,11 +52,11 @@ fn settings(config: SessionConfig, partitions: usize) -> SessionConfig {
     config
         .with_batch_size(BATCH_ROWS)
         .with_target_partitions(partitions)
-        // A model takes far longer for a text than a disk: small files are worth cutting, too.
+        // A model takes far longer for a text than a disk: splitting small files pays off.
         .with_repartition_file_min_size(0)
 }
 
-/// Adds `embed` and `classify` of this model, and computes them where it is asked.
+/// Adds `embed` and `classify` of this model to the session.
 pub fn register_functions(context: &SessionContext, model: &Arc<LoadedModel>, truncate: bool) {
     let planned = Declaration::of(model, truncate);
     for function in TextFunction::all(Some(&planned), Some(model)) {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Waits for SIGINT or SIGTERM; the handlers are there when this returns.
+/// Waits for SIGINT or SIGTERM; the handlers are installed when this returns.
 #[cfg(unix)]
 pub fn interrupted() -> io::Result<impl Future<Output = &'static str>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +22,7 @@ pub fn interrupted() -> io::Result<impl Future<Output = &'static str>> {
     Ok(async {
         match tokio::signal::ctrl_c().await {
             Ok(()) => "ctrl-c",
-            // Without signals the program runs until it is ended.
+            // Without signals the program runs until it is killed.
             Err(_) => std::future::pending().await,
         }
     })

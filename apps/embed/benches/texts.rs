@@ -1,5 +1,6 @@
-//! Our side of `run.sh`: a request a line, `{"texts": [..], "calls": 3}` for vectors, with a `query`
-//! for scores, and to each the answer with the seconds of the fastest call.
+//! The part of `run.sh` for this crate: a request per line, `{"texts": [..], "calls": 3}` for
+//! vectors, with a `query` for scores, and for each the answer with the seconds of the fastest
+//! call.
 #![allow(missing_docs)]
 
 use std::io::stdin;
@@ -11,7 +12,7 @@ use dynquant_embed::{Embedder, Reranker};
 use mimalloc::MiMalloc;
 use serde::Deserialize;
 
-/// As our programs have it.
+/// The allocator of the programs.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -23,7 +24,7 @@ struct Request {
 }
 
 fn main() -> Result<()> {
-    // Cargo adds arguments of its own.
+    // Cargo adds arguments.
     let mut arguments = std::env::args().skip(1).filter(|it| !it.starts_with('-'));
     let (Some(embedder), Some(reranker)) = (arguments.next(), arguments.next()) else {
         print::note("run by apps/embed/benches/run.sh");

@@ -1,4 +1,4 @@
-//! Many texts through a model, in batches of near lengths.
+//! Runs many texts through a model, in batches of similar lengths.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Encoder, Head, Preset, Task, Tokens, TokensError};
 
-/// The most tokens of a batch of several texts: what a layer makes of them stays in some MB.
+/// The most tokens of a batch of several texts, so that the activations of a layer stay in some MB.
 const MOST_TOKENS: usize = 8192;
 
-/// How a model is opened and used.
+/// The options for opening and running a model.
 ///
 /// ```
 /// use dynquant_embed::{Options, Preset};
@@ -28,7 +28,7 @@ pub struct Options {
     progress: Option<Box<Progress>>,
 }
 
-/// Told how many texts are done, of how many.
+/// A callback with the number of texts that are done, and of all texts.
 type Progress = dyn Fn(usize, usize) + Send + Sync;
 
 impl Default for Options {
@@ -44,21 +44,22 @@ impl Default for Options {
 }
 
 impl Options {
-    /// int8 where weights are float, 32 texts a batch, as many tokens as the model takes.
+    /// The defaults: int8 if the weights are float, 32 texts per batch, the model's maximum of
+    /// tokens.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How float weights are quantized; for a folder that is quantized already it is a mistake.
+    /// Sets the quantization of float weights; an error for a folder that is already quantized.
     #[must_use]
     pub fn preset(self, preset: Preset) -> Self {
         let preset = Some(preset);
         Self { preset, ..self }
     }
 
-    /// Equalizes the norms of a float model before it is quantized, by running it on a few texts of
-    /// the kind that it is for, such as 16 sentences: its int8 answers are nearer to float's then,
-    /// and as fast. See [`equalize`](candle_dynquant::equalize()).
+    /// Equalizes the norms of a float model before it is quantized, by running it on a few texts
+    /// typical of its use, such as 16 sentences: its int8 answers are then closer to float, at the
+    /// same speed. See [`equalize`](candle_dynquant::equalize()).
     ///
     /// ```
     /// use dynquant_embed::{Embedder, Options};
@@ -74,20 +75,21 @@ impl Options {
         Self { equalize, ..self }
     }
 
-    /// The most texts of a batch. Answers have the same bits in any.
+    /// Sets the most texts of a batch, which does not change the bits of answers.
     #[must_use]
     pub fn batch_size(self, batch_size: usize) -> Self {
         Self { batch_size, ..self }
     }
 
-    /// The most tokens of a text, special ones included; longer texts are cut at their end.
+    /// Sets the most tokens of a text, including special tokens; longer texts are cut at their end.
     #[must_use]
     pub fn max_tokens(self, max_tokens: usize) -> Self {
         let max_tokens = Some(max_tokens);
         Self { max_tokens, ..self }
     }
 
-    /// Called after each batch with the number of texts that are done, and of all.
+    /// Sets a callback for the end of each batch, with the number of texts that are done, and of
+    /// all.
     #[must_use]
     pub fn on_progress(self, progress: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         let progress: Option<Box<Progress>> = Some(Box::new(progress));
@@ -113,7 +115,7 @@ impl Options {
     }
 }
 
-/// The tokens of each text; an error names the one at fault.
+/// The tokens of each text; an error names the text at fault.
 pub(crate) fn tokens<T>(
     texts: &[T],
     encode: impl Fn(&T) -> Result<Tokens, TokensError>,
@@ -131,14 +133,14 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// The answers to all, in their order.
+    /// The answers to all texts, in order.
     pub fn answer(&self, texts: &[Tokens], head: Head) -> Result<Vec<Vec<f32>>> {
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|&index| texts[index].len());
         let mut answers = vec![Vec::new(); texts.len()];
         let mut rest = order.as_slice();
         while !rest.is_empty() {
-            // The last of a batch is its longest.
+            // The last text of a batch is its longest.
             let fits = |&count: &usize| count * texts[rest[count - 1]].len() <= MOST_TOKENS;
             let count = (1..=self.size.min(rest.len())).rev().find(fits);
             let (batch, others) = rest.split_at(count.unwrap_or(1));

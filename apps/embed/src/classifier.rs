@@ -8,7 +8,7 @@ use crate::batches::{Batches, Options, tokens};
 use crate::functions::{sigmoid, softmax};
 use crate::{Direction, Encoder, Head, Input};
 
-/// A model with a head of classes.
+/// A model with a classification head.
 ///
 /// ```
 /// use dynquant_embed::Classifier;
@@ -28,12 +28,12 @@ impl Classifier {
     /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
     ///
     /// # Errors
-    /// Also when the model has no head of classes.
+    /// Also when the model has no classification head.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(dir, Options::new())
     }
 
-    /// As [`open`](Self::open), by options.
+    /// Opens a folder with options.
     ///
     /// # Errors
     /// Also when an option does not fit the model.
@@ -53,13 +53,13 @@ impl Classifier {
         })
     }
 
-    /// The model, for what is not here.
+    /// The underlying model, for lower-level calls.
     pub fn encoder(&self) -> &Encoder {
         &self.batches.encoder
     }
 
-    /// All classes of each text with their probabilities, the most likely first. They sum up to 1,
-    /// unless a text may have several classes.
+    /// All classes of each text with their probabilities, the most likely first. The probabilities
+    /// sum to 1, unless a text may have several classes.
     ///
     /// # Errors
     /// When a text has no tokens, or the model fails.

@@ -1,4 +1,4 @@
-//! What the files of a folder say of its model.
+//! The configuration of a model in the files of its folder.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
@@ -13,23 +13,22 @@ use crate::tables;
 /// The parameters of a model.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Rows of the table of words: token ids are smaller.
+    /// The number of rows of the word table: token ids are smaller.
     pub vocab_size: usize,
-    /// Length of a token's vector.
+    /// The length of a token's vector.
     pub hidden_size: usize,
-    /// Length of an embedding: of the pooled vector, or behind the dense layers of the folder, and
-    /// no longer than its `truncate_dim`.
+    /// The length of an embedding: of the pooled vector, or after the folder's dense layers, and at
+    /// most `truncate_dim`.
     pub embedding_size: usize,
-    /// How an embedding is made of the tokens' vectors.
+    /// The way an embedding is made of the tokens' vectors.
     pub pooling: Pooling,
-    /// Whether the folder has a `Normalize` behind all else. `Model::answer` leaves it to its
-    /// caller.
+    /// Whether the folder ends with a `Normalize`, which `Model::answer` leaves to its caller.
     pub normalize: bool,
-    /// Names of the classes, for a model with a classification head.
+    /// The names of the classes, for a model with a classification head.
     pub labels: Vec<String>,
-    /// The most tokens that a text may have, special ones included.
+    /// The most tokens of a text, including special tokens.
     pub max_tokens: usize,
-    /// Keys of the files that nothing reads, in a sentence each: programs print them once.
+    /// A sentence for each key of the files that nothing reads; programs print these once.
     pub notes: Vec<String>,
     pub(crate) sizes: Sizes,
     pub(crate) keys: Keys,
@@ -38,18 +37,18 @@ pub struct Config {
     pub(crate) tokenizer: TokenizerConfig,
 }
 
-/// The files that a configuration is read from, as text; `name` is the folder's.
+/// The text of the files that hold the configuration; `name` is the folder's.
 #[derive(Default)]
 pub(crate) struct Texts<'a> {
     pub name: &'a str,
     pub config: &'a str,
     /// `config.json` of the pooling, with its path.
     pub pooling: Option<(String, String)>,
-    /// The settings of sentence-transformers, which say how many tokens a text has at most.
+    /// The settings of sentence-transformers, which limit the tokens of a text.
     pub sentence: Sentence,
-    /// `tokenizer_config.json`, which says it, too.
+    /// The text of `tokenizer_config.json`, which also limits the tokens.
     pub tokenizer: Option<&'a str>,
-    /// The bytes of the weights, if they are known.
+    /// The number of bytes of the weights, if known.
     pub weights: Option<u64>,
 }
 
@@ -60,7 +59,7 @@ impl Config {
         if let Some(bytes) = texts.weights {
             keys.limit(bytes);
         }
-        let architecture = Architecture::of(&keys)?;
+        let architecture = Architecture::find(&keys)?;
         let mut notes: Vec<String> = unread(&path, keys.check(architecture.tables)?).collect();
         let sizes = architecture.sizes(&keys)?;
         let pooling = texts.pooling.as_ref();
@@ -86,7 +85,7 @@ impl Config {
     }
 }
 
-/// A note of each key that nothing reads.
+/// A note for each key that nothing reads.
 pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = String> {
     keys.into_iter()
         .map(move |key| format!("{path}: key {key:?} is not read"))
@@ -96,15 +95,15 @@ pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = Stri
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenizerConfig {
     max_tokens: Option<usize>,
-    /// Whether the model is given the tokenizer's token types: by `model_input_names`, else by what
-    /// the class of the tokenizer has.
+    /// Whether the model gets the tokenizer's token types: by `model_input_names`, else by the
+    /// tokenizer's class.
     pub gives_types: bool,
-    /// The settings of BERT's normalizer, in place of `tokenizer.json`'s, if the tokenizer's class
-    /// makes one: characters of Chinese apart, accents left out, lower case.
+    /// The settings of BERT's normalizer, if the tokenizer's class makes one in place of
+    /// `tokenizer.json`'s: separate Chinese characters, strip accents, lower case.
     pub bert: Option<(bool, Option<bool>, bool)>,
 }
 
-/// The classes whose normalizer is BERT's.
+/// The tokenizer classes with BERT's normalizer.
 const BERTS: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"];
 
 impl TokenizerConfig {
@@ -143,7 +142,7 @@ impl TokenizerConfig {
                     keys.flag("do_lower_case", true)?,
                 ))
             });
-        // A number that no usize holds stands for no limit.
+        // A number too large for usize means no limit.
         let max_tokens: Option<f64> = keys.optional("model_max_length", "a number")?;
         Ok(Self {
             max_tokens: max_tokens

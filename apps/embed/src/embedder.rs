@@ -1,4 +1,4 @@
-//! Texts in, vectors out.
+//! Vectors of texts.
 
 use std::path::Path;
 
@@ -24,22 +24,22 @@ use crate::{Direction, Encoder, Head};
 /// ```
 pub struct Embedder {
     batches: Batches,
-    /// Numbers that are kept of a vector, if not all.
+    /// The number of leading values kept of a vector, if not all.
     cut: Option<usize>,
 }
 
 impl Embedder {
-    /// Opens a folder with `config.json`, `tokenizer.json`, weights in safetensors, and what
-    /// sentence-transformers writes beside them. Float weights become int8.
+    /// Opens a folder with `config.json`, `tokenizer.json`, weights in safetensors, and the files
+    /// of sentence-transformers, if there are any. Float weights become int8.
     ///
     /// # Errors
-    /// When a file is missing, malformed, does not fit the others, or asks for what is not
-    /// supported.
+    /// When a file is missing, malformed, inconsistent with the others, or requires an unsupported
+    /// feature.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(dir, Options::new())
     }
 
-    /// As [`open`](Self::open), by options.
+    /// Opens a folder with options.
     ///
     /// # Errors
     /// Also when an option does not fit the model.
@@ -50,8 +50,8 @@ impl Embedder {
         })
     }
 
-    /// Keeps the first numbers of each vector, normalized anew: for models that were trained so
-    /// (Matryoshka).
+    /// Keeps the first numbers of each vector and normalizes again: for models that were trained
+    /// for it (Matryoshka).
     ///
     /// # Errors
     /// When the vectors have fewer numbers.
@@ -65,30 +65,30 @@ impl Embedder {
         Ok(self)
     }
 
-    /// Sets the prompt of that name, such as `query` or `document`, in place of the folder's.
+    /// Replaces the folder's prompt of that name, such as `query` or `document`.
     #[must_use]
     pub fn with_prompt(mut self, name: &str, prompt: &str) -> Self {
         self.batches.encoder.prompts.set(name, prompt);
         self
     }
 
-    /// Numbers of a vector.
+    /// The number of values in a vector.
     pub fn dimensions(&self) -> usize {
         self.cut.unwrap_or(self.encoder().config.embedding_size)
     }
 
-    /// Whether vectors have the length 1: the folder says so, or they are cut.
+    /// Whether vectors have length 1: if the folder says so, or they are cut.
     pub fn is_normalized(&self) -> bool {
         self.encoder().config.normalize || self.cut.is_some()
     }
 
-    /// The model, for what is not here.
+    /// The underlying model, for lower-level calls.
     pub fn encoder(&self) -> &Encoder {
         &self.batches.encoder
     }
 
-    /// The vectors of texts, `dimensions` numbers each, behind the folder's default prompt if it
-    /// has one.
+    /// The vectors of texts, `dimensions` numbers each, after the folder's default prompt if it has
+    /// one.
     ///
     /// # Errors
     /// When a text has no tokens, or the model fails.
@@ -96,27 +96,27 @@ impl Embedder {
         self.behind(self.encoder().prompts.default_prompt(), texts)
     }
 
-    /// As [`embed`](Self::embed) for questions: behind the prompt `query`, or the default.
+    /// The vectors of questions, after the prompt `query`, or the default prompt.
     ///
     /// # Errors
-    /// As [`embed`](Self::embed).
+    /// The errors of [`embed`](Self::embed).
     pub fn embed_queries(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
         self.behind(self.encoder().prompts.query(), texts)
     }
 
-    /// As [`embed`](Self::embed) for what is searched: behind the prompt `document`, `passage` or
-    /// `corpus`, the first that there is, or the default.
+    /// The vectors of texts to be searched, after the first existing prompt of `document`,
+    /// `passage` and `corpus`, or the default prompt.
     ///
     /// # Errors
-    /// As [`embed`](Self::embed).
+    /// The errors of [`embed`](Self::embed).
     pub fn embed_documents(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
         self.behind(self.encoder().prompts.document(), texts)
     }
 
-    /// As [`embed`](Self::embed), behind the prompt of that name.
+    /// The vectors of texts after the prompt of that name.
     ///
     /// # Errors
-    /// Also when there is no such prompt.
+    /// Also when the prompt does not exist.
     pub fn embed_as(&self, name: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
         let prompt = self.encoder().prompts.named(name);
         self.behind(prompt.map_err(|e| anyhow!("prompt: {e}"))?, texts)
@@ -143,7 +143,7 @@ impl Embedder {
     }
 }
 
-/// A vector in a quarter of the bytes: codes of 8 bits, and the number that each code counts.
+/// A vector in a quarter of the bytes: 8-bit codes with a common scale.
 ///
 /// ```
 /// use dynquant_embed::Int8Vector;
@@ -154,14 +154,14 @@ impl Embedder {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Int8Vector {
-    /// -127 to 127.
+    /// The codes, -127 to 127.
     pub codes: Vec<i8>,
-    /// The factor of the codes, the greatest magnitude of the vector by 127.
+    /// The factor of the codes: the greatest magnitude of the vector, divided by 127.
     pub scale: f32,
 }
 
 impl Int8Vector {
-    /// The vector in 8 bits, each number within half of its `scale`.
+    /// The vector in 8 bits; each number is within half of `scale`.
     pub fn of(vector: &[f32]) -> Self {
         let max = vector.iter().fold(0f32, |max, x| max.max(x.abs()));
         let scale = max / 127.;
@@ -178,7 +178,7 @@ impl Int8Vector {
         }
     }
 
-    /// The numbers that the codes stand for.
+    /// The numbers that the codes represent.
     pub fn to_f32(&self) -> Vec<f32> {
         self.codes
             .iter()
@@ -186,7 +186,7 @@ impl Int8Vector {
             .collect()
     }
 
-    /// The sum of the products with another vector: the cosine, if both are normalized.
+    /// The dot product with another vector: the cosine, if both are normalized.
     pub fn dot(&self, other: &Self) -> f32 {
         let products = self.codes.iter().zip(&other.codes);
         let sum: i64 = products.map(|(a, b)| i64::from(*a) * i64::from(*b)).sum();

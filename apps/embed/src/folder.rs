@@ -1,4 +1,4 @@
-//! A model as files: configuration, tokenizer and weights, read and checked together.
+//! Reads a model's files together and checks them: configuration, tokenizer and weights.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ use crate::prompts::Prompts;
 use crate::sentence::{self, Sentence};
 use crate::{Config, Direction, Input, Model, Preset, Tokenizer};
 
-/// The files of a folder that decide on answers, beside `*.safetensors` and those of modules.
+/// The files of a folder that determine the answers, besides `*.safetensors` and the modules'
+/// files.
 const TEXTS: [&str; 5] = [
     CONFIG,
     TOKENIZER,
@@ -33,9 +34,9 @@ const TOKENIZER: &str = "tokenizer.json";
 pub(crate) const ADAPTER: &str = "adapter_config.json";
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// The longest text file that is read. Parsed, JSON takes up to a hundred times its length.
+/// The largest text file that is read. Parsed, JSON takes up to a hundred times its length.
 pub(crate) const MAX_TEXT: u64 = 4 << 20;
-/// The longest `tokenizer.json` that is read; Gemma's has 33 MB.
+/// The largest `tokenizer.json` that is read; Gemma's has 33 MB.
 pub(crate) const MAX_TOKENIZER: u64 = 64 << 20;
 
 /// The files of the embedded model: configuration, tokenizer and weights.
@@ -45,27 +46,27 @@ const EMBEDDED: [&[u8]; 3] = [
     include_bytes!("../../../assets/bert/model.safetensors"),
 ];
 
-/// All that is needed to answer texts.
+/// Everything needed to answer texts.
 pub struct Encoder {
     /// The name of the folder, or of the embedded model.
     pub name: String,
     /// The parameters of the model.
     pub config: Config,
-    /// Texts to tokens.
+    /// The conversion of texts to tokens.
     pub tokenizer: Tokenizer,
-    /// Tokens to answers.
+    /// The conversion of tokens to answers.
     pub model: Model,
-    /// How the weights are stored: the name of a preset, or `quantized` as the folder has them.
+    /// The format of the weights: the name of a preset, or `quantized` for a quantized folder.
     pub dtype: String,
     /// The prompts in the folder.
     pub prompts: Prompts,
 }
 
 impl Encoder {
-    /// The classifier of Debian packages in `assets/bert`, which is part of the program.
+    /// The classifier of Debian packages in `assets/bert`, which is built into the program.
     ///
     /// # Errors
-    /// When it cannot be quantized.
+    /// When the model cannot be quantized.
     pub fn embedded(preset: Preset) -> Result<Self> {
         let name = "assets/bert";
         let [config, tokenizer, weights] = EMBEDDED;
@@ -87,8 +88,7 @@ impl Encoder {
         })
     }
 
-    /// Whether a folder says that its model makes embeddings or classes: some architectures also
-    /// write texts.
+    /// Whether a folder's model makes embeddings or classes: some architectures also generate text.
     pub fn is_folder(dir: &Path) -> bool {
         let is_classifier = || {
             let text = text(&dir.join(CONFIG))?;
@@ -98,12 +98,12 @@ impl Encoder {
         dir.join(MODULES).is_file() || is_classifier().unwrap_or(false)
     }
 
-    /// Whether the model is a reranker: it scores pairs of texts, by a head of one class.
+    /// Whether the model is a reranker: it scores pairs of texts by a head of one class.
     pub fn is_reranker(&self) -> bool {
         self.classes() == 1
     }
 
-    /// The number of classes of the head; 0 if there is none.
+    /// The number of classes of the head; 0 without a head.
     pub(crate) fn classes(&self) -> usize {
         if self.model.is_classifier() {
             self.config.labels.len()
@@ -112,19 +112,19 @@ impl Encoder {
         }
     }
 
-    /// Tells of keys in the files that nothing reads.
+    /// Reports the keys in the files that nothing reads.
     #[cfg(feature = "program")]
     pub(crate) fn tell_notes(&self) {
         let notes = &self.config.notes;
         notes.iter().for_each(candle_dynquant_io::print::note);
     }
 
-    /// The model that the files of a Hugging Face folder are, by their contents: what a browser has
-    /// instead of a folder. Weights are as in `model.safetensors`, float or quantized, and taken as
-    /// they are; `name` is for error messages.
+    /// Opens a model from the contents of a Hugging Face folder's files, as in a browser. Weights
+    /// have the format of `model.safetensors`, float or quantized, and are not quantized further;
+    /// `name` is for error messages.
     ///
     /// # Errors
-    /// When a file is malformed, or does not fit the others.
+    /// When a file is malformed, or inconsistent with the others.
     pub fn from_bytes(
         name: &str,
         config: &str,
@@ -157,16 +157,16 @@ impl Encoder {
         })
     }
 
-    /// Reads a Hugging Face folder. Floats are quantized by `preset`, [`Preset::Int8`] if there is
-    /// none; of a folder that is quantized already, `preset` must be `None`.
+    /// Reads a Hugging Face folder. Float weights are quantized by `preset`, [`Preset::Int8`] if it
+    /// is `None`; for a folder that is already quantized, `preset` must be `None`.
     ///
     /// # Errors
-    /// When a file is missing, malformed, or does not fit the others.
+    /// When a file is missing, malformed, or inconsistent with the others.
     pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
         Self::open_with(dir, preset, None)
     }
 
-    /// As [`open`](Self::open); a float model is equalized by `texts` first.
+    /// Reads a folder as [`open`](Self::open) does, and equalizes a float model by `texts` first.
     pub(crate) fn open_with(
         dir: &Path,
         preset: Option<Preset>,
@@ -258,8 +258,8 @@ impl Encoder {
     }
 }
 
-/// The modules behind the pooling, but for a normalization at the end, which is the caller's; and
-/// whether they make a reranker's score of it.
+/// The modules after the pooling, without a final normalization, which is the caller's; and whether
+/// they end in a reranker's score.
 fn finished(
     config: &mut Config,
     modules: &Modules,
@@ -273,7 +273,7 @@ fn finished(
     }
     config.embedding_size = behind.iter().fold(pooled, |size, it| it.outputs(size));
     match prompts.truncate_dim {
-        // sentence-transformers cuts what is normalized, and leaves its length.
+        // sentence-transformers cuts the normalized vector, and does not normalize again.
         Some(size) if size < config.embedding_size => {
             config.embedding_size = size;
             behind.push(Module::Cut(size));
@@ -286,8 +286,8 @@ fn finished(
     Ok((behind, false))
 }
 
-/// The BLAKE3 hash, in hexadecimal, of the files of a folder that decide on answers; of the
-/// embedded model if there is no folder.
+/// The BLAKE3 hash, in hexadecimal, of the files of a folder that determine the answers, or of the
+/// embedded model without a folder.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -305,14 +305,18 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
         .chain(&sentence::FILES)
         .map(PathBuf::from)
         .collect();
-    let own = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_owned();
+    let relative = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_owned();
     let modules = Modules::read(dir)?;
-    names.push(own(&modules.pooling));
-    names.extend(modules.folders().map(|folder| own(folder).join(CONFIG)));
+    names.push(relative(&modules.pooling));
+    names.extend(
+        modules
+            .folders()
+            .map(|folder| relative(folder).join(CONFIG)),
+    );
     let folders = modules.folders().filter(|folder| folder.is_dir());
     for folder in std::iter::once(dir).chain(folders) {
         for entry in fs::read_dir(folder).with_context(reading)? {
-            let name = own(folder).join(entry.with_context(reading)?.file_name());
+            let name = relative(folder).join(entry.with_context(reading)?.file_name());
             if name.extension().is_some_and(|it| it == "safetensors") {
                 names.push(name);
             }
@@ -334,11 +338,11 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
 
 fn load(config: &Config, score: Option<LogitScore>, vb: VarBuilder<'_>) -> Result<Network> {
     let (keys, labels) = (&config.keys, config.labels.len());
-    let network = Architecture::of(keys)?.load(keys, &config.sizes, labels, score, vb);
+    let network = Architecture::find(keys)?.load(keys, &config.sizes, labels, score, vb);
     network.context("expected the weights that config.json describes")
 }
 
-/// Moves range from the outputs of norms to weights, as much as `texts` show.
+/// Moves range from the outputs of norms to weights, as measured on `texts`.
 fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]) -> Result<()> {
     ensure!(
         !texts.is_empty(),
@@ -346,13 +350,14 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
     );
     let cut = Some(Direction::Right);
     let tokens = tokens(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
-    let rows = Rows::of(tokens.iter());
+    let rows = Rows::new(tokens.iter());
     let report = equalize(network, &Equalization::default(), |network| {
         let hidden = network.model.forward(&rows)?;
         let Some(head) = &network.head else {
             return Ok(hidden);
         };
-        // Both are outputs; a layer that is not reached would keep norms from being equalized.
+        // Both outputs are computed: a layer that is not reached would keep norms from being
+        // equalized.
         let logits = head.forward(&hidden)?;
         Tensor::cat(&[hidden.flatten_all()?, logits.flatten_all()?], 0)
     })?;
@@ -371,8 +376,8 @@ fn quantized(mut network: Network, preset: Preset) -> Result<Network> {
     Ok(network)
 }
 
-/// The last part of the path, also of `.` and `..`; of a snapshot in the cache of the Hugging Face
-/// hub, the name of the model.
+/// The last component of the path, also for `.` and `..`; for a snapshot in the cache of the
+/// Hugging Face hub, the name of the model.
 fn folder_name(dir: &Path) -> String {
     let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let name = |path: &Path| {

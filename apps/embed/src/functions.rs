@@ -1,6 +1,6 @@
 //! Functions of vectors and logits.
 
-/// The vector at length 1, in the same direction; zeros stay.
+/// The vector scaled to length 1; zeros stay.
 ///
 /// ```
 /// assert_eq!(dynquant_embed::normalized(vec![3., 4.]), [0.6, 0.8]);
@@ -16,7 +16,7 @@ pub fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     vector
 }
 
-/// The probability that a logit stands for.
+/// The probability of a logit.
 ///
 /// ```
 /// assert_eq!(dynquant_embed::sigmoid(0.), 0.5);
@@ -25,7 +25,7 @@ pub fn sigmoid(x: f32) -> f32 {
     1. / (1. + (-x).exp())
 }
 
-/// The probabilities that the logits of exclusive classes stand for: their sum is 1.
+/// The probabilities of the logits of exclusive classes: their sum is 1.
 ///
 /// ```
 /// assert_eq!(dynquant_embed::softmax(&[2., 2.]), [0.5, 0.5]);

@@ -1,5 +1,5 @@
-//! JSON files of a model, read strictly: every fault names the file, the key, what was expected and
-//! what came.
+//! JSON files of a model, read strictly: every error names the file, the key, the expected and the
+//! found value.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Keys {
         Self { path, map, most }
     }
 
-    /// The keys with those of objects by path, such as `a.b`, of a file whose keys all have a row.
+    /// The keys of a file, nested keys by path such as `a.b`; an error if a key has no row.
     pub fn flat(path: &str, map: Map<String, Value>, table: &Table) -> Result<Self> {
         let (keys, unknown) = Self::flat_with(path, map, table)?;
         match unknown.first() {
@@ -41,7 +41,7 @@ impl Keys {
         }
     }
 
-    /// The keys likewise, and those without a row.
+    /// The keys of a file, as in [`flat`](Self::flat), and the keys without a row.
     pub fn flat_with(
         path: &str,
         map: Map<String, Value>,
@@ -54,9 +54,9 @@ impl Keys {
         Ok((keys, unknown))
     }
 
-    /// The keys of an object of the file, as [`flat`](Self::flat) reads them.
-    pub fn part(&self, key: &str, of: &Map<String, Value>, table: &Table) -> Result<Self> {
-        Self::flat(&format!("{}: {key}", self.path), of.clone(), table)
+    /// The keys of a nested object, as in [`flat`](Self::flat).
+    pub fn part(&self, key: &str, object: &Map<String, Value>, table: &Table) -> Result<Self> {
+        Self::flat(&format!("{}: {key}", self.path), object.clone(), table)
     }
 
     /// Checks the keys by the first table that has a row for each; returns those without a row.
@@ -73,12 +73,12 @@ impl Keys {
         Ok(unknown)
     }
 
-    /// Has no part of the model be larger than the file of its weights.
+    /// Limits every size to the bytes of the weights.
     pub fn limit(&mut self, bytes: u64) {
         self.most = self.most.min(bytes);
     }
 
-    /// The value of a key; none is as good as `null`.
+    /// The value of a key; `None` also for `null`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
@@ -92,7 +92,7 @@ impl Keys {
         anyhow::anyhow!("{}: key {key:?}: expected {expected}, got {got}", self.path)
     }
 
-    /// Any type, where the key is there.
+    /// The value of a key, of any type, if the key exists.
     pub fn optional<T: DeserializeOwned>(&self, key: &str, expected: &str) -> Result<Option<T>> {
         let value = self.get(key).map(|value| T::deserialize(value));
         value.transpose().map_err(|_| self.fault(key, expected))
@@ -104,11 +104,11 @@ impl Keys {
         size.ok_or_else(|| self.fault(key, SIZE))
     }
 
-    /// A positive integer that is no size of weights.
+    /// A positive integer that is not limited by the weights.
     pub fn number(&self, key: &str) -> Result<Option<usize>> {
         match self.get(key).map(Value::as_u64) {
             None => Ok(None),
-            // No real model comes near the limit, and products of two sizes stay in a usize.
+            // No real model comes near the limit, and products of two sizes fit a usize.
             Some(Some(number @ 1..=MOST)) => Ok(Some(number as usize)),
             _ => Err(self.fault(key, SIZE)),
         }
@@ -124,7 +124,7 @@ impl Keys {
         Ok(self.optional_size(key)?.unwrap_or(default))
     }
 
-    /// As [`size`](Self::size), or 0.
+    /// A size like [`size`](Self::size), or 0.
     pub fn count_or(&self, key: &str, default: usize) -> Result<usize> {
         match self.get(key).and_then(Value::as_u64) {
             Some(0) => Ok(0),
@@ -185,8 +185,8 @@ impl Keys {
         Ok(id.unwrap_or(default))
     }
 
-    /// `id2label`, which must count from 0 without gaps; without it there are nameless classes, two
-    /// unless `num_labels` tells another number.
+    /// `id2label`, which must count from 0 without gaps; without it the classes are nameless,
+    /// `num_labels` or else two.
     pub fn labels(&self) -> Result<Vec<String>> {
         let key = "id2label";
         let expected = "an object that names the classes \"0\", \"1\", .. without gaps";
@@ -211,14 +211,14 @@ impl Keys {
         Ok(labels.into_values().collect())
     }
 
-    /// Whether `architectures` has a name that ends so.
+    /// Whether `architectures` contains a name with this ending.
     pub fn is_architecture(&self, ending: &str) -> bool {
         let names = self.get("architectures").and_then(Value::as_array);
         let mut names = names.into_iter().flatten().filter_map(Value::as_str);
         names.any(|name| name.ends_with(ending))
     }
 
-    /// Which layers see near tokens only: by `layer_types`, else by a pattern.
+    /// Which layers attend to near tokens only: by `layer_types`, else by a pattern.
     pub fn local_layers(
         &self,
         layers: usize,
@@ -239,11 +239,11 @@ impl Keys {
         local.ok_or_else(|| self.fault(key, &expected))
     }
 
-    /// Checks that one size is a multiple of another.
-    pub fn divides(&self, key: &str, divisor: usize, of: &str, size: usize) -> Result<()> {
+    /// Checks that `size`, named `what`, is a multiple of `divisor`.
+    pub fn divides(&self, key: &str, divisor: usize, what: &str, size: usize) -> Result<()> {
         ensure!(
             size.is_multiple_of(divisor),
-            "{}: key {key:?}: expected a divisor of {of} {size}, got {divisor}",
+            "{}: key {key:?}: expected a divisor of {what} {size}, got {divisor}",
             self.path,
         );
         Ok(())
@@ -253,7 +253,7 @@ impl Keys {
 const SIZE: &str = "a positive integer below 2^31";
 const MOST: u64 = 0x7fff_ffff;
 
-/// The beginning of a text that a file may make long.
+/// The beginning of a text, which may be long.
 fn brief(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}..", &text[..end]),

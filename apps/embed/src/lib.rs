@@ -15,8 +15,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Below them is [`Encoder`]: tokens in, embeddings and logits out, for programs with queues and
-//! limits of their own. The bits of an answer do not depend on the other texts of its call: see
+//! Below these is [`Encoder`], from tokens to embeddings and logits, for programs with their own
+//! queues and limits. The bits of an answer do not depend on the other texts of the call: see
 //! [`Model::answer`].
 //!
 //! ```
@@ -87,13 +87,13 @@ use std::str::FromStr;
 
 use candle_dynquant::QConfigSpec;
 
-/// How the weights of a float model are quantized when it is opened.
+/// The quantization of a float model's weights when it is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preset {
     /// int8 weights per channel, activations per token.
     #[default]
     Int8,
-    /// int8 weights of half the codes, which x86-64 CPUs without VNNI multiply faster.
+    /// int8 weights of 7 bits, which x86-64 CPUs without VNNI multiply faster.
     Int8ReduceRange,
     /// int8 weights and activations in groups of 32 inputs: more accurate, and slower.
     Int8Groups,
@@ -103,12 +103,12 @@ pub enum Preset {
     BFloat16,
     /// float16 weights, f32 activations.
     Float16,
-    /// Nothing: the model stays f32.
+    /// No quantization: the model stays f32.
     None,
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [Self; 7] = [
         Self::Int8,
         Self::Int8ReduceRange,

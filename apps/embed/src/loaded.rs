@@ -1,4 +1,4 @@
-//! A checkpoint of which every tensor is loaded, known to be harmless, or named in an error.
+//! A checkpoint whose tensors are all loaded, known to be harmless, or named in an error.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use candle_nn::{Init, VarBuilder};
 
 use crate::tables::TENSORS;
 
-/// A checkpoint that remembers which tensors were asked for.
+/// A checkpoint that records which tensors were loaded.
 pub(crate) struct Loaded {
     checkpoint: Checkpoint,
     asked: Arc<Mutex<HashSet<String>>>,
@@ -39,10 +39,10 @@ impl Loaded {
         VarBuilder::from_backend(Box::new(backend), DType::F32, Device::Cpu)
     }
 
-    /// Checks that no tensor was passed over.
+    /// Checks that no tensor was left out.
     pub fn check(&self, place: &dyn Display) -> Result<()> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        // Scales and the like of a quantized weight stand beside it.
+        // The scales and other parts of a quantized weight stand beside it.
         let is_part = |name: &str| {
             let mut modules = name.match_indices('.').map(|(at, _)| &name[..at]);
             self.checkpoint.is_quantized()
@@ -69,7 +69,7 @@ struct Backend {
 }
 
 impl Backend {
-    /// The description of a quantized weight is asked for by a longer name.
+    /// Records a tensor; the description of a quantized weight is requested by a longer name.
     fn remember(&self, name: &str) {
         let end = name
             .rfind(WEIGHT)

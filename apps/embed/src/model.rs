@@ -13,16 +13,15 @@ use crate::{Config, Pooling, Tokens};
 /// A kind of answer to a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Its embedding, `embedding_size` numbers, without the normalization that a folder may end
-    /// with.
+    /// The embedding, `embedding_size` numbers, without the folder's final normalization.
     Embedding,
-    /// The vectors of its tokens before the pooling, `hidden_size` numbers each, in a row.
+    /// The vectors of the tokens before the pooling, `hidden_size` numbers each, concatenated.
     TokenEmbeddings,
-    /// Its logits, one for each label.
+    /// The logits, one for each label.
     Classes,
 }
 
-/// A text and what is asked of it.
+/// A text and the kind of answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     /// The text.
@@ -35,9 +34,9 @@ pub struct Task<'a> {
 pub struct Model {
     network: Network,
     pooling: Pooling,
-    /// Behind the pooling.
+    /// The modules after the pooling.
     modules: Vec<Module>,
-    /// Whether they make a reranker's score of it, in place of a head.
+    /// Whether the modules end in a reranker's score, in place of a head.
     is_scored: bool,
     one_by_one: bool,
     /// Whether the head takes one text at a time.
@@ -45,7 +44,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Finds out whether the texts of a call may be computed together.
+    /// A model; tests whether the texts of a call may be computed together.
     pub(crate) fn new(
         network: Network,
         config: &Config,
@@ -68,12 +67,12 @@ impl Model {
         Ok(model)
     }
 
-    /// Whether [`Head::Classes`] can be asked.
+    /// Whether the model can answer [`Head::Classes`].
     pub fn is_classifier(&self) -> bool {
         self.is_scored || self.network.head.is_some()
     }
 
-    /// The most tokens of a text that its attention can take.
+    /// The most tokens of a text that attention can handle.
     pub(crate) fn most_tokens(&self) -> Result<usize> {
         let mut precisions = Precisions(Vec::new());
         self.walk(&mut precisions)?;
@@ -92,17 +91,17 @@ impl Model {
         Walk::over(&self.network, visitor)
     }
 
-    /// Whether the texts of a call are computed one after the other: those of a model with a float
-    /// product, whose sums depend on the number of rows, or with one scale for the activations of a
-    /// call, in which texts would influence each other.
+    /// Whether the texts of a call are computed one after the other: with a float product, whose
+    /// sums depend on the number of rows, or with one scale for all activations of a call, through
+    /// which texts would influence each other.
     pub fn is_one_by_one(&self) -> bool {
         self.one_by_one
     }
 
-    /// The answers to `tasks`, in their order, each with the same bits as if it were alone.
+    /// The answers to `tasks`, in order, each with the same bits as if it were alone.
     ///
     /// # Errors
-    /// When the model fails, or classes are asked of a model without a classification head.
+    /// When the model fails, or classes are requested from a model without a classification head.
     pub fn answer(&self, tasks: &[Task<'_>]) -> Result<Vec<Vec<f32>>> {
         if tasks.is_empty() {
             return Ok(Vec::new());
@@ -115,12 +114,12 @@ impl Model {
     }
 
     fn together(&self, tasks: &[Task<'_>]) -> Result<Vec<Vec<f32>>> {
-        // Texts of one length are adjacent, so that attention takes them at once.
+        // Texts of one length are adjacent, so that attention takes them together.
         let mut order: Vec<usize> = (0..tasks.len()).collect();
         order.sort_by_key(|&index| tasks[index].tokens.len());
         let sorted: Vec<Task<'_>> = order.iter().map(|&index| tasks[index]).collect();
 
-        let rows = Rows::of(sorted.iter().map(|task| task.tokens));
+        let rows = Rows::new(sorted.iter().map(|task| task.tokens));
         let hidden = self.network.model.forward(&rows)?;
         let answers = self.heads(&sorted, &hidden)?;
         let mut in_order = vec![Vec::new(); tasks.len()];
@@ -137,31 +136,34 @@ impl Model {
         let mut rest = values.as_slice();
         let mut texts = Vec::with_capacity(tasks.len());
         for task in tasks {
-            let (own, others) = rest.split_at(task.tokens.len() * size);
-            texts.push((task, own));
+            let (vectors, others) = rest.split_at(task.tokens.len() * size);
+            texts.push((task, vectors));
             rest = others;
         }
         let by_head = |head| head == Head::Classes && !self.is_scored;
         let is_classified = |(task, _): &&(&Task<'_>, &[f32])| by_head(task.head);
         let classified = texts.iter().filter(is_classified);
         let classified: Vec<(&[f32], &[u32])> = classified
-            .map(|(task, own)| (*own, task.tokens.ids()))
+            .map(|(task, vectors)| (*vectors, task.tokens.ids()))
             .collect();
         let mut logits = self.logits(&classified, size)?.into_iter();
-        let pool = |task: &Task<'_>, own: &[f32]| self.pooling.pool(own, size, task.tokens.prompt);
-        let answer = |(task, own): (&Task<'_>, &[f32])| match task.head {
-            Head::Embedding if self.is_scored => Ok(pool(task, own)),
+        let pool =
+            |task: &Task<'_>, vectors: &[f32]| self.pooling.pool(vectors, size, task.tokens.prompt);
+        let answer = |(task, vectors): (&Task<'_>, &[f32])| match task.head {
+            Head::Embedding if self.is_scored => Ok(pool(task, vectors)),
             head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
                 let mut modules = self.modules.iter();
-                modules.try_fold(pool(task, own), |embedding, module| module.apply(embedding))
+                modules.try_fold(pool(task, vectors), |embedding, module| {
+                    module.apply(embedding)
+                })
             }
-            Head::TokenEmbeddings => Ok(own.to_vec()),
+            Head::TokenEmbeddings => Ok(vectors.to_vec()),
             Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
     }
 
-    /// Of the vectors of each text's tokens.
+    /// The logits from the vectors of each text's tokens.
     fn logits(&self, texts: &[(&[f32], &[u32])], size: usize) -> Result<Vec<Vec<f32>>> {
         if texts.is_empty() {
             return Ok(Vec::new());
@@ -182,9 +184,9 @@ impl Model {
         Ok(logits)
     }
 
-    /// Compares texts that are computed together with the same texts alone, bit for bit. The format
-    /// of an activation is not to be seen from a layer; a scale that they share changes most of
-    /// these bits.
+    /// Compares texts that are computed together with the same texts alone, bit for bit. A layer
+    /// does not show how its activations are quantized, but a shared scale changes most of these
+    /// bits.
     fn rows_are_independent(&self, config: &Config) -> Result<bool> {
         let lengths = [1, 2, 3, 5, 8, 13, 21].into_iter();
         let texts: Vec<Tokens> = lengths
@@ -219,10 +221,10 @@ impl Model {
     }
 }
 
-/// The most keys of attention in 8 bits, whose sums are i32.
+/// The most keys of attention in 8 bits, so that sums fit an i32.
 const MOST_INT8: usize = 1 << 16;
 
-/// The precisions of attention layers.
+/// A visitor that collects the precisions of attention layers.
 struct Precisions(Vec<Precision>);
 
 impl Visitor for Precisions {
@@ -232,14 +234,14 @@ impl Visitor for Precisions {
     }
 }
 
-/// Whether a float weight is multiplied by.
+/// Whether a product has a float weight.
 fn has_float_products(network: &impl Quantizable) -> Result<bool> {
     let mut floats = FloatProducts(0);
     Walk::over(network, &mut floats)?;
     Ok(floats.0 > 0)
 }
 
-/// Counts float weights that are multiplied by.
+/// A visitor that counts products with a float weight.
 struct FloatProducts(usize);
 
 impl Visitor for FloatProducts {

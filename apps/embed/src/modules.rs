@@ -1,4 +1,4 @@
-//! What follows a model in a folder of sentence-transformers, as `modules.json` lists it.
+//! The modules after a model in a folder of sentence-transformers, listed in `modules.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::keys::Keys;
 use crate::loaded::Loaded;
 use crate::tables;
 
-/// A module behind the pooling.
+/// A module after the pooling.
 #[derive(Clone, Debug)]
 pub(crate) enum Module {
     Dense {
@@ -25,24 +25,24 @@ pub(crate) enum Module {
     },
     LayerNorm(nn::LayerNorm),
     Normalize,
-    /// Keeps so many numbers, the first ones.
+    /// Keeps this many leading numbers.
     Cut(usize),
 }
 
-/// The modules of a folder, with the folders of their own.
+/// The modules of a folder, with their folders.
 pub(crate) struct Modules {
     /// The configuration of the pooling.
     pub pooling: PathBuf,
-    /// Those behind it, in order.
+    /// The modules after the pooling, in order.
     pub others: Vec<(Kind, PathBuf)>,
-    /// In place of both, for a reranker that writes texts.
+    /// The score that replaces both, in a reranker that writes texts.
     pub logit_score: Option<PathBuf>,
 }
 
-/// A score from the logits of the next token, as sentence-transformers' `LogitScore` has it.
+/// A score from the logits of the next token, as in `LogitScore` of sentence-transformers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogitScore {
-    /// The token whose logit it is.
+    /// The token whose logit is the score.
     pub yes: u32,
     /// The token whose logit is subtracted.
     pub no: Option<u32>,
@@ -69,7 +69,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether its folder has weights.
+    /// Whether the module's folder has weights.
     #[cfg(feature = "hub")]
     pub fn has_weights(self) -> bool {
         self != Self::Normalize
@@ -82,12 +82,12 @@ const EMBEDDING: &str = "sentence_embedding";
 const LOGITS: &str = "causal_logits";
 /// The name of a reranker's score.
 const SCORES: &str = "scores";
-/// Which modules follow the model.
+/// The file that lists the modules after the model.
 pub(crate) const MODULES: &str = "modules.json";
 const CONFIG: &str = "config.json";
 
 impl Modules {
-    /// Of a folder, which without `modules.json` has a pooling in its usual place, or none.
+    /// The modules of a folder; without `modules.json`, a pooling in its usual place, or none.
     pub fn read(dir: &Path) -> Result<Self> {
         let mut modules = Self {
             pooling: dir.join("1_Pooling").join(CONFIG),
@@ -105,16 +105,16 @@ impl Modules {
         for (index, entry) in entries.into_iter().enumerate() {
             let keys = Keys::flat(&path, entry, &tables::MODULES)?;
             let type_ = keys.word("type")?.unwrap_or_default();
-            let own = keys.word("path")?.unwrap_or_default();
-            let folder = dir.join(plain(&path, &own)?);
-            if seen.contains(&own) {
-                return Err(keys.fault("path", "a folder of its own for each module"));
+            let subfolder = keys.word("path")?.unwrap_or_default();
+            let folder = dir.join(plain(&path, &subfolder)?);
+            if seen.contains(&subfolder) {
+                return Err(keys.fault("path", "a separate folder for each module"));
             }
-            seen.push(own.clone());
+            seen.push(subfolder.clone());
             let name = type_.strip_prefix("sentence_transformers.");
             let name = name.and_then(|name| name.rsplit('.').next());
             let kind = match (index, name.unwrap_or(&type_)) {
-                (0, "Transformer") if own.is_empty() => continue,
+                (0, "Transformer") if subfolder.is_empty() => continue,
                 (0, "Transformer") => return Err(keys.fault("path", "\"\" for the Transformer")),
                 (1, "Pooling") => {
                     modules.pooling = folder.join(CONFIG);
@@ -130,7 +130,7 @@ impl Modules {
                 (2.., "Dense") => Kind::Dense,
                 (2.., "LayerNorm") => Kind::LayerNorm,
                 (2.., "Normalize") => Kind::Normalize,
-                // It does nothing but in training.
+                // Dropout has no effect outside of training.
                 (2.., "Dropout") => continue,
                 (0 | 1, got) => {
                     bail!(
@@ -147,14 +147,13 @@ impl Modules {
         Ok(modules)
     }
 
-    /// The files of modules that decide on answers, weights aside: their folders and
-    /// configurations.
+    /// The folders of modules, whose configurations and weights determine answers.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         let others = self.others.iter().map(|(_, folder)| &**folder);
         others.chain(self.logit_score.as_deref())
     }
 
-    /// The modules behind a pooling with so many numbers, and whether they end with a score.
+    /// The modules after a pooling with `pooled` numbers, and whether they end with a score.
     pub fn behind(&self, pooled: usize) -> Result<(Vec<Module>, bool)> {
         let (mut size, mut at) = (pooled, EMBEDDING.to_owned());
         let mut behind = Vec::new();
@@ -173,22 +172,24 @@ impl Modules {
     }
 }
 
-/// A path within the folder, of one name at most.
-fn plain<'a>(path: &str, own: &'a str) -> Result<&'a str> {
-    let is_name = Path::new(own).file_name().is_some_and(|name| name == own);
+/// A path within the folder, of at most one component.
+fn plain<'a>(path: &str, subfolder: &'a str) -> Result<&'a str> {
+    let is_name = Path::new(subfolder)
+        .file_name()
+        .is_some_and(|name| name == subfolder);
     ensure!(
-        own.is_empty() || is_name,
-        "{path}: key \"path\": expected the name of a folder, got {own:?}"
+        subfolder.is_empty() || is_name,
+        "{path}: key \"path\": expected the name of a folder, got {subfolder:?}"
     );
-    Ok(own)
+    Ok(subfolder)
 }
 
 impl Module {
-    /// The module of a folder that takes embeddings of so many numbers, by the name that they have.
+    /// Opens the module of a folder for embeddings of `inputs` numbers under the name `at`.
     fn open(kind: Kind, dir: &Path, inputs: usize, at: &mut String) -> Result<Self> {
         match kind {
             Kind::Normalize => {
-                // Releases before 6 write none.
+                // Releases before 6 write no configuration.
                 if dir.join(CONFIG).exists() {
                     *at = takes(&config(dir, &tables::NORMALIZE)?, at, EMBEDDING)?;
                 }
@@ -244,7 +245,7 @@ impl Module {
         Ok(Self::Dense { linear, activation })
     }
 
-    /// The length of an embedding behind it.
+    /// The length of an embedding after the module.
     pub fn outputs(&self, inputs: usize) -> usize {
         match self {
             Self::Dense { linear, .. } => linear.weight().dims()[0],
@@ -253,7 +254,7 @@ impl Module {
         }
     }
 
-    /// Of one embedding, so that no other can influence it.
+    /// Applies the module to a single embedding, so that no other can influence it.
     pub fn apply(&self, mut embedding: Vec<f32>) -> Result<Vec<f32>> {
         let size = embedding.len();
         let xs = |embedding| Tensor::from_vec(embedding, (1, size), &Device::Cpu);
@@ -268,7 +269,7 @@ impl Module {
                 let ys = linear.forward(&xs(embedding)?)?;
                 match activation {
                     None => ys,
-                    // candle's own functions, whose bits have been those of answers before.
+                    // candle's functions, which keep the bits of earlier answers.
                     Some(FusedActivation::Tanh) => ys.tanh()?,
                     Some(FusedActivation::Relu) => ys.relu()?,
                     Some(FusedActivation::Gelu) => ys.gelu_erf()?,
@@ -280,7 +281,7 @@ impl Module {
     }
 }
 
-/// The `config.json` of a module, whose keys are all known.
+/// The `config.json` of a module, whose keys must all be known.
 fn config(dir: &Path, table: &Table) -> Result<Keys> {
     let path = dir.join(CONFIG);
     let map = json::parse(&text(&path)?);
@@ -296,7 +297,7 @@ fn check(keys: &Keys, key: &str, inputs: usize) -> Result<()> {
     Err(keys.fault(key, &format!("{inputs}, as many as come in")))
 }
 
-/// Checks the name that a module's input has; returns that of its output.
+/// Checks the name of a module's input; returns the name of its output.
 fn takes(keys: &Keys, at: &str, default: &str) -> Result<String> {
     let key = "module_input_name";
     let input = keys.word(key)?.unwrap_or_else(|| default.to_owned());

@@ -1,4 +1,4 @@
-//! The options of a program that name its model.
+//! Command-line options that select a model.
 
 use std::path::{Path, PathBuf};
 
@@ -29,14 +29,14 @@ pub struct ModelOptions {
     #[cfg_attr(feature = "program", arg(long, value_name = "NAME"))]
     pub preset: Option<Preset>,
 
-    /// Equalizes a float model before it is quantized, by the texts of this file, one a line: a few
-    /// of the kind that the model is for
+    /// Equalizes a float model before it is quantized, by the texts of this file, one per line: a
+    /// few texts typical of its use
     #[cfg_attr(feature = "program", arg(long, value_name = "FILE"))]
     pub equalize: Option<PathBuf>,
 }
 
 impl ModelOptions {
-    /// Reads the model; without one, the classifier that is part of the crate.
+    /// Reads the model, or the built-in classifier if no model is given.
     ///
     /// # Errors
     /// When a file is missing, malformed, or does not fit the others, or cannot be downloaded.
@@ -63,7 +63,7 @@ impl ModelOptions {
     /// Reads the model with its prompts.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and without a model.
+    /// The errors of [`open`](Self::open), and a missing model.
     pub fn embedder(&self) -> Result<Embedder> {
         let dir = self.path()?;
         let dir = dir.context("--model: expected a model, got none")?;
@@ -73,7 +73,7 @@ impl ModelOptions {
         Ok(embedder)
     }
 
-    /// What it asks for beside the model.
+    /// The options for opening the model.
     ///
     /// # Errors
     /// When the texts of `equalize` cannot be read.
@@ -112,11 +112,10 @@ impl ModelOptions {
         Ok(blake3::hash(both.as_bytes()).to_string())
     }
 
-    /// The path of the model: of a name, the folder in the hub's cache, where it is downloaded to
-    /// if it is not there.
+    /// The path of the model; for a name, the folder in the hub's cache, downloaded if missing.
     ///
     /// # Errors
-    /// When it cannot be downloaded.
+    /// When the model cannot be downloaded.
     pub fn path(&self) -> Result<Option<PathBuf>> {
         let found = self.model.as_deref().map(found).transpose();
         found.context(OPTION)
@@ -125,7 +124,7 @@ impl ModelOptions {
 
 const OPTION: &str = "--model";
 
-/// A folder that exists goes before a name.
+/// The folder of a model; an existing folder takes precedence over a name.
 fn found(model: &Path) -> Result<PathBuf> {
     #[cfg(feature = "hub")]
     if let Some(name) = model.to_str()

@@ -1,4 +1,4 @@
-//! Pairs of texts as messages of a chat: what rerankers take that write texts.
+//! Pairs of texts as chat messages, for rerankers that generate text.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use crate::folder::{TOKENIZER_CONFIG, optional_text};
 use crate::json;
 
-/// The text that a pair becomes, as sentence-transformers has the folder's chat template make it.
+/// A template that turns a pair into a text, as sentence-transformers does with the folder's chat
+/// template.
 pub(crate) struct PairTemplate {
     template: Template,
     system: Option<Message>,
@@ -17,7 +18,7 @@ pub(crate) struct PairTemplate {
 }
 
 impl PairTemplate {
-    /// That of a folder; a prompt is a message of the system.
+    /// The template of a folder; a prompt becomes a system message.
     pub fn read(dir: &Path, prompt: &str, add_generation_prompt: bool) -> Result<Self> {
         let source = Template::source(dir)?.with_context(|| {
             let folder = dir.display();

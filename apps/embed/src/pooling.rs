@@ -1,4 +1,4 @@
-//! How the vectors of a text's tokens become one.
+//! The pooling of a text's token vectors into one vector.
 
 use std::fmt;
 
@@ -9,35 +9,35 @@ use crate::json;
 use crate::keys::Keys;
 use crate::tables;
 
-/// How an embedding is made of the tokens' vectors: by one mode, or by several, whose vectors
-/// follow each other.
+/// The way an embedding is made of the tokens' vectors: one mode, or several whose vectors are
+/// concatenated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pooling {
     /// The modes, at least one.
     pub modes: Vec<Mode>,
-    /// Whether the tokens of a prompt count, too.
+    /// Whether the tokens of a prompt count too.
     pub include_prompt: bool,
 }
 
-/// How one vector is made of several.
+/// A way to combine several vectors into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The first one.
+    /// The first vector.
     Cls,
-    /// The greatest number of each place.
+    /// The elementwise maximum.
     Max,
-    /// Their mean.
+    /// The mean.
     Mean,
-    /// Their sum by the square root of their number.
+    /// The sum divided by the square root of the number of vectors.
     MeanSqrtLen,
-    /// Their mean, the n-th n times.
+    /// The mean with the n-th vector weighted by n.
     WeightedMean,
-    /// The last one.
+    /// The last vector.
     LastToken,
 }
 
-/// Names since release 6 of sentence-transformers, and the flags before it, in the order in which
-/// it writes their vectors.
+/// The names since release 6 of sentence-transformers, and the earlier flags, in the order in which
+/// it concatenates vectors.
 const NAMES: [(Mode, &str, &str); 6] = [
     (Mode::Cls, "cls", "pooling_mode_cls_token"),
     (Mode::Max, "max", "pooling_mode_max_tokens"),
@@ -65,7 +65,7 @@ impl Default for Pooling {
 }
 
 impl Pooling {
-    /// Of the configuration that sentence-transformers writes.
+    /// Reads a configuration of sentence-transformers.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self> {
         let map = json::parse(text)
             .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
@@ -86,8 +86,8 @@ impl Pooling {
         })
     }
 
-    /// The embedding of a text's vectors, of `size` numbers each, the first `prompt` of which are a
-    /// prompt's.
+    /// The embedding from a text's vectors, of `size` numbers each, the first `prompt` of which
+    /// belong to a prompt.
     pub(crate) fn pool(&self, tokens: &[f32], size: usize, prompt: usize) -> Vec<f32> {
         let prompt = if self.include_prompt { 0 } else { prompt };
         let parts = self
@@ -122,7 +122,7 @@ impl fmt::Display for Mode {
 }
 
 impl Mode {
-    /// One vector of those behind the first `skipped`; if there are none, of all.
+    /// The vector pooled from those after the first `skipped`; from all if there are none.
     pub(crate) fn pool(self, tokens: &[f32], size: usize, skipped: usize) -> Vec<f32> {
         let skipped = if skipped * size < tokens.len() {
             skipped
@@ -155,7 +155,7 @@ fn divided(mut answer: Vec<f32>, divisor: f32) -> Vec<f32> {
     answer
 }
 
-/// Weights are places in the whole text.
+/// The vectors with weights, which are positions in the whole text.
 fn weighted<'a>(rows: impl Iterator<Item = &'a [f32]>, skipped: usize) -> Vec<f32> {
     let (mut answer, mut all) = (Vec::new(), 0.);
     for (row, place) in rows.zip(skipped + 1..) {

@@ -1,4 +1,4 @@
-//! The frame of a program: its options, its last line and its status.
+//! The framework of a program: its options, its last line and its status.
 
 #[cfg(feature = "hub")]
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use clap::Parser;
 
 /// Runs a program with the options of its command line.
 ///
-/// A mistake in those, and what `run` fails with, is printed on stderr, and the status is 1. Where
-/// the reader of stdout has seen enough, as `head` has, the program has done its work.
+/// Errors in the options and of `run` are printed on stderr, and the status is 1. If the reader of
+/// stdout closes it early, like `head`, the program ends successfully.
 pub fn main<O: Parser>(run: impl FnOnce(&O) -> Result<()>) -> ExitCode {
     isolate_templates();
     let options = match O::try_parse() {
@@ -22,11 +22,11 @@ pub fn main<O: Parser>(run: impl FnOnce(&O) -> Result<()>) -> ExitCode {
     print::ended(run(&options).map(|()| ExitCode::SUCCESS))
 }
 
-/// As [`hub::fetch`](crate::hub::fetch), with a line on stderr that tells how far it is, if that
-/// is a terminal.
+/// Fetches a model as [`hub::fetch`](crate::hub::fetch) does, with a progress line on stderr if
+/// that is a terminal.
 ///
 /// # Errors
-/// As `hub::fetch`.
+/// The errors of `hub::fetch`.
 #[cfg(feature = "hub")]
 pub fn fetched(name: &str) -> Result<PathBuf> {
     use std::io::{IsTerminal, stderr};
@@ -37,19 +37,26 @@ pub fn fetched(name: &str) -> Result<PathBuf> {
     const CLEARED: &str = "\r\x1b[K";
     let shows = stderr().is_terminal();
     let mut shown = Instant::now();
-    let folder = fetch_with(name, |Progress { file, bytes, of }| {
-        if !shows || shown.elapsed() < Duration::from_millis(100) {
-            return;
-        }
-        shown = Instant::now();
-        let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
-        let of = of.map(|of| format!(" of {}", megabytes(of)));
-        let of = of.unwrap_or_default();
-        print::progress(format_args!(
-            "{CLEARED}downloading {file}: {}{of} MB",
-            megabytes(bytes)
-        ));
-    });
+    let folder = fetch_with(
+        name,
+        |Progress {
+             file,
+             bytes,
+             of: total,
+         }| {
+            if !shows || shown.elapsed() < Duration::from_millis(100) {
+                return;
+            }
+            shown = Instant::now();
+            let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+            let total = total.map(|total| format!(" of {}", megabytes(total)));
+            let total = total.unwrap_or_default();
+            print::progress(format_args!(
+                "{CLEARED}downloading {file}: {}{total} MB",
+                megabytes(bytes)
+            ));
+        },
+    );
     if shows {
         print::progress(CLEARED);
     }

@@ -1,5 +1,5 @@
-//! What `config_sentence_transformers.json` says: the prompts that texts begin with, and the
-//! function of scores.
+//! The contents of `config_sentence_transformers.json`: the prompts before texts, and the function
+//! of scores.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::json;
 use crate::keys::Keys;
 use crate::tables;
 
-/// Prompts before texts, by their names in a folder of sentence-transformers.
+/// The prompts before texts, by their names in a folder of sentence-transformers.
 ///
 /// ```
 /// use dynquant_embed::Encoder;
@@ -29,15 +29,15 @@ pub struct Prompts {
     #[serde(default)]
     prompts: BTreeMap<String, Option<String>>,
     default_prompt_name: Option<String>,
-    /// Of a reranker, since release 6.
+    /// The activation function of a reranker, since release 6.
     pub(crate) activation_fn: Option<String>,
-    /// The numbers that are kept of an embedding, the first ones.
+    /// The number of leading values kept of an embedding.
     #[serde(skip)]
     pub(crate) truncate_dim: Option<usize>,
 }
 
 impl Prompts {
-    /// Reads those of a folder, with notes of keys that nothing reads.
+    /// Reads the prompts of a folder, with notes on keys that nothing reads.
     pub(crate) fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Self> {
         let path = dir.join("config_sentence_transformers.json");
         let Some(text) = optional_text(&path)? else {
@@ -77,7 +77,7 @@ impl Prompts {
     /// The prompt of that name.
     ///
     /// # Errors
-    /// When there is none; the text says which there are.
+    /// When the prompt does not exist; the text lists the prompts.
     pub fn named(&self, name: &str) -> Result<&str, String> {
         let prompt = self
             .prompts
@@ -89,27 +89,27 @@ impl Prompts {
         Ok(prompt.as_deref().unwrap_or_default())
     }
 
-    /// The one of questions: `query`, else the default.
+    /// The prompt for questions: `query`, else the default.
     pub fn query(&self) -> &str {
         self.first(&["query"])
     }
 
-    /// The one of what is searched: `document`, `passage` or `corpus`, the first that there is,
-    /// else the default.
+    /// The prompt for texts to be searched: the first existing of `document`, `passage` and
+    /// `corpus`, else the default.
     pub fn document(&self) -> &str {
         self.first(&["document", "passage", "corpus"])
     }
 
-    /// The one that the folder names as its default, else an empty one.
+    /// The default prompt of the folder, else an empty prompt.
     pub fn default_prompt(&self) -> &str {
         self.first(&[])
     }
 
-    /// The first of these that there is, else the default, else none.
+    /// The first existing prompt of `names`, else the default, else an empty prompt.
     fn first(&self, names: &[&str]) -> &str {
-        let own = names.iter().find_map(|name| self.prompts.get(*name));
+        let named = names.iter().find_map(|name| self.prompts.get(*name));
         let default = || self.prompts.get(self.default_prompt_name.as_deref()?);
-        let prompt = own.or_else(default).and_then(Option::as_deref);
+        let prompt = named.or_else(default).and_then(Option::as_deref);
         prompt.unwrap_or_default()
     }
 }

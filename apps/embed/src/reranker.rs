@@ -1,4 +1,4 @@
-//! Texts in the order in which they answer a query.
+//! Orders texts by how well they answer a query.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ impl Reranker {
         Self::open_with(dir, Options::new())
     }
 
-    /// As [`open`](Self::open), by options.
+    /// Opens a folder with options.
     ///
     /// # Errors
     /// Also when an option does not fit the model.
@@ -49,8 +49,8 @@ impl Reranker {
             dir.as_ref().display(),
             encoder.classes(),
         );
-        let own = encoder.prompts.activation_fn.as_deref();
-        let is_sigmoid = is_sigmoid(own, &encoder.config.keys)
+        let activation = encoder.prompts.activation_fn.as_deref();
+        let is_sigmoid = is_sigmoid(activation, &encoder.config.keys)
             .with_context(|| dir.as_ref().display().to_string())?;
         Ok(Self {
             batches,
@@ -58,13 +58,13 @@ impl Reranker {
         })
     }
 
-    /// The model, for what is not here.
+    /// The underlying model, for lower-level calls.
     pub fn encoder(&self) -> &Encoder {
         &self.batches.encoder
     }
 
-    /// The score of each text for a query, as sentence-transformers gives it: between 0 and 1,
-    /// unless `config.json` asks for the model's own numbers.
+    /// The score of each text for a query, as in sentence-transformers: between 0 and 1, unless
+    /// `config.json` requests the raw numbers.
     ///
     /// # Errors
     /// When the model fails.
@@ -87,10 +87,10 @@ impl Reranker {
         logits.into_iter().map(score).collect()
     }
 
-    /// The indexes of texts with their [scores](Self::scores), the best first.
+    /// The indices of texts with their [scores](Self::scores), the best first.
     ///
     /// # Errors
-    /// As [`scores`](Self::scores).
+    /// The errors of [`scores`](Self::scores).
     pub fn rank(&self, query: &str, texts: &[impl AsRef<str>]) -> Result<Vec<(usize, f32)>> {
         let scores = self.scores(query, texts)?;
         let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
@@ -99,14 +99,14 @@ impl Reranker {
     }
 }
 
-/// Whether the function of scores is the sigmoid, as it is by default: `own` is that of the folder,
-/// whose `config.json` had it before release 6, and under another key before release 4.
-fn is_sigmoid(own: Option<&str>, keys: &Keys) -> Result<bool> {
+/// Whether scores go through the sigmoid, the default. `activation` is the folder's setting; before
+/// release 6 `config.json` had it, and before release 4 under another key.
+fn is_sigmoid(activation: Option<&str>, keys: &Keys) -> Result<bool> {
     let release_4 = keys
         .get("sentence_transformers")
         .and_then(|it| it.get("activation_fn"));
     let before = release_4.or(keys.get("sbert_ce_default_activation_function"));
-    let name = own.or(before.and_then(Value::as_str));
+    let name = activation.or(before.and_then(Value::as_str));
     match name.map(|name| (name.starts_with("torch."), name.rsplit('.').next())) {
         None | Some((true, Some("Sigmoid"))) => Ok(true),
         Some((true, Some("Identity"))) => Ok(false),

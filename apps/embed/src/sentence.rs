@@ -1,4 +1,5 @@
-//! `sentence_bert_config.json`: how sentence-transformers calls the tokenizer and the model.
+//! `sentence_bert_config.json`, the settings of sentence-transformers for the tokenizer and the
+//! model.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use crate::json;
 use crate::keys::Keys;
 use crate::tables;
 
-/// The names of the file, of which sentence-transformers reads the first that there is.
+/// The names of the file; sentence-transformers reads the first that exists.
 pub(crate) const FILES: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -29,12 +30,12 @@ pub(crate) struct Sentence {
     pub max_tokens: Option<usize>,
     /// Whether texts are lower-cased before the tokenizer.
     pub lower_case: bool,
-    /// Whether a pair of texts that is written as a chat ends with the beginning of an answer.
+    /// Whether a pair of texts in a chat template ends with the beginning of an answer.
     pub add_generation_prompt: bool,
 }
 
 impl Sentence {
-    /// The settings of a folder, the usual ones where it has no file of them.
+    /// Reads the settings of a folder, or the defaults if the file is missing.
     pub fn read(dir: &Path) -> Result<Self> {
         for path in FILES.map(|file| dir.join(file)) {
             if let Some(text) = optional_text(&path)? {

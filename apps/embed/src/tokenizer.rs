@@ -1,4 +1,4 @@
-//! Texts to token ids, within the limits of a model.
+//! Converts texts to token ids, within the limits of a model.
 
 use std::ops::Range;
 
@@ -14,18 +14,18 @@ use crate::pairs::PairTemplate;
 pub enum Input<'a> {
     /// A text.
     Text(&'a str),
-    /// Two texts, told apart by token types.
+    /// Two texts, distinguished by token types.
     Pair(&'a str, &'a str),
-    /// Token ids of this model, special ones included, which are taken as they are.
+    /// Token ids of this model, including special tokens, which are used unchanged.
     Ids(&'a [u32]),
 }
 
-/// Where a text is cut that is too long.
+/// The end at which a text is cut if it is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// At its start.
+    /// Cuts at the start.
     Left,
-    /// At its end.
+    /// Cuts at the end.
     Right,
 }
 
@@ -42,12 +42,12 @@ impl From<Direction> for TruncationDirection {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     text: String,
-    /// Of the prompt and the special ones before it.
+    /// The number of tokens of the prompt and the special tokens before it.
     tokens: usize,
 }
 
 impl Prompt {
-    /// Its characters; none where texts begin with nothing.
+    /// The text of the prompt; empty for no prompt.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -56,11 +56,11 @@ impl Prompt {
 /// A token as the tokenizer sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Its id.
+    /// The id of the token.
     pub id: u32,
-    /// Its part of the text; the name of a special one.
+    /// The part of the text; the name of a special token.
     pub text: String,
-    /// Its bytes in the text; none of a special one.
+    /// The bytes in the text; `None` for a special token.
     pub span: Option<Range<usize>>,
 }
 
@@ -70,47 +70,47 @@ pub struct Tokens {
     pub(crate) ids: Vec<u32>,
     /// 1 for the second text of a pair, else 0.
     pub(crate) types: Vec<u32>,
-    /// How many of the first are a prompt's, special ones included.
+    /// The number of leading tokens that belong to a prompt, including special tokens.
     pub(crate) prompt: usize,
 }
 
 impl Tokens {
-    /// Their number; never 0.
+    /// The number of tokens; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Their ids.
+    /// The ids of the tokens.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 }
 
-/// Why a text has no tokens that the model could answer.
+/// The reason why a text has no tokens that the model could answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokensError {
-    /// It has too many.
+    /// The text has too many tokens.
     #[error("expected at most {limit} tokens, got {got}")]
     TooLong {
-        /// The most that are taken.
+        /// The most tokens of a text.
         limit: usize,
-        /// The number that it has.
+        /// The number of tokens of the text.
         got: usize,
     },
-    /// It has none.
+    /// The text has no tokens.
     #[error("expected at least 1 token, got 0")]
     Empty,
     /// An id is not in the vocabulary.
     #[error("expected token ids below {vocab_size}, got {got}")]
     UnknownId {
-        /// Size of the vocabulary.
+        /// The size of the vocabulary.
         vocab_size: usize,
-        /// The first id that is not in it.
+        /// The first id that is not in the vocabulary.
         got: u32,
     },
-    /// The model knows no second text.
+    /// The model cannot distinguish a second text.
     #[error("expected a single text, got a pair: the model has one token type only")]
     Pair,
     /// The tokenizer failed.
@@ -126,7 +126,7 @@ pub struct Tokenizer {
     takes_pairs: bool,
     /// Whether the model is given token types.
     gives_types: bool,
-    /// Of a model that takes pairs as one text.
+    /// The chat template of a model that takes pairs as one text.
     chat: Option<Chat>,
     /// The prompt before the first text of pairs.
     pair_prompt: Prompt,
@@ -134,7 +134,7 @@ pub struct Tokenizer {
 
 struct Chat {
     template: PairTemplate,
-    /// The last tokens of any pair, which are kept where it is cut.
+    /// The last tokens of any pair, which are kept when it is cut.
     ending: Vec<u32>,
 }
 
@@ -149,15 +149,15 @@ enum First<'a> {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`; `path` is for error messages. Truncation and padding that the file
-    /// asks for are left out: both depend on the request.
+    /// Reads a `tokenizer.json`; `path` is for error messages. The truncation and padding in the
+    /// file are ignored: both depend on the request.
     pub(crate) fn parse(path: &str, json: &[u8], config: &crate::Config) -> Result<Self> {
         let fault = |e: tokenizers::Error| anyhow::anyhow!("{path}: expected a tokenizer, got {e}");
         let mut whole = tokenizers::Tokenizer::from_bytes(strict(json.to_vec())).map_err(fault)?;
         whole.with_truncation(None).map_err(fault)?;
         whole.with_padding(None);
         set_normalizer(&mut whole, config).map_err(fault)?;
-        // Tokens beside the vocabulary, such as Gemma's for images, may have no row.
+        // Tokens outside the vocabulary, such as Gemma's for images, may lack a row.
         let largest = whole.get_vocab(false).into_values().max();
         let largest = largest.with_context(|| format!("{path}: expected tokens, got none"))?;
         ensure!(
@@ -178,18 +178,18 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Has pairs begin with a prompt.
+    /// Sets the prompt that begins pairs.
     pub(crate) fn begin_pairs(&mut self, prompt: &str) -> Result<()> {
         self.pair_prompt = self.prompt(prompt)?;
         Ok(())
     }
 
-    /// Takes pairs as the text that a template makes of them.
+    /// Sets the template that turns pairs into a text.
     pub(crate) fn write_pairs(&mut self, template: PairTemplate) -> Result<()> {
         let ids = |text| -> Result<Vec<u32>> {
             Ok(self.alone(&template.text(text, text)?)?.get_ids().to_vec())
         };
-        // As sentence-transformers finds it, with the same two texts.
+        // The method of sentence-transformers, with the same two texts.
         let [mut one, other] = [ids("0")?, ids("1 2 3 4")?];
         let pairs = one.iter().rev().zip(other.iter().rev());
         let same = pairs.take_while(|(a, b)| a == b).count();
@@ -199,16 +199,16 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Takes fewer tokens a text than the model could.
+    /// Reduces the most tokens of a text.
     ///
     /// # Errors
-    /// When that leaves no room beside the special tokens.
+    /// When only special tokens would fit.
     pub fn limit(&mut self, max_tokens: usize) -> Result<()> {
         let special = self
             .whole
             .encode_fast("", true)
             .map_err(anyhow::Error::msg)?;
-        // A pair has one special token more.
+        // A pair has one more special token.
         ensure!(
             max_tokens > special.len() + 1,
             "tokens of a text: expected a limit of {} or more, got {max_tokens}",
@@ -218,13 +218,12 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The most tokens of a text, special ones included.
+    /// The most tokens of a text, including special tokens.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
     }
 
-    /// The bytes of each token of a text, in its order; special tokens, which have none, are left
-    /// out.
+    /// The bytes of each token of a text, in order, without special tokens, which have no bytes.
     ///
     /// # Errors
     /// When the tokenizer fails.
@@ -234,7 +233,7 @@ impl Tokenizer {
         Ok(spans.map(|&(start, end)| start..end).collect())
     }
 
-    /// All tokens of a text, of any number, with or without special ones.
+    /// All tokens of a text, of any number, with or without special tokens.
     ///
     /// # Errors
     /// When the tokenizer fails.
@@ -248,7 +247,7 @@ impl Tokenizer {
                 let (text, span) = (name.clone(), None);
                 return Token { id, text, span };
             }
-            // Tokens of bytes may divide a character.
+            // Byte-level tokens may divide a character.
             let bytes = text.as_bytes().get(start..end).unwrap_or_default();
             let (text, span) = (String::from_utf8_lossy(bytes).into_owned(), start..end);
             let span = Some(span);
@@ -257,7 +256,7 @@ impl Tokenizer {
         Ok(tokens.zip(spans).zip(masks).map(token).collect())
     }
 
-    /// The text of token ids, with or without special ones.
+    /// The text of token ids, with or without special tokens.
     ///
     /// # Errors
     /// When an id is not in the vocabulary, or the tokenizer fails.
@@ -266,7 +265,7 @@ impl Tokenizer {
         self.whole.decode(ids, !special).map_err(failed)
     }
 
-    /// A prompt, for [`encode_behind`](Self::encode_behind).
+    /// A prompt for [`encode_behind`](Self::encode_behind).
     ///
     /// # Errors
     /// When the tokenizer fails.
@@ -282,8 +281,8 @@ impl Tokenizer {
         Ok(Prompt { text, tokens })
     }
 
-    /// As [`encode`](Self::encode), of a text behind a prompt. What the prompt has of the tokens is
-    /// remembered for a pooling that leaves it out.
+    /// Encodes a text after a prompt, as [`encode`](Self::encode) does, and records the prompt's
+    /// length, which some poolings skip.
     ///
     /// ```
     /// use dynquant_embed::{Direction, Encoder, Input};
@@ -299,7 +298,7 @@ impl Tokenizer {
     /// ```
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_behind(
         &self,
         prompt: &Prompt,
@@ -312,7 +311,8 @@ impl Tokenizer {
         self.text(&format!("{}{text}", prompt.text), prompt.tokens, cut)
     }
 
-    /// As [`encode`](Self::encode) of pairs with the same first text, which is tokenized once.
+    /// Encodes pairs with the same first text, which is tokenized once, as [`encode`](Self::encode)
+    /// does.
     ///
     /// ```
     /// use dynquant_embed::{Encoder, Input, Preset};
@@ -325,7 +325,7 @@ impl Tokenizer {
     /// ```
     ///
     /// # Errors
-    /// When the model knows no second text, or the tokenizer fails.
+    /// When the model cannot distinguish a second text, or the tokenizer fails.
     pub fn pairs(
         &self,
         first: &str,
@@ -340,7 +340,7 @@ impl Tokenizer {
                 let first = format!("{}{first}", self.pair_prompt.text);
                 let (room, mut text) = (self.room(true), self.alone(&first)?);
                 let length = text.len();
-                // So much at most is left beside any second text.
+                // The most tokens that can be left beside any second text.
                 truncate(&mut text, room, cut);
                 let text = Box::new(text);
                 First::Alone { text, length, room }
@@ -363,10 +363,11 @@ impl Tokenizer {
         })
     }
 
-    /// The part of a query that may be left where texts with it are cut, so that a long one is not
-    /// tokenized with each of them.
+    /// The part of a query that can remain after cutting, so that a long query is not tokenized
+    /// whole with each text.
     fn reachable(&self, query: &str, cut: Option<Direction>) -> Result<String, TokensError> {
-        /// Further tokens that are kept, since a token may change the tokens before it.
+        /// The number of further tokens that are kept, since a token may change the tokens before
+        /// it.
         const MARGIN: usize = 64;
         let Some(direction) = cut else {
             return Ok(query.to_owned());
@@ -382,7 +383,7 @@ impl Tokenizer {
         Ok(part.to_owned())
     }
 
-    /// The tokens of a pair as one text, which has its special ones.
+    /// The tokens of a pair as one text, which contains its special tokens.
     fn chat(
         &self,
         chat: &Chat,
@@ -402,10 +403,10 @@ impl Tokenizer {
         self.take(&ids, cut)
     }
 
-    /// The tokens of `input`, cut there if it is too long.
+    /// The tokens of `input`, cut in the direction `cut` if it is too long.
     ///
     /// # Errors
-    /// When it is too long and `cut` is `None`, or has no tokens, or names ones that there are not.
+    /// When the input is too long and `cut` is `None`, has no tokens, or has an unknown id.
     pub fn encode(&self, input: Input<'_>, cut: Option<Direction>) -> Result<Tokens, TokensError> {
         match input {
             Input::Text(text) => self.text(text, 0, cut),
@@ -414,8 +415,8 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text, the first `prompt` of which are a prompt's. Truncation of the
-    /// tokenizer's own would need a copy of it for each direction.
+    /// The tokens of a text, the first `prompt` of which belong to a prompt. The tokenizer's
+    /// truncation would require a copy of it for each direction.
     fn text(
         &self,
         text: &str,
@@ -431,19 +432,19 @@ impl Tokenizer {
         self.completed(encoding, None, prompt.saturating_sub(excess))
     }
 
-    /// Without special tokens.
+    /// The tokens of a text without special tokens.
     fn alone(&self, text: &str) -> Result<Encoding, TokensError> {
         self.whole.encode_fast(text, false).map_err(failed)
     }
 
-    /// The most tokens of a text, or of a pair, beside special ones.
+    /// The most tokens of a text or a pair, without special tokens.
     fn room(&self, is_pair: bool) -> usize {
         let processor = self.whole.get_post_processor();
         let special = processor.map_or(0, |it| it.added_tokens(is_pair));
         self.max_tokens.saturating_sub(special)
     }
 
-    /// With special tokens.
+    /// The tokens with special tokens added.
     fn completed(
         &self,
         first: Encoding,
@@ -498,7 +499,7 @@ fn failed(error: tokenizers::Error) -> TokensError {
     TokensError::Failed(error.to_string())
 }
 
-/// The normalizer that transformers and sentence-transformers have, by what the other files say.
+/// Sets the normalizer of transformers and sentence-transformers, as the other files determine it.
 fn set_normalizer(
     whole: &mut tokenizers::Tokenizer,
     config: &crate::Config,
@@ -527,16 +528,16 @@ fn set_normalizer(
     Ok(())
 }
 
-/// Keeps `room` tokens, if texts are cut.
+/// Keeps `room` tokens if texts are cut.
 fn truncate(encoding: &mut Encoding, room: usize, cut: Option<Direction>) {
     if let Some(direction) = cut {
         encoding.truncate(room, 0, direction.into());
-        // What was cut would be copied along.
+        // The overflow would be copied along.
         encoding.take_overflowing();
     }
 }
 
-/// How many tokens are kept of each text of a pair: the longer one is cut first.
+/// The number of tokens kept of each text of a pair: the longer text is cut first.
 fn shares([first, second]: [usize; 2], room: usize) -> [usize; 2] {
     let short = first.min(second).min(room / 2);
     let long = first.max(second).min(room - short);

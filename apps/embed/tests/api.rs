@@ -1,4 +1,4 @@
-//! What a user of the crate calls: vectors, prompts, cuts, progress, order, classes, and mistakes.
+//! The public API of the crate: vectors, prompts, cuts, progress, order, classes, and mistakes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn fixture(name: &str) -> PathBuf {
     assets("reference/encoders").join(name)
 }
 
-/// A copy of a fixture, in a folder of the test's own.
+/// A copy of a fixture, in a folder for the test.
 fn copy(name: &str, to: &str) -> Result<PathBuf> {
     fn copy_all(from: &Path, to: &Path) -> Result<()> {
         fs::create_dir_all(to)?;
@@ -121,13 +121,13 @@ fn prompts_stand_before_texts() -> Result<()> {
 #[test]
 fn progress_reaches_the_number_of_texts_and_long_texts_are_cut() -> Result<()> {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&seen);
+    let calls = Arc::clone(&seen);
     let options = Options::new()
         .batch_size(2)
         .max_tokens(8)
         .on_progress(move |done, all| {
-            if let Ok(mut told) = told.lock() {
-                told.push((done, all));
+            if let Ok(mut calls) = calls.lock() {
+                calls.push((done, all));
             }
         });
     let embedder = Embedder::open_with(fixture("bert"), options)?;
@@ -212,7 +212,7 @@ qwen3 | "full_attention" | "sliding_attention" | key "layer_types": expected ful
 2_Dense/config.json of distilbert | "bias": true | "bias": false | tensor "linear.bias"
 2_Dense/config.json of distilbert | torch.nn.modules.activation.Tanh | my.Tanh | got "my.Tanh"
 4_Dense/config.json of reranker-modules | "scores" | "logits" | or scores of 1 number, got "logits"
-modules.json of distilbert | 2_Dense | 1_Pooling | a folder of its own for each module, got "1_Pooling"
+modules.json of distilbert | 2_Dense | 1_Pooling | a separate folder for each module, got "1_Pooling"
 modules.json of bert | base.modules.transformer.Transformer | modules.StaticEmbedding | got "StaticEmbedding"
 modules.json of bert | sentence_transformers.base.modules.transformer | custom_st | got "custom_st.Transformer"
 sentence_bert_config.json of lower-case | "do_lower_case" | "query_length": 8, "do_lower_case" | "query_length": expected null, got 8
@@ -270,7 +270,7 @@ fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
     Ok(())
 }
 
-/// A query is cut to what the model takes before it is written with each text.
+/// A query is cut to the model's limit before it is combined with each text.
 #[test]
 fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
     let reranker = Reranker::open(fixture("reranker-qwen3"))?;

@@ -1,4 +1,4 @@
-//! Each architecture against transformers and sentence-transformers: the folders that
+//! Each architecture against transformers and sentence-transformers, with the folders that
 //! `assets/reference/encoders.py` writes, float and quantized.
 
 use std::fs;
@@ -38,7 +38,7 @@ const RERANKERS: [&str; 5] = [
     "reranker-modules",
 ];
 
-/// What `assets/reference/encoders.py` writes of a folder.
+/// The expected values that `assets/reference/encoders.py` writes for a folder.
 #[derive(Deserialize)]
 struct Expected {
     texts: Vec<String>,
@@ -72,7 +72,7 @@ fn float() -> Options {
     Options::new().preset(Preset::None)
 }
 
-/// Within 1e-4 of the greatest number.
+/// Checks that values agree within 1e-4 of the greatest number.
 fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) -> Result<()> {
     ensure!(got.len() == expected.len(), "{what}: {} answers", got.len());
     let max = expected
@@ -127,7 +127,7 @@ fn vectors_equal_those_of_sentence_transformers() -> Result<()> {
     Ok(())
 }
 
-/// In int8, and of a folder that was quantized before; together, in other batches, and alone.
+/// In int8, and from a folder that was quantized before: together, in other batches, and alone.
 #[test]
 fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Result<()> {
     for name in EMBEDDERS {
@@ -158,7 +158,7 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
     Ok(())
 }
 
-/// Sums of attention in 8 bits have 65,536 terms at most, so that no longer text is accepted.
+/// Sums of attention in 8 bits have at most 65,536 terms, so longer texts are refused.
 #[test]
 fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("long");
@@ -178,7 +178,7 @@ fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
     )?;
     assert_eq!(Encoder::open(&out, None)?.tokenizer.max_tokens(), 70_000);
 
-    // As a save of a model with such attention has it.
+    // The attributes that a save of a model with such attention writes.
     let weights = fs::read(out.join("model.safetensors"))?;
     let (length, rest) = weights.split_at(8);
     let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into()?) as usize);
@@ -307,7 +307,7 @@ fn scores_equal_those_of_a_cross_encoder() -> Result<()> {
         let ranked = reranker.rank(query, texts)?;
         let ranked: Vec<usize> = ranked.into_iter().map(|(index, _)| index).collect();
         assert_eq!(ranked, order, "{name}");
-        // The head of one class is too small to be quantized, and takes texts one at a time.
+        // The head of one class is too small to be quantized, and takes one text at a time.
         let int8 = Reranker::open(folder(name))?;
         assert!(!int8.encoder().model.is_one_by_one(), "{name}");
         let together = int8.scores(query, texts)?;

@@ -1,5 +1,4 @@
-//! The encoder as its programs use it: the embedded model, folders, tokens, and the bits of
-//! answers.
+//! The encoder as programs use it: the embedded model, folders, tokens, and the bits of answers.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +17,7 @@ fn assets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/bert")
 }
 
-/// A copy of `assets/bert` without its texts, in a folder of the test's own.
+/// A copy of `assets/bert` without its texts, in a folder for the test.
 fn copy(name: &str) -> Result<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if dir.exists() {
@@ -31,7 +30,7 @@ fn copy(name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Texts of assets/bert/heldout.tsv with the numbers of their classes.
+/// The texts of assets/bert/heldout.tsv with the numbers of their classes.
 fn heldout(labels: &[String]) -> Result<Vec<(usize, String)>> {
     let lines = fs::read_to_string(assets().join("heldout.tsv"))?;
     let parse = |line: &str| {
@@ -51,7 +50,7 @@ fn bits(answer: &[f32]) -> Vec<u32> {
     answer.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Every text with both heads, in batches and alone, has the same bits.
+/// Checks that every text has the same bits with both heads, in batches and alone.
 fn check_bits(encoder: &Encoder, count: usize) -> Result<()> {
     let texts = heldout(&encoder.config.labels)?;
     let tokens = tokens(&encoder.tokenizer, &texts[..count])?;
@@ -94,7 +93,7 @@ fn the_embedded_model_has_the_accuracy_of_the_example() -> Result<()> {
             right += usize::from(best == Some(*label));
         }
     }
-    // 79.35 % of 3,201.
+    // The accuracy is 79.35 % of 3,201.
     assert_eq!(right, 2540);
     Ok(())
 }
@@ -201,7 +200,7 @@ fn texts_are_cut_on_request_only() -> Result<()> {
     assert_eq!(given.ids(), &ids[end - 6..]);
     assert!(tokenizer.limit(3).is_err());
 
-    // Of a pair the longer text is cut.
+    // The longer text of a pair is cut.
     tokenizer.limit(9)?;
     let pair = Input::Pair("one two", words);
     let (whole, cut) = (
@@ -315,11 +314,11 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     assert_ne!(embed(&Encoder::open(&dir, None)?)?, embed(&mean)?);
     pooling(false, false)?;
     assert!(Encoder::open(&dir, None).is_err());
-    // As release 6 writes it; modes that would be ignored are refused.
+    // The form of release 6; modes that would be ignored are refused.
     let write = |text: &str| fs::write(dir.join("1_Pooling/config.json"), text);
     write(r#"{"embedding_dimension": 64, "pooling_mode": "mean", "include_prompt": true}"#)?;
     assert_eq!(embed(&Encoder::open(&dir, None)?)?, embed(&mean)?);
-    // Several follow each other.
+    // Several modes are concatenated.
     write(r#"{"pooling_mode": ["mean", "lasttoken"]}"#)?;
     let both = Encoder::open(&dir, None)?;
     assert_eq!(both.config.pooling.to_string(), "mean, lasttoken");
@@ -426,7 +425,7 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
     assert_eq!(encoder.config.max_tokens, 7);
     let note = format!("{}/config.json: key \"a\" is not read", dir.display());
     assert!(encoder.config.notes.contains(&note));
-    // What is needed as a number is no other.
+    // A numeric key accepts no other value.
     mark("config.json", |text| {
         text.replacen("\"hidden_size\": ", "\"hidden_size\": NaN, \"b\": ", 1)
     })?;
@@ -435,7 +434,8 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
     Ok(())
 }
 
-/// Behind the pooling, as sentence-transformers computes it; kept beside the quantized model.
+/// Dense layers after the pooling, as sentence-transformers computes them, are kept beside the
+/// quantized model.
 #[test]
 fn dense_layers_of_the_folder_are_applied() -> Result<()> {
     let dir = copy("dense")?;

@@ -1,7 +1,7 @@
-//! Models by name: a server that answers as the Hugging Face hub does, and ones that do not.
+//! Models by name: a server that answers like the Hugging Face hub, and servers that do not.
 //!
-//! The environment of a process decides where a model comes from, so each is opened by a process:
-//! this program, with [`CHILD`] set.
+//! The environment of a process determines where a model comes from, so each is opened by a
+//! separate process: this program, with [`CHILD`] set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -35,16 +35,16 @@ struct Reply {
     status: u16,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
-    /// Bytes of the body that are not sent.
+    /// The number of bytes of the body that are not sent.
     cut: usize,
-    /// Whether its length is not told.
+    /// Whether the length is not stated.
     is_unsized: bool,
     /// The time before the body.
     wait: Duration,
 }
 
 impl Reply {
-    fn of(status: u16) -> Self {
+    fn new(status: u16) -> Self {
         Self {
             status,
             ..Self::default()
@@ -64,7 +64,7 @@ impl Reply {
     }
 }
 
-/// Requests: path, and the header `authorization`.
+/// The requests: path, and the header `authorization`.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
 
 struct Hub {
@@ -84,7 +84,7 @@ impl Hub {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (answer, requests) = (Arc::clone(&answer), Arc::clone(&requests));
-                // A client that hangs up is no fault here.
+                // A client that hangs up is not an error here.
                 std::thread::spawn(move || serve(stream, port, &*answer, &requests));
             }
         });
@@ -161,7 +161,7 @@ fn serve(
     stream.write_all(&reply.body[..reply.body.len() - reply.cut])
 }
 
-/// The answer of the real hub: weights are elsewhere, small files behind a relative redirection.
+/// The answer of the real hub: weights are elsewhere, small files after a relative redirection.
 fn usual(path: &str, port: u16) -> Reply {
     let resolve = format!("/{NAME}/resolve/{COMMIT}/");
     let revisions = ["main", "v1", COMMIT].map(|it| format!("/api/models/{NAME}/revision/{it}"));
@@ -170,27 +170,27 @@ fn usual(path: &str, port: u16) -> Reply {
         let files = files_of_model().into_iter().chain(others);
         let siblings: Vec<_> = files.map(|it| json!({"rfilename": it})).collect();
         let list = json!({"id": NAME, "sha": COMMIT, "siblings": siblings});
-        return Reply::of(200).body(list.to_string());
+        return Reply::new(200).body(list.to_string());
     }
     if let Some(file) = path.strip_prefix(&resolve) {
         return match fs::read(format!("{MODEL}/{file}")) {
-            Err(_) => Reply::of(404),
-            Ok(bytes) if file.ends_with(".safetensors") => Reply::of(302)
+            Err(_) => Reply::new(404),
+            Ok(bytes) if file.ends_with(".safetensors") => Reply::new(302)
                 .with("x-repo-commit", COMMIT)
                 .with("x-linked-etag", format!("\"{SHA256}\""))
                 .with("x-linked-size", bytes.len())
                 .with("location", format!("http://localhost:{port}/cdn/{file}")),
-            Ok(_) => Reply::of(307).with("location", format!("/api/resolve-cache/{file}")),
+            Ok(_) => Reply::new(307).with("location", format!("/api/resolve-cache/{file}")),
         };
     }
     for elsewhere in ["/api/resolve-cache/", "/cdn/"] {
         if let Some(file) = path.strip_prefix(elsewhere) {
             let bytes = fs::read(format!("{MODEL}/{file}")).unwrap();
             let etag = format!("\"{:x}\"", bytes.len() + file.len());
-            return Reply::of(200).with("etag", etag).body(bytes);
+            return Reply::new(200).with("etag", etag).body(bytes);
         }
     }
-    Reply::of(404)
+    Reply::new(404)
 }
 
 /// Checks that a child has opened its model.
@@ -201,7 +201,7 @@ fn opened(output: &Output) {
     assert!(stdout.contains("opened as int8\n"), "{stdout}");
 }
 
-/// The message of a child that fails as it should.
+/// The message of a child that must fail.
 fn fault(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -238,7 +238,7 @@ fn snapshot(hub: &Hub) -> BTreeMap<String, u64> {
     found
 }
 
-/// Opens the model that [`CHILD`] names; does nothing where it is not set.
+/// Opens the model that [`CHILD`] names; does nothing if it is not set.
 #[test]
 fn a_model_is_opened() {
     let Some(model) = std::env::var_os(CHILD) else {
@@ -307,7 +307,7 @@ fn a_model_by_name_is_downloaded_once() {
         assert!(link.unwrap().starts_with("../../../blobs"));
     }
 
-    // The token is for the hub alone.
+    // The token is sent to the hub only.
     for (path, token) in hub.seen.lock().unwrap().drain(..) {
         let expected = if path.starts_with("/cdn/") {
             ""
@@ -316,7 +316,7 @@ fn a_model_by_name_is_downloaded_once() {
         };
         assert_eq!(token, expected, "{path}");
     }
-    // No request any more: nor for its commit by name.
+    // No further requests: not even for the commit of a name.
     for offline in ["0", "1"] {
         opened(
             &hub.child(NAME)
@@ -327,13 +327,13 @@ fn a_model_by_name_is_downloaded_once() {
         opened(&hub.child(&format!("{NAME}@{COMMIT}")).output().unwrap());
     }
     assert_eq!(hub.paths(), [""; 0]);
-    // A tag is asked for once; its files are there.
+    // A tag is requested once; its files are cached.
     opened(&hub.run(&format!("{NAME}@v1")));
     opened(&hub.run(&format!("{NAME}@v1")));
     assert_eq!(hub.paths(), [format!("/api/models/{NAME}/revision/v1")]);
 }
 
-/// Each case: a wrong answer, and what the message says of it. The next run gets the whole model.
+/// The cases, each a wrong answer and the message about it. The next run gets the whole model.
 #[test]
 fn hostile_answers_are_errors_that_leave_nothing() {
     fn weights(path: &str) -> bool {
@@ -426,43 +426,43 @@ fn hostile_answers_are_errors_that_leave_nothing() {
         (
             "missing",
             weights,
-            |_| Reply::of(404),
+            |_| Reply::new(404),
             &["got 404 Not Found: there is no such model, revision or file"],
         ),
         (
             "busy",
             weights,
-            |_| Reply::of(503),
+            |_| Reply::new(503),
             &["expected an answer with status 200, got 503"],
         ),
         (
             "unknown",
             list,
-            |_| Reply::of(401),
+            |_| Reply::new(401),
             &["got 401 Unauthorized", "HF_TOKEN"],
         ),
         (
             "gated",
             list,
-            |_| Reply::of(403),
+            |_| Reply::new(403),
             &["got 403 Forbidden", "consent"],
         ),
         (
             "circle",
             list,
-            |_| Reply::of(302).with("location", "/api/models/x"),
+            |_| Reply::new(302).with("location", "/api/models/x"),
             &["expected at most 8 redirections, got more"],
         ),
         (
             "nowhere",
             list,
-            |_| Reply::of(302),
+            |_| Reply::new(302),
             &["expected the header `location`, got none"],
         ),
         (
             "file",
             list,
-            |_| Reply::of(302).with("location", "file:///etc/passwd"),
+            |_| Reply::new(302).with("location", "file:///etc/passwd"),
             &["expected an address that begins with https://"],
         ),
         (
@@ -552,7 +552,7 @@ fn without_a_network_the_message_says_what_to_do() {
         "{message}"
     );
     assert_eq!(hub.paths(), [""; 0]);
-    // Nobody listens.
+    // The port is closed.
     let mut child = hub.child(NAME);
     let message = fault(
         &child
@@ -565,7 +565,7 @@ fn without_a_network_the_message_says_what_to_do() {
         "{message}"
     );
 
-    // A part of a model is none: pooling could be another one.
+    // A part of a model is unusable, since its pooling could differ.
     opened(&hub.run(NAME));
     let modules = hub
         .repo()

@@ -5,8 +5,8 @@
 //!     scripts/fetch_minilm.sh DIR; scripts/fetch_mpnet.sh DIR2
 //!     DYNQUANT_MINILM=DIR DYNQUANT_MPNET=DIR2 cargo test --release -p dynquant-embed --test minilm
 //!
-//! Without its variable a test passes at once. The expected values are made by
-//! `assets/reference/minilm.py` and `mpnet.py`.
+//! Without its variable a test passes at once. `assets/reference/minilm.py` and `mpnet.py` compute
+//! the expected values.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn vectors_of_mpnet_equal_those_of_pytorch() -> Result<()> {
     check("DYNQUANT_MPNET", "mpnet.safetensors", "float_alone")
 }
 
-/// The model of the folder that `variable` names has the vectors of a fixture.
+/// Checks that the model of the folder in `variable` has the vectors of a fixture.
 fn check(variable: &str, fixture: &str, tensor: &str) -> Result<()> {
     let Some(dir) = std::env::var_os(variable) else {
         return Ok(());
@@ -39,7 +39,7 @@ fn check(variable: &str, fixture: &str, tensor: &str) -> Result<()> {
     let size = expected.first().context("a vector")?.len();
     for (preset, bound) in [(Preset::None, 1e-5), (Preset::Int8, 0.02)] {
         let embedder = Embedder::open_with(&dir, Options::new().preset(preset))?;
-        // Normalized, as the fixture is, whatever the folder says.
+        // The fixture is normalized, whatever the folder says.
         let vectors = embedder.cut_to(size)?.embed(&sentences)?;
         assert_eq!(vectors.len(), expected.len());
         for (vector, expected) in vectors.iter().flatten().zip(expected.iter().flatten()) {

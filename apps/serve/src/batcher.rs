@@ -1,8 +1,8 @@
-//! The thread of the model: takes what waits, as one batch, whenever it is free.
+//! The thread of the model, which computes all waiting texts as one batch whenever it is free.
 //!
-//! No text waits for others to arrive. Under load, those that came while a batch was computed are
-//! the next one, so batches grow with the load. Within a batch the model groups texts by length and
-//! pads none, and the bits of an answer do not depend on its batch.
+//! No text waits for others to arrive. Under load, the texts that arrive during a batch form the
+//! next batch, so batches grow with the load. Within a batch the model groups texts by length
+//! without padding, and the bits of an answer do not depend on its batch.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use dynquant_embed::{Model, Task};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::metrics::Metrics;
-use crate::queue::{Answer, Job};
+use crate::queue::{Job, TextAnswer};
 
 /// Starts the thread. It ends when the last sender of jobs is dropped and all jobs are answered.
 pub fn start(
@@ -48,7 +48,7 @@ struct Batcher {
 }
 
 impl Batcher {
-    /// Waits for a job, and takes all others that fit beside it; `None` when there will be none.
+    /// Waits for a job, and takes all others that fit beside it; `None` when no more can come.
     fn next_batch(&mut self) -> Option<Vec<Job>> {
         let first = match self.held.take() {
             Some(job) => job,
@@ -91,10 +91,10 @@ impl Batcher {
     }
 }
 
-/// The answers to all. Where they fail together each is computed alone, so that a fault stays with
-/// the texts that have it.
-fn answers(model: &Model, tasks: &[Task<'_>]) -> Vec<Answer> {
-    // A panic concerns the texts of this batch; the next one may well be computed.
+/// The answers to all tasks. If they fail together, each is computed alone, so that an error
+/// concerns only the texts that cause it.
+fn answers(model: &Model, tasks: &[Task<'_>]) -> Vec<TextAnswer> {
+    // A panic concerns the texts of this batch; the next batch may succeed.
     let message = match catch_unwind(AssertUnwindSafe(|| model.answer(tasks))) {
         Ok(Ok(answers)) => return answers.into_iter().map(Ok).collect(),
         Ok(Err(error)) => format!("the model failed: {error:#}"),
@@ -108,7 +108,7 @@ fn answers(model: &Model, tasks: &[Task<'_>]) -> Vec<Answer> {
     alone.collect()
 }
 
-/// JSON has no other numbers.
+/// Checks that the numbers are finite, since JSON has no others.
 fn finite(answer: Vec<f32>) -> Result<Vec<f32>, String> {
     match answer.iter().find(|x| !x.is_finite()) {
         None => Ok(answer),
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Classes of a model that has none are such a fault.
+    /// Requesting classes from a model without them is such an error.
     #[test]
     fn a_text_that_fails_ends_no_other() {
         const FOLDER: &str = "../../assets/reference/encoders/bert";

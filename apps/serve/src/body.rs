@@ -1,4 +1,4 @@
-//! Bodies of requests and of answers, within the limits.
+//! Bodies of requests and answers, within the limits.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::error::Refusal;
 use crate::limits::{Admission, LARGE, Limits};
 
 /// A refused body is read and dropped up to this many times the limit: a client that writes before
-/// it reads would not see the answer on a connection that is closed in between.
+/// it reads would not see the answer if the connection closed early.
 const DRAINED: usize = 8;
 
-/// Lets a request in and reads its body of JSON, whatever its content type says: `curl -d` states a
-/// form's. The body has to arrive within `time`, and before the server is `stopping`.
+/// Admits a request and parses its JSON body, whatever its content type says: `curl -d` sends a
+/// form's. The body must arrive within `time`, and before the server is `stopping`.
 pub async fn json<T: DeserializeOwned + Send + 'static>(
     request: Request,
     limits: &Limits,
@@ -41,7 +41,7 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
         Ok((bytes, Admission { request, memory })) => {
             let length = bytes.len();
             let parse = move || (serde_json::from_slice(&bytes), memory);
-            // Up to there it is a matter of microseconds.
+            // Parsing a body of this length takes microseconds.
             let (parsed, memory) = if length <= LARGE {
                 parse()
             } else {
@@ -53,14 +53,14 @@ pub async fn json<T: DeserializeOwned + Send + 'static>(
             Ok((parsed, Admission { request, memory }))
         }
         Err(refusal) => {
-            // A body that ends late is no other fault than the first.
+            // A body that is drained late is still refused for the first reason.
             let _ = timeout_at(end, drain(&mut body, limits.body_bytes)).await;
             Err(refusal)
         }
     }
 }
 
-/// The body, each part counted before it is kept.
+/// Reads the body; each part is counted before it is kept.
 async fn read(
     body: &mut Body,
     stated: Option<u64>,
@@ -74,7 +74,7 @@ async fn read(
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Refusal::malformed(format!("the body: {error}")))?;
-        // Trailers say nothing here.
+        // Trailers carry no body.
         let Some(part) = frame.data_ref() else {
             continue;
         };
@@ -98,15 +98,15 @@ async fn drain(body: &mut Body, limit: usize) {
     }
 }
 
-/// An answer of JSON. The request is in until the last byte of it is written, or its connection
-/// closed.
+/// An answer of JSON. The request stays admitted until the last byte is written, or its connection
+/// is closed.
 pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Response, Refusal> {
-    struct Answer {
+    struct JsonAnswer {
         json: Vec<u8>,
         _admission: Admission,
     }
 
-    impl AsRef<[u8]> for Answer {
+    impl AsRef<[u8]> for JsonAnswer {
         fn as_ref(&self) -> &[u8] {
             &self.json
         }
@@ -115,7 +115,7 @@ pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Respo
     let json = serde_json::to_vec(answer);
     let json = json.map_err(|error| Refusal::failed(format!("the answer: {error}")))?;
     admission.memory.becomes(json.len())?;
-    let bytes = Bytes::from_owner(Answer {
+    let bytes = Bytes::from_owner(JsonAnswer {
         json,
         _admission: admission,
     });

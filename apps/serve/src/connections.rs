@@ -1,4 +1,4 @@
-//! Connections: how many there are, and what they have time for.
+//! Connections: their number and their time limits.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::{Pin, pin};
@@ -18,10 +18,10 @@ use tokio::time::{Sleep, sleep};
 use crate::limits::LARGE;
 use crate::places::Places;
 
-/// Connections that are told that they are too many, at a time, and the time for that.
+/// The most connections in excess that get a refusal at a time, and their time limit.
 const REFUSED: (usize, Duration) = (64, Duration::from_secs(1));
 
-/// How connections are served.
+/// The terms on which connections are served.
 pub struct Terms {
     places: Places,
     router: TowerToHyperService<Router>,
@@ -30,13 +30,13 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Terms for one connection a place. The head of each request has to be there within `idle`,
-    /// counted from the last answer, and an answer has to be read within `transfer`.
+    /// Terms for one connection per place. The head of each request must arrive within `idle`,
+    /// counted from the last answer, and an answer must be read within `transfer`.
     pub fn new(places: Places, router: Router, idle: Duration, transfer: Duration) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(idle)
-            // For the bytes that are read ahead, and for a head.
+            // The buffer holds read-ahead bytes and a head.
             .max_buf_size(LARGE);
         Self {
             places,
@@ -46,7 +46,7 @@ impl Terms {
         }
     }
 
-    /// Those in excess, which `router` refuses.
+    /// The terms of connections in excess, which `router` refuses.
     pub fn in_excess(router: Router) -> Self {
         let (count, time) = REFUSED;
         let mut terms = Self::new(Places::new(count), router, time, time);
@@ -55,8 +55,8 @@ impl Terms {
     }
 }
 
-/// Accepts connections until `stop`, each on the first terms that have a place, and returns those
-/// that are open then. One without a place is closed.
+/// Accepts connections until `stop`, each on the first terms with a free place, and returns the
+/// connections still open. A connection without a place is closed.
 pub async fn accept(
     mut listener: TcpListener,
     terms: [Terms; 2],
@@ -73,25 +73,25 @@ pub async fn accept(
         let Some((terms, place)) = free.next() else {
             continue;
         };
-        // Answers are written whole, so there is nothing to wait for and send along. A connection
-        // that refuses the option works without it.
+        // Answers are written whole, so delaying a packet gains nothing. A connection that refuses
+        // the option works without it.
         let _ = stream.set_nodelay(true);
         let io = TokioIo::new(Impatient::new(stream, terms.transfer));
         let connection = terms.http.serve_connection(io, terms.router.clone());
         let connection = open.watch(connection);
         tokio::spawn(async move {
-            // A client that hangs up, or is late, is no fault of the server.
+            // A client that hangs up or is late is not an error of the server.
             let _ = connection.await;
             drop(place);
         });
     }
 }
 
-/// A connection whose client has to read the whole output in time, not only its next part.
+/// A connection whose client must read the whole output in time, not only its next part.
 struct Impatient {
     stream: TcpStream,
     time: Duration,
-    /// Runs out while there is something to write.
+    /// The timer that runs while there is something to write.
     late: Option<Pin<Box<Sleep>>>,
 }
 
@@ -136,7 +136,7 @@ impl AsyncWrite for Impatient {
         self.in_time(context, written)
     }
 
-    /// Makes hyper write an answer from its place, without a copy that nobody counts.
+    /// Makes hyper write an answer in place, without a copy that is not counted.
     fn is_write_vectored(&self) -> bool {
         true
     }
@@ -150,7 +150,7 @@ impl AsyncWrite for Impatient {
         self.in_time(context, written)
     }
 
-    /// hyper flushes when it has nothing left to write.
+    /// Stops the timer: hyper flushes when it has nothing left to write.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.late = None;
         Pin::new(&mut self.stream).poll_flush(context)

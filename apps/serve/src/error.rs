@@ -1,4 +1,4 @@
-//! Requests that are not answered with a result, in the words of both APIs.
+//! Requests that are refused or fail, in the formats of both APIs.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Bytes of a message. It may quote the input, which can be as long as a body, and nobody may read
-/// it.
+/// The longest message, in bytes: it may quote an input as long as a body, and nobody may read it.
 const LONGEST: usize = 1000;
 
 /// The beginning of a text, `most` bytes of it.
@@ -21,17 +20,17 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// Why a request is refused, or could not be answered.
+/// The reason why a request was refused, or failed.
 #[derive(Debug)]
 pub struct Refusal {
-    kind: Kind,
+    kind: RefusalKind,
     message: String,
-    /// The part of the request that is at fault.
+    /// The part of the request at fault.
     param: Option<Cow<'static, str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RefusalKind {
     Invalid,
     Empty,
     BodyTooLarge,
@@ -47,7 +46,7 @@ enum Kind {
 }
 
 impl Refusal {
-    fn new(kind: Kind, message: impl AsRef<str>) -> Self {
+    fn new(kind: RefusalKind, message: impl AsRef<str>) -> Self {
         Self {
             kind,
             message: cut(message.as_ref(), LONGEST).into_owned(),
@@ -60,77 +59,80 @@ impl Refusal {
         Self { param, ..self }
     }
 
-    /// The request says something at `param` that is not understood or not allowed.
+    /// The value at `param` is not understood or not allowed.
     pub fn invalid(param: impl Into<Cow<'static, str>>, message: impl AsRef<str>) -> Self {
-        Self::new(Kind::Invalid, message).at(param)
+        Self::new(RefusalKind::Invalid, message).at(param)
     }
 
-    /// The body is not what the route takes.
+    /// The body does not fit the route.
     pub fn malformed(message: impl AsRef<str>) -> Self {
-        Self::new(Kind::Invalid, message)
+        Self::new(RefusalKind::Invalid, message)
     }
 
-    /// There are no texts at `param`.
+    /// The list of texts at `param` is empty.
     pub fn empty(param: &'static str) -> Self {
         let message = format!("{param}: expected at least one text, got none");
-        Self::new(Kind::Empty, message).at(param)
+        Self::new(RefusalKind::Empty, message).at(param)
     }
 
-    /// There is an empty text at a place of `param`.
+    /// A text at a place of `param` is empty.
     pub fn empty_text(param: &'static str, place: &str) -> Self {
         let message = format!("{place}: expected a text, got an empty one");
-        Self::new(Kind::Empty, message).at(param)
+        Self::new(RefusalKind::Empty, message).at(param)
     }
 
-    /// The body has more bytes than `limit`; how many, where the request says it.
+    /// The body is longer than `limit`; `got` is its length, if the request states it.
     pub fn body_too_large(limit: usize, got: Option<u64>) -> Self {
         let got = got.map_or("more".to_owned(), |got| got.to_string());
         let message = format!("the body: expected at most {limit} bytes, got {got}");
-        Self::new(Kind::BodyTooLarge, message)
+        Self::new(RefusalKind::BodyTooLarge, message)
     }
 
     /// The body did not arrive in time.
     pub fn body_too_slow(seconds: u64) -> Self {
         let message = format!("the body: expected all of it within {seconds} s, got a part");
-        Self::new(Kind::BodyTooSlow, message)
+        Self::new(RefusalKind::BodyTooSlow, message)
     }
 
-    /// Another model is asked for.
+    /// The request names another model.
     pub fn unknown_model(known: &[String], got: &str) -> Self {
         let message = format!("model: expected {}, got {got:?}", known.join(" or "));
-        Self::new(Kind::UnknownModel, message).at("model")
+        Self::new(RefusalKind::UnknownModel, message).at("model")
     }
 
-    /// There is no such path.
+    /// The path has no route.
     pub fn no_such_route(path: &str) -> Self {
-        Self::new(Kind::NoSuchRoute, format!("there is no route {path:?}"))
+        Self::new(
+            RefusalKind::NoSuchRoute,
+            format!("there is no route {path:?}"),
+        )
     }
 
-    /// The path takes another method.
+    /// The path does not take this method.
     pub fn wrong_method(method: &str, path: &str) -> Self {
         let message = format!("{path:?} does not take the method {method}");
-        Self::new(Kind::WrongMethod, message)
+        Self::new(RefusalKind::WrongMethod, message)
     }
 
-    /// Classes are asked of a model that has none.
+    /// The request asks for classes, and the model has no classification head.
     pub fn no_classifier() -> Self {
         Self::other_model("the model has no classification head: it answers with embeddings only")
     }
 
-    /// The model does something else than the route.
+    /// The model is made for another route.
     pub fn other_model(message: &str) -> Self {
-        Self::new(Kind::OtherModel, message)
+        Self::new(RefusalKind::OtherModel, message)
     }
 
-    /// The prompt leaves no room in the context.
+    /// The prompt is longer than the context.
     pub fn too_long(limit: usize, got: usize) -> Self {
         let message = format!("the prompt: expected at most {limit} tokens, got {got}");
-        Self::new(Kind::TooLong, message)
+        Self::new(RefusalKind::TooLong, message)
     }
 
     fn overloaded(most: fmt::Arguments<'_>) -> Self {
         Self::new(
-            Kind::Overloaded,
+            RefusalKind::Overloaded,
             format!("overloaded: expected at most {most}"),
         )
     }
@@ -145,33 +147,36 @@ impl Refusal {
         Self::overloaded(format_args!("{limit} connections at a time, got one more"))
     }
 
-    /// Bodies and answers take as much memory as they may.
+    /// Bodies and answers take all of their memory.
     pub fn too_many_bytes(limit: usize) -> Self {
         Self::overloaded(format_args!(
             "{limit} bytes of large requests at a time, got more"
         ))
     }
 
-    /// The texts do not fit into the queue as it is now.
+    /// The texts do not fit into the free part of the queue.
     pub fn queue_full(capacity: usize, free: usize, got: usize) -> Self {
         Self::overloaded(format_args!(
             "{free} texts, the room left in the queue of {capacity}, got {got}"
         ))
     }
 
-    /// The server takes nothing new.
+    /// The server accepts no new requests.
     pub fn shutting_down() -> Self {
-        Self::new(Kind::ShuttingDown, "the server is shutting down")
+        Self::new(RefusalKind::ShuttingDown, "the server is shutting down")
     }
 
     /// The model did not answer.
     pub fn failed(message: impl AsRef<str>) -> Self {
-        Self::new(Kind::Failed, message)
+        Self::new(RefusalKind::Failed, message)
     }
 
     fn respond(&self, status: StatusCode, body: impl Serialize) -> Response {
         let mut response = (status, Json(body)).into_response();
-        if matches!(self.kind, Kind::Overloaded | Kind::ShuttingDown) {
+        if matches!(
+            self.kind,
+            RefusalKind::Overloaded | RefusalKind::ShuttingDown
+        ) {
             let second = HeaderValue::from_static("1");
             response.headers_mut().insert(RETRY_AFTER, second);
         }
@@ -190,7 +195,7 @@ impl From<Refusal> for OpenAi {
 }
 
 impl OpenAi {
-    /// The error as it is in a body, or in an event of a stream.
+    /// The error as a body, or as an event of a stream.
     pub fn body(&self) -> Value {
         self.status_and_body().1
     }
@@ -198,26 +203,26 @@ impl OpenAi {
     fn status_and_body(&self) -> (StatusCode, Value) {
         let request = "invalid_request_error";
         let (status, r#type, code) = match self.0.kind {
-            Kind::Invalid | Kind::Empty | Kind::OtherModel => {
+            RefusalKind::Invalid | RefusalKind::Empty | RefusalKind::OtherModel => {
                 (StatusCode::BAD_REQUEST, request, None)
             }
-            Kind::TooLong => (
+            RefusalKind::TooLong => (
                 StatusCode::BAD_REQUEST,
                 request,
                 Some("context_length_exceeded"),
             ),
-            Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, request, None),
-            Kind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, request, None),
-            Kind::UnknownModel => (StatusCode::NOT_FOUND, request, Some("model_not_found")),
-            Kind::NoSuchRoute => (StatusCode::NOT_FOUND, request, Some("unknown_url")),
-            Kind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, request, None),
-            Kind::Overloaded => (
+            RefusalKind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, request, None),
+            RefusalKind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, request, None),
+            RefusalKind::UnknownModel => (StatusCode::NOT_FOUND, request, Some("model_not_found")),
+            RefusalKind::NoSuchRoute => (StatusCode::NOT_FOUND, request, Some("unknown_url")),
+            RefusalKind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, request, None),
+            RefusalKind::Overloaded => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "requests",
                 Some("rate_limit_exceeded"),
             ),
-            Kind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None),
-            Kind::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
+            RefusalKind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None),
+            RefusalKind::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
         };
         let error = json!({
             "message": self.0.message,
@@ -254,17 +259,19 @@ impl IntoResponse for Tei {
             error_type: &'a str,
         }
         let (status, error_type) = match self.0.kind {
-            Kind::Invalid | Kind::TooLong | Kind::UnknownModel => {
+            RefusalKind::Invalid | RefusalKind::TooLong | RefusalKind::UnknownModel => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "Validation")
             }
-            Kind::Empty => (StatusCode::BAD_REQUEST, "Empty"),
-            Kind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Validation"),
-            Kind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "Validation"),
-            Kind::NoSuchRoute => (StatusCode::NOT_FOUND, "Validation"),
-            Kind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, "Validation"),
-            Kind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
-            Kind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
-            Kind::OtherModel | Kind::Failed => (StatusCode::FAILED_DEPENDENCY, "Backend"),
+            RefusalKind::Empty => (StatusCode::BAD_REQUEST, "Empty"),
+            RefusalKind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Validation"),
+            RefusalKind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "Validation"),
+            RefusalKind::NoSuchRoute => (StatusCode::NOT_FOUND, "Validation"),
+            RefusalKind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, "Validation"),
+            RefusalKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
+            RefusalKind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
+            RefusalKind::OtherModel | RefusalKind::Failed => {
+                (StatusCode::FAILED_DEPENDENCY, "Backend")
+            }
         };
         let body = Body {
             error: &self.0.message,

@@ -1,28 +1,28 @@
-//! How much the server takes on at a time.
+//! The limits on concurrent work.
 
 use crate::error::Refusal;
 use crate::options::Options;
 use crate::places::{Permit, Places};
 use crate::workers::Workers;
 
-/// Bytes from which a request is large. Up to there its memory is bounded by the number of
-/// requests, so that large ones do not crowd out others.
+/// The size in bytes from which a request is large. The memory of smaller requests is bounded by
+/// their number, so that large requests do not crowd them out.
 pub const LARGE: usize = 64 << 10;
 
-/// The limits of requests, and the places that they take. The limit of a text's tokens is the
-/// tokenizer's.
+/// The limits of requests, and the places that they take. The tokenizer limits the tokens of a
+/// text.
 pub struct Limits {
-    /// Texts of a request.
+    /// The most texts of a request.
     pub texts: usize,
-    /// Bytes of a body.
+    /// The largest body, in bytes.
     pub body_bytes: usize,
     /// Connections.
     pub connections: Places,
-    /// Requests of the model, from their head to the last byte of their answer.
+    /// The requests to the model, from their head to the last byte of the answer.
     pub requests: Places,
-    /// Bytes of bodies and answers in memory, of what each request has beyond [`LARGE`].
+    /// The bytes of bodies and answers in memory, beyond [`LARGE`] for each request.
     pub bytes: Places,
-    /// Texts that are tokenized, wait, or are computed.
+    /// The texts that are tokenized, wait, or are computed.
     pub queue: Places,
     pub workers: Workers,
 }
@@ -31,7 +31,7 @@ impl Limits {
     /// The limits of the command line.
     pub fn new(options: &Options) -> Self {
         Self {
-            // More would never find room in the queue.
+            // A request with more texts would never fit into the queue.
             texts: options.max_texts.min(options.queue),
             body_bytes: options.max_body_bytes,
             connections: Places::new(options.max_connections),
@@ -42,7 +42,7 @@ impl Limits {
         }
     }
 
-    /// Lets a request in, before its body takes memory.
+    /// Admits a request, before its body takes memory.
     pub fn admit(&self) -> Result<Admission, Refusal> {
         let request = self.requests.take(1);
         let too_many = || Refusal::too_many_requests(self.requests.total);
@@ -56,7 +56,7 @@ impl Limits {
         })
     }
 
-    /// Checks the number of texts of a request, which came under the name `param`.
+    /// Checks the number of texts of a request, in the field `param`.
     pub fn check_texts(&self, param: &'static str, got: usize) -> Result<(), Refusal> {
         match got {
             0 => Err(Refusal::empty(param)),
@@ -68,8 +68,8 @@ impl Limits {
         }
     }
 
-    /// Counts the bytes of an answer, before they are there, in place of its request's,
-    /// whose texts came under the name `param`.
+    /// Counts the bytes of an answer before it is computed, in place of its request's bytes, whose
+    /// texts are in the field `param`.
     pub fn reserve(
         &self,
         memory: &mut Memory,
@@ -88,17 +88,17 @@ impl Limits {
     }
 }
 
-/// A request that was let in.
+/// An admitted request.
 pub struct Admission {
-    /// Its place, while somebody waits for the answer.
+    /// The place of the request while somebody waits for the answer.
     pub request: Permit,
     pub memory: Memory,
 }
 
-/// The bytes of a request that are in memory. It goes where they are.
+/// The bytes of a request in memory; moves with them.
 pub struct Memory {
     size: usize,
-    /// For those beyond [`LARGE`].
+    /// The permit for the bytes beyond [`LARGE`].
     held: Option<Permit>,
     bytes: Places,
 }
@@ -109,12 +109,12 @@ impl Memory {
         self.becomes(self.size + bytes)
     }
 
-    /// Counts work on so many bytes, if they are more than those in memory.
+    /// Counts work on `bytes` bytes, if these exceed the bytes in memory.
     pub fn at_least(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.becomes(self.size.max(bytes))
     }
 
-    /// There are now so many bytes in memory. One request may exceed the limit, when no other is
+    /// Sets the number of bytes in memory. A single request may exceed the limit if no other is
     /// large.
     pub fn becomes(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.size = bytes;

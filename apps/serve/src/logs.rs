@@ -4,11 +4,11 @@ use std::io::{IsTerminal, stderr};
 
 use crate::options::Options;
 
-/// Starts to log what this program reports.
+/// Starts logging this program's reports.
 pub fn start(options: &Options) {
     let logs = tracing_subscriber::fmt()
         .with_writer(stderr)
-        // By eprintln!, which panics where nobody reads stderr.
+        // Internal errors are printed by eprintln!, which panics if stderr is closed.
         .log_internal_errors(false)
         .with_max_level(options.log_level)
         .with_target(false);

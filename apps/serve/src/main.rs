@@ -22,8 +22,8 @@ use mimalloc::MiMalloc;
 
 use options::Options;
 
-/// Keeps the memory of large results for the next batch; glibc's returns 32 MiB and more to the
-/// system.
+/// An allocator that keeps the memory of large results for the next batch; glibc's returns 32 MiB
+/// and more to the system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::limits::Limits;
 
-/// A route and the status that it answered with.
+/// A route and the status of its answer.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct Outcome {
     pub route: String,
@@ -38,7 +38,7 @@ pub struct Metrics {
     pub generation: Generation,
 }
 
-/// Of texts that are generated.
+/// The metrics of generated texts.
 pub struct Generation {
     prompt_tokens: Counter,
     tokens: Counter,
@@ -50,13 +50,13 @@ pub struct Generation {
     wait: Histogram,
 }
 
-/// From 0.1 ms to 13 s.
+/// A histogram of times from 0.1 ms to 13 s.
 fn times() -> Histogram {
     Histogram::new(exponential_buckets(1e-4, 2., 18))
 }
 
 impl Metrics {
-    /// All at 0, except for the places that are taken of `limits`.
+    /// All metrics at 0, except the taken places of `limits`.
     pub fn new(limits: &Limits) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("dynquant"),
@@ -74,7 +74,7 @@ impl Metrics {
         metrics
     }
 
-    /// Metrics of a server that generates texts.
+    /// The metrics of a server that generates texts.
     pub fn of_generation(limits: &Limits) -> Self {
         let mut metrics = Self::new(limits);
         metrics.generation.register(&mut metrics.registry);
@@ -119,7 +119,7 @@ impl Metrics {
         all.register("tokens", help, self.tokens.clone());
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub fn request(&self, route: &str, status: u16, start: Instant) {
         let route = route.to_owned();
         let time = start.elapsed().as_secs_f64();
@@ -131,7 +131,8 @@ impl Metrics {
         self.requests.get_or_create(&outcome).inc();
     }
 
-    /// A batch of `tokens` tokens was computed from `start` on; each of its texts had waited.
+    /// Counts a batch of `tokens` tokens, computed from `start` on, and the waiting times of its
+    /// texts.
     pub fn batch(
         &self,
         start: Instant,
@@ -148,7 +149,7 @@ impl Metrics {
         }
     }
 
-    /// All of them in the text format of OpenMetrics.
+    /// All metrics in the text format of OpenMetrics.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
@@ -190,12 +191,13 @@ impl Generation {
         all.register_with_unit("sequence_wait", help, unit, self.wait.clone());
     }
 
-    /// A text that came then joins the batch.
+    /// Counts the waiting time of a text that joins the batch.
     pub fn waited(&self, since: Instant) {
         self.wait.observe(since.elapsed().as_secs_f64());
     }
 
-    /// Texts that are being generated and that wait, and bytes of keys and values, as they are now.
+    /// Sets the numbers of texts that are generated and that wait, and the bytes of keys and
+    /// values.
     pub fn now(&self, counts: [usize; 3]) {
         let gauges = [&self.running, &self.waiting, &self.cache_bytes];
         for (gauge, count) in gauges.into_iter().zip(counts) {
@@ -203,7 +205,7 @@ impl Generation {
         }
     }
 
-    /// A step of so many texts ended, which read tokens of prompts and wrote others.
+    /// Counts a step of `texts` texts, with its tokens of prompts and generated tokens.
     pub fn step(&self, start: Instant, texts: usize, prompt_tokens: usize, written: usize) {
         self.step_time.observe(start.elapsed().as_secs_f64());
         self.step_texts.observe(texts as f64);

@@ -26,18 +26,18 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
-    /// Equalizes a float encoder before it is quantized, by the texts of this file, one a line: a few
-    /// of the kind that the model is for
+    /// Equalizes a float encoder before it is quantized, by the texts of this file, one per line: a
+    /// few texts typical of its use
     #[arg(long, value_name = "FILE")]
     pub equalize: Option<PathBuf>,
 
-    /// Precision of a decoder's attention, and of its keys and values: float32, bfloat16 or int8 [default: float32, or as
-    /// the folder has it]
+    /// Precision of a decoder's attention, and of its keys and values: float32, bfloat16 or int8
+    /// [default: float32, or the folder's]
     #[arg(long, value_name = "NAME")]
     pub attention: Option<Precision>,
 
-    /// A name that requests may give the model; may be repeated, answers state the first [default: that of
-    /// the folder]
+    /// A name that requests may give the model; may be repeated, answers state the first [default:
+    /// the folder's name]
     #[arg(long, value_name = "NAME")]
     pub model_name: Vec<String>,
 
@@ -90,7 +90,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
     pub max_sequences: usize,
 
-    /// Draw tokens as the folder's generation_config.json says, where a request does not say otherwise
+    /// Draw tokens by the folder's generation_config.json, unless a request says otherwise
     #[arg(long)]
     pub generation_config: bool,
 
@@ -103,7 +103,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME", conflicts_with = "default_prompt")]
     pub default_prompt_name: Option<String>,
 
-    /// A prompt of your own before each text to embed, unless a request names one of the folder's
+    /// A prompt before each text to embed, unless a request names one of the folder's
     #[arg(long, value_name = "TEXT")]
     pub default_prompt: Option<String>,
 
@@ -111,7 +111,7 @@ pub struct Options {
     #[arg(long)]
     pub auto_truncate: bool,
 
-    /// Seconds within which the head of a connection's next request has to be there, else it is closed
+    /// Seconds within which the head of a connection's next request must arrive, else it is closed
     #[arg(long, value_name = "N", default_value_t = 75, value_parser = positive)]
     pub idle_seconds: usize,
 
@@ -123,7 +123,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = positive)]
     pub shutdown_seconds: usize,
 
-    /// Log JSON, a line each
+    /// Log JSON, one object per line
     #[arg(long)]
     pub log_json: bool,
 
@@ -143,7 +143,7 @@ impl Options {
 /// Parses a number of 1 or more.
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
-        // Sums of two such numbers do not overflow, and semaphores take them.
+        // Sums of two such numbers do not overflow, and semaphores accept them.
         Ok(number @ 1..=0x1fff_ffff) => Ok(number),
         _ => Err("expected a whole number from 1 to 536870911".to_owned()),
     }

@@ -1,4 +1,4 @@
-//! A limited number of something at a time.
+//! A bounded number of places.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A limited number of something at a time. As a metric: how many are taken.
+/// A bounded number of places. Its metric is the number taken.
 #[derive(Clone, Debug)]
 pub struct Places {
     free: Arc<Semaphore>,
-    /// All of them, free or taken.
+    /// The number of places, free or taken.
     pub total: usize,
 }
 
 /// Places that are taken until this is dropped.
 ///
-/// A permit moves with what takes the room, to another thread too, so that it outlives a client
-/// that hangs up.
+/// A permit moves with the work that takes the room, also to another thread, so that it outlives a
+/// client that hangs up.
 pub type Permit = OwnedSemaphorePermit;
 
 impl Places {
@@ -34,7 +34,7 @@ impl Places {
         self.free.available_permits()
     }
 
-    /// Takes places if that many are free.
+    /// Takes `count` places if these are free.
     pub fn take(&self, count: usize) -> Option<Permit> {
         let count = u32::try_from(count).ok()?;
         Arc::clone(&self.free).try_acquire_many_owned(count).ok()
@@ -46,7 +46,7 @@ impl Places {
         Arc::clone(&self.free).acquire_owned().await.ok()
     }
 
-    /// Waits until all are free.
+    /// Waits until all places are free.
     pub async fn all_free(&self) {
         let all = u32::try_from(self.total).unwrap_or(u32::MAX);
         let _ = self.free.acquire_many(all).await;

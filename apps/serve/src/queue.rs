@@ -1,4 +1,4 @@
-//! The texts that wait for the model: bounded, in the order they came.
+//! The bounded queue of texts for the model, in the order of arrival.
 
 use std::time::Instant;
 
@@ -8,43 +8,43 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::Refusal;
 use crate::places::{Permit, Places};
 
-/// The answer to a text, or the reason for having none.
-pub type Answer = Result<Vec<f32>, String>;
+/// The answer to a text, or the reason for its failure.
+pub type TextAnswer = Result<Vec<f32>, String>;
 
 /// A text on its way to the model.
 pub struct Job {
     pub tokens: Tokens,
     pub head: Head,
     pub since: Instant,
-    reply: oneshot::Sender<Answer>,
-    /// Its place in the queue, free when the job is dropped.
+    reply: oneshot::Sender<TextAnswer>,
+    /// The place in the queue, freed when the job is dropped.
     place: Option<Permit>,
 }
 
 impl Job {
-    /// Whether nobody waits for the answer any more.
+    /// Whether nobody waits for the answer.
     pub fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
     }
 
-    /// Sends the answer, after its place is free: who has it may ask again. Nobody may be there to
-    /// receive it: a client that hung up.
-    pub fn answer(self, answer: Answer) {
+    /// Sends the answer after freeing the place: its receiver may send another request. The client
+    /// may have hung up.
+    pub fn answer(self, answer: TextAnswer) {
         drop(self.place);
         let _ = self.reply.send(answer);
     }
 }
 
-/// The entry of the queue.
+/// The sending end of the queue.
 pub struct Queue<J> {
     jobs: mpsc::UnboundedSender<J>,
     places: Places,
 }
 
 impl<J> Queue<J> {
-    /// A queue with these places, and its other end.
+    /// A queue with these places, and its receiving end.
     pub fn new(places: Places) -> (Self, mpsc::UnboundedReceiver<J>) {
-        // The places are the bound.
+        // The places bound the channel.
         let (jobs, receiver) = mpsc::unbounded_channel();
         (Self { jobs, places }, receiver)
     }
@@ -54,14 +54,14 @@ impl<J> Queue<J> {
         !self.jobs.is_closed()
     }
 
-    /// Takes places for that many texts before anything is computed for them.
+    /// Takes places for `texts` texts before anything is computed for them.
     pub fn reserve(&self, texts: usize) -> Result<Permit, Refusal> {
         let (total, free) = (self.places.total, self.places.free());
         let places = self.places.take(texts);
         places.ok_or_else(|| Refusal::queue_full(total, free, texts))
     }
 
-    /// Queues a job, which has a place.
+    /// Queues a job that has a place.
     pub fn send(&self, job: J) -> Result<(), Refusal> {
         let sent = self.jobs.send(job);
         sent.map_err(|_| Refusal::failed("the model's thread has ended"))
@@ -69,7 +69,7 @@ impl<J> Queue<J> {
 }
 
 impl Queue<Job> {
-    /// Queues the texts and waits for their answers, which come in the same order.
+    /// Queues the texts and waits for their answers, in the same order.
     pub async fn answer(
         &self,
         mut places: Permit,

@@ -1,4 +1,4 @@
-//! From the start of the server to its end.
+//! The life of the server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::batcher;
 use crate::connections::{self, Terms};
-use crate::generate::{self, PAGE, Room};
+use crate::generate::{self, PAGE, SharedLimits};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::places::Places;
 use crate::queue::Queue;
-use crate::routes::{self, App, Embedder, Generator, Kind, Served};
+use crate::routes::{self, App, Embedder, Generator, ModelKind, Served};
 
-/// The time that refused requests have at the end to read why.
+/// The time that refused requests have to read the refusal at shutdown.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// Serves until SIGINT or SIGTERM, then until what was accepted is answered.
+/// Serves until SIGINT or SIGTERM, then until all accepted requests are answered.
 pub fn run(options: &Options) -> Result<()> {
     let (bytes, of_body) = (options.bytes(), options.max_body_bytes);
     ensure!(
@@ -41,9 +41,9 @@ pub fn run(options: &Options) -> Result<()> {
     let (stop, stopping) = watch::channel(false);
     let (app, model) = start(options, limits, stopping)?;
     let served = runtime.block_on(serve(options, app, stop));
-    // Connections that are still open have no request that was accepted.
+    // Connections that are still open have no accepted request.
     runtime.shutdown_background();
-    // The last job's sender goes with the routes, so the model ends with its last job.
+    // The last job's sender is dropped with the routes, so the model ends with its last job.
     if served.is_ok() && model.join().is_err() {
         bail!("the model's thread panicked");
     }
@@ -109,10 +109,10 @@ fn start(
     Ok((Arc::new(app), started.thread))
 }
 
-/// A model at work.
+/// A running model.
 struct Started {
     name: String,
-    /// How its weights are stored.
+    /// The format of the weights.
     dtype: String,
     served: Served,
     metrics: Arc<Metrics>,
@@ -127,7 +127,7 @@ fn warn_of_one_by_one(is_one_by_one: bool) {
     }
 }
 
-/// The prompt before texts whose request names none.
+/// The prompt for requests that name none.
 fn default_prompt(options: &Options, encoder: &Encoder) -> Result<String> {
     if let Some(prompt) = &options.default_prompt {
         return Ok(prompt.clone());
@@ -146,7 +146,7 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
         "--attention: expected a decoder in --model, got a model of embeddings or classes"
     );
     let encoder = open_encoder(options, path)?;
-    let kind = Kind::of(&encoder);
+    let kind = ModelKind::new(&encoder);
     let default_prompt = default_prompt(options, &encoder)?;
     tracing::info!(
         model = encoder.name,
@@ -204,7 +204,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         pages.total > 0,
         "--cache-bytes: expected at least {page}, which {PAGE} tokens of a text take, got {bytes}"
     );
-    // A text alone has always room.
+    // A single text always fits.
     let room = pages.total.saturating_mul(PAGE);
     let context = options.max_tokens.unwrap_or(most).min(room);
     ensure!(
@@ -222,7 +222,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     warn_of_one_by_one(opened.model.is_one_by_one());
     let metrics = Arc::new(Metrics::of_generation(limits));
     let (queue, jobs) = Queue::new(limits.queue.clone());
-    let room = Room {
+    let limits = SharedLimits {
         prefill: options.prefill_tokens,
         sequences: options.max_sequences,
         pages,
@@ -232,10 +232,16 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         "--generation-config: expected a folder with generation_config.json, got none"
     );
     let sampling = opened.sampling.filter(|_| options.generation_config);
-    let thread = generate::start(opened.model, opened.ends, jobs, room, Arc::clone(&metrics));
+    let thread = generate::start(
+        opened.model,
+        opened.ends,
+        jobs,
+        limits,
+        Arc::clone(&metrics),
+    );
     let served = Served::Generator(Generator {
         texts: Arc::new(opened.texts),
-        // OpenAI's defaults.
+        // The defaults of OpenAI.
         sampling: sampling.unwrap_or(Sampling {
             temperature: 1.,
             ..Sampling::default()
@@ -254,7 +260,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
 }
 
 async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> Result<()> {
-    // Before the address is stated: who reads it may signal at once.
+    // The handlers come before the address is printed: its reader may signal at once.
     let signal = signal().context("cannot listen for signals")?;
     let place = (options.host.as_str(), options.port);
     let listener = TcpListener::bind(place).await;
@@ -282,7 +288,7 @@ async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> R
 
     let limit = Duration::from_secs(options.shutdown_seconds as u64);
     let end = Instant::now() + limit;
-    // Idle connections end at once, others with their answer.
+    // Idle connections end at once, others after their answer.
     let closed = tokio::spawn(open.shutdown());
     let answered = timeout_at(end, app.limits.requests.all_free()).await;
     if answered.is_err() {
@@ -291,15 +297,15 @@ async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> R
             limit.as_secs()
         );
     }
-    // Time for those that were refused to read it; nobody has to wait for one that sends no
-    // request.
+    // Refused clients get time to read the refusal; a connection without a request is not waited
+    // for.
     let refused = Instant::now() + REFUSAL;
     let _ = timeout_at(end.min(refused), closed).await;
     tracing::info!("all accepted requests are answered");
     Ok(())
 }
 
-/// Waits for SIGINT or SIGTERM; the handlers are there when this returns.
+/// Waits for SIGINT or SIGTERM; the handlers are installed when this returns.
 #[cfg(unix)]
 fn signal() -> std::io::Result<impl Future<Output = &'static str>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -323,7 +329,7 @@ fn signal() -> std::io::Result<impl Future<Output = &'static str>> {
     Ok(async {
         match tokio::signal::ctrl_c().await {
             Ok(()) => "ctrl-c",
-            // Without signals the server runs until it is ended.
+            // Without signals the server runs until it is killed.
             Err(_) => std::future::pending().await,
         }
     })

@@ -1,4 +1,4 @@
-//! The threads for work that would keep the clients of others waiting: parsing and tokenizing.
+//! Threads for work that would delay other clients: parsing and tokenizing.
 
 use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
@@ -7,21 +7,21 @@ use crate::error::Refusal;
 use crate::limits::LARGE;
 use crate::places::Places;
 
-/// Bytes of a request up to which a hop to another thread would take about as long as the work.
+/// The size in bytes up to which a hop to another thread takes about as long as the work.
 const SHORT: usize = 1024;
 
-/// Threads of the runtime, in two groups, so that large requests keep smaller ones not waiting.
+/// The threads of the runtime, in two groups, so that large requests do not delay small ones.
 pub struct Workers {
     small: Places,
-    /// Work of seconds and of some hundred megabytes: few do it.
+    /// The permits for work of seconds and of some hundred megabytes, which are few.
     large: Places,
 }
 
-/// Whoever asked for work.
+/// The client that waits for work.
 pub struct Client(Weak<()>);
 
 impl Client {
-    /// Whether somebody waits for the result; else a refusal, which nobody sees.
+    /// Checks that the client still waits; the refusal is for nobody.
     pub fn check(&self) -> Result<(), Refusal> {
         match self.0.strong_count() {
             0 => Err(Refusal::failed("the client has hung up")),
@@ -31,7 +31,8 @@ impl Client {
 }
 
 impl Workers {
-    /// One for each core, and one for two cores for large requests: more would gain nothing.
+    /// The threads: one per core, and one per two cores for large requests. More would gain
+    /// nothing.
     pub fn new() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -40,15 +41,15 @@ impl Workers {
         }
     }
 
-    /// Their number.
+    /// The number of workers.
     pub fn count(&self) -> usize {
         self.small.total + self.large.total
     }
 
-    /// Does work on a number of bytes of a request.
+    /// Runs work on a number of bytes of a request.
     ///
-    /// If its client hangs up before it begins, it is dropped. Once it has begun it goes on, with all
-    /// the permits that were moved into `work`, until it ends or sees that its client has gone.
+    /// The work is dropped if its client hangs up before it begins. Once begun it continues, with
+    /// all the permits that were moved into `work`, until it ends or sees that its client has gone.
     pub async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -64,9 +65,9 @@ impl Workers {
         } else {
             &self.large
         };
-        // A caller that waits here holds the work: it goes with the request. The runtime has a
-        // thread for each worker, so nothing waits in a queue of its own, from which nobody could
-        // take it.
+        // A caller that waits here owns the work: it is dropped with the request. The runtime has a
+        // thread for each worker, so no work waits in another queue, from which it could not be
+        // withdrawn.
         let worker = group.wait().await;
         let work = move || {
             let result = work(&client);
@@ -83,7 +84,7 @@ impl Workers {
 mod tests {
     use super::*;
 
-    /// Work that would never end by itself holds its thread no longer than somebody waits for it.
+    /// Work that would never end holds its thread only while somebody waits for it.
     #[tokio::test]
     async fn work_sees_that_its_client_has_gone() {
         let (workers, begun) = (Workers::new(), Arc::new(tokio::sync::Notify::new()));

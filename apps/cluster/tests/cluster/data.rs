@@ -18,7 +18,7 @@ pub const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert
 /// The bits of an embedding by the id of its row.
 pub type Bits = BTreeMap<i64, Option<Vec<u32>>>;
 
-/// An empty folder of the test's own.
+/// An empty folder for a test.
 pub fn folder(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if dir.exists() {
@@ -28,7 +28,7 @@ pub fn folder(name: &str) -> PathBuf {
     dir
 }
 
-/// Texts of the first words of two of Debian's descriptions; some are empty, some are none.
+/// Texts of the first words of two of Debian's descriptions; some are empty, some are missing.
 pub fn texts(count: usize) -> Vec<Option<String>> {
     let lines = fs::read_to_string(Path::new(ASSETS).join("heldout.tsv")).unwrap();
     let lines: Vec<&str> = lines
@@ -54,7 +54,7 @@ pub fn write(path: &Path, texts: &[Option<String>], group_rows: usize) {
     write_column(path, Arc::new(texts), group_rows);
 }
 
-/// The same with a text column of any type.
+/// The columns `id` and `text`, with a text column of any type.
 pub fn write_column(path: &Path, texts: ArrayRef, group_rows: usize) {
     let ids: Int64Array = (0..texts.len() as i64).collect();
     let columns: [(&str, ArrayRef); 2] = [("id", Arc::new(ids)), ("text", texts)];

@@ -1,5 +1,4 @@
-//! Processes that are killed in the middle: results are whole and have the same bits, or there are
-//! none.
+//! Processes that are killed in the middle: results are whole with the same bits, or absent.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use crate::data;
 use crate::process::{Cluster, Process, command, ok, run};
 
-/// Parts of a query on a cluster, by default.
+/// The default number of parts of a query on a cluster.
 const PARTS: usize = 64;
 
-/// Rows of a query that takes some seconds. With DYNQUANT_LONG=1 as many as the guarantee is tested
-/// with.
+/// The number of rows of a query that takes some seconds; with DYNQUANT_LONG=1 the number for which
+/// the guarantee is tested.
 fn rows() -> usize {
     match std::env::var_os("DYNQUANT_LONG") {
         Some(_) => 100_000,
@@ -23,7 +22,7 @@ fn rows() -> usize {
 
 fn write_rows(dir: &Path) -> PathBuf {
     let input = dir.join("input.parquet");
-    // As many row groups as parts.
+    // One row group for each part.
     data::write(&input, &data::texts(rows()), rows().div_ceil(PARTS));
     input
 }
@@ -60,7 +59,7 @@ fn a_killed_executor_changes_no_bit() {
     );
     println!("on the cluster: {}", String::from_utf8_lossy(&ended.stdout));
     assert!(data::bits(&output) == data::bits(&alone), "the same bits");
-    // What the other one had computed was lost with it.
+    // The parts of the killed executor were lost with it.
     let survivor = cluster.executors[0].count(finished);
     assert!(
         survivor >= PARTS,
@@ -81,7 +80,7 @@ fn executors_that_end_hand_their_parts_over() {
     first.signal("TERM");
     let (status, logs) = first.wait();
     assert!(status.success(), "{logs}");
-    // For a while there is none.
+    // For a while the cluster has no executor.
     cluster.add(&[]);
     let (status, logs) = client.wait();
     assert!(status.success(), "{logs} {}", cluster.scheduler.logs());
@@ -110,7 +109,7 @@ fn a_killed_query_leaves_what_was_there() {
     };
     for signal in ["INT", "TERM", "KILL"] {
         let mut query = Process::start(&run(&input, &output, &[]));
-        // Before it computes, the program makes a file for a moment, to see whether it can.
+        // Before the computation the program briefly creates a file, as a test.
         let mut seen = None;
         while seen.is_none() || seen != part(names()) {
             assert!(query.is_running(), "{signal}");
@@ -155,7 +154,7 @@ fn an_interrupted_query_is_cancelled_on_the_cluster() {
         "{logs}"
     );
     assert!(!output.exists());
-    // The cluster is free for the next one.
+    // The cluster is free for the next query.
     let small = dir.join("small.parquet");
     data::write(&small, &data::texts(100), 10);
     ok(&run(&small, &output, &["--scheduler", &cluster.url]));
@@ -177,7 +176,7 @@ fn a_killed_scheduler_ends_the_query() {
     assert_eq!(status.code(), Some(1), "{logs}");
     assert!(logs.contains("error: "), "{logs}");
     assert_eq!(fs::read(&output).unwrap(), b"what was there");
-    // Executors without a scheduler end, with an error, for whoever restarts them.
+    // Executors without a scheduler end with an error, to be restarted.
     let (status, logs) = cluster.executors.remove(0).wait();
     assert_eq!(status.code(), Some(1), "{logs}");
     assert!(logs.contains("has ended or taken it for lost"), "{logs}");
@@ -197,7 +196,7 @@ fn a_result_that_is_lost_before_it_is_fetched_is_computed_again() {
     );
     let mut query = Process::start(&query);
     cluster.executors[0].wait_for("Finished task", 2);
-    // It cannot fetch what is computed meanwhile.
+    // The stopped process cannot fetch the parts computed meanwhile.
     query.signal("STOP");
     cluster.executors[0].wait_for("Finished task", PARTS);
     cluster.scheduler.wait_for("Job finished", 1);

@@ -1,4 +1,4 @@
-//! The program as it is used: processes on loopback, Parquet files in and out.
+//! The program as users run it: processes on loopback, Parquet files in and out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

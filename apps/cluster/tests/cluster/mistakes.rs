@@ -1,4 +1,4 @@
-//! Mistakes of users: a message that names the fault, and no panic, no file.
+//! Mistakes of users: a message that names the fault, no panic and no file.
 
 use std::fs;
 use std::path::Path;

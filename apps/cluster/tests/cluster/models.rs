@@ -1,5 +1,5 @@
-//! Float and quantized checkpoints, on one machine and on a cluster, and machines that do not
-//! agree.
+//! Float and quantized checkpoints, on one machine and on a cluster, and machines with different
+//! models.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use candle_dynquant::{Checkpoint, QConfigSpec};
 use crate::data::{self, ASSETS};
 use crate::process::{Cluster, error, ok, run};
 
-/// `assets/bert` in int8, as `dynquant quantize` writes it.
+/// `assets/bert` in int8, written by `dynquant quantize`.
 fn quantized(dir: PathBuf) -> PathBuf {
     let source = Checkpoint::open(ASSETS).unwrap();
     let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[]).unwrap();
@@ -83,7 +83,7 @@ fn an_executor_with_another_model_is_named() {
     }
     assert!(!output.exists());
 
-    // It is nobody's fault but that executor's: without it the cluster computes.
+    // Only that executor is at fault: without it the cluster computes.
     drop(cluster.executors.pop());
     ok(&query);
     assert_eq!(data::bits(&output).len(), 3000);

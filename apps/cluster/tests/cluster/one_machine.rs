@@ -1,4 +1,4 @@
-//! Without a cluster: the bits of the encoder, whatever the columns, files and partitions.
+//! Without a cluster: the bits of the encoder, for any columns, files and partitions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use dynquant_embed::{Encoder, Head, Input, Preset, Task};
 use crate::data::{self, Bits};
 use crate::process::{ok, run};
 
-/// Each text alone, by the encoder itself.
+/// Each text alone, encoded directly.
 fn expected(texts: &[Option<String>]) -> Bits {
     let encoder = Encoder::embedded(Preset::Int8).unwrap();
     let answer = |text: &String| {
@@ -123,7 +123,7 @@ fn long_texts_are_cut_if_told_so() {
     );
 }
 
-/// `sample.parquet` is what README.md begins with; DYNQUANT_WRITE_SAMPLE=1 writes it.
+/// README.md begins with `sample.parquet`; DYNQUANT_WRITE_SAMPLE=1 writes it.
 #[test]
 fn the_sample_has_the_texts_of_the_assets() {
     let lines = std::fs::read_to_string(Path::new(data::ASSETS).join("heldout.tsv")).unwrap();

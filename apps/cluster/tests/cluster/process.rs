@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Far more than any step takes, also on a busy machine.
+/// A limit far longer than any step takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// One cluster at a time: executors that wait for a core show no sign of life.
+/// A lock for one cluster at a time: executors that wait for a core send no heartbeat.
 static ONE: Mutex<()> = Mutex::new(());
 
 pub fn command(words: &[&str]) -> Command {
@@ -27,7 +27,7 @@ pub fn output(words: &[&str]) -> Output {
     command(words).output().unwrap()
 }
 
-/// The words of `run`.
+/// The arguments of `run`.
 pub fn run<'a>(input: &'a Path, output: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
     let (input, output) = (input.to_str().unwrap(), output.to_str().unwrap());
     let mut words = vec!["run", "--json", "--input", input, "--output", output];
@@ -35,7 +35,7 @@ pub fn run<'a>(input: &'a Path, output: &'a Path, more: &[&'a str]) -> Vec<&'a s
     words
 }
 
-/// Runs a query that succeeds; its report.
+/// Runs a query that succeeds; returns its report.
 pub fn ok(words: &[&str]) -> Value {
     let output = output(words);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -44,7 +44,7 @@ pub fn ok(words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs a query that fails; its last words.
+/// Runs a query that fails; returns its last line.
 pub fn error(words: &[&str]) -> String {
     let output = output(words);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -56,7 +56,7 @@ pub fn error(words: &[&str]) -> String {
 /// A running process; it is killed when dropped.
 pub struct Process {
     child: Child,
-    /// The lines that it wrote to stderr.
+    /// The lines that it has written to stderr.
     logs: Arc<Mutex<Vec<String>>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -91,7 +91,7 @@ impl Process {
         logs.iter().filter(|line| line.contains(words)).count()
     }
 
-    /// Waits for that many lines with these words.
+    /// Waits for `count` lines with these words.
     pub fn wait_for(&mut self, words: &str, count: usize) {
         let start = Instant::now();
         while self.count(words) < count {
@@ -113,7 +113,7 @@ impl Process {
         assert!(status.unwrap().success());
     }
 
-    /// Waits for the end; its status and all that it logged.
+    /// Waits for the end; returns the status and the log.
     pub fn wait(mut self) -> (ExitStatus, String) {
         let start = Instant::now();
         while self.is_running() {
@@ -127,7 +127,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -137,7 +137,7 @@ impl Drop for Process {
 pub struct Cluster {
     pub executors: Vec<Process>,
     pub scheduler: Process,
-    /// Its address, as `--scheduler` takes it.
+    /// The address for `--scheduler`.
     pub url: String,
     _one: MutexGuard<'static, ()>,
 }
@@ -164,7 +164,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts one more.
+    /// Starts another executor.
     pub fn add(&mut self, options: &[&str]) {
         let [port, task_port] = free_ports();
         let mut words = vec!["executor", "--cores", "1", "--scheduler", &self.url];
@@ -176,7 +176,7 @@ impl Cluster {
     }
 }
 
-/// Ports that nobody listened on a moment ago.
+/// Ports that were free a moment ago.
 pub fn free_ports() -> [String; 2] {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port().to_string())

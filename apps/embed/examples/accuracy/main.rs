@@ -1,14 +1,14 @@
-//! The cost of quantization for a model: its vectors beside float's, and its answers to a retrieval
+//! The cost of quantization for a model: its vectors against float, and its answers to a retrieval
 //! task.
 //!
 //!     scripts/fetch_minilm.sh target/minilm
 //!     cargo run --release --manifest-path apps/Cargo.toml --target-dir target \
 //!         -p dynquant-embed --features program --example accuracy -- target/minilm
 //!
-//! The task is a folder as BEIR's: `corpus.jsonl`, `queries.jsonl`, and the judgements in
+//! The task is a folder as in BEIR: `corpus.jsonl`, `queries.jsonl`, and the judgements in
 //! `qrels.tsv` or `qrels/test.tsv`. The default is `assets/retrieval`, 84 short passages and 60
-//! queries. Cosine and SQNR are of the vectors of all texts, Spearman's correlation of the scores
-//! of a query's passages.
+//! queries. Cosine and SQNR compare the vectors of all texts, Spearman's correlation the scores of
+//! a query's passages.
 
 mod measure;
 mod task;
@@ -73,7 +73,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let specs: Vec<(&str, QConfigSpec)> = specs.collect::<Result<_>>()?;
     let options = Options::new().preset(Preset::None);
     let float = vectors("float", &arguments.model, options, &task)?;
-    let mut rows = vec![Figures::of("float", &float, &float, &task)];
+    let mut rows = vec![Figures::new("float", &float, &float, &task)];
     let work = tempfile::tempdir().context("expected a place for temporary files")?;
     for (name, spec) in &specs {
         let out = work.path().join(name);
@@ -82,7 +82,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         quantize(&source, &plan, &out, |_| ())?;
         let vectors = vectors(name, &out, Options::new(), &task)?;
         std::fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
-        rows.push(Figures::of(name, &vectors, &float, &task));
+        rows.push(Figures::new(name, &vectors, &float, &task));
     }
     if arguments.equalize.is_some() {
         let name = "int8, equalized";
@@ -92,13 +92,13 @@ fn run(arguments: &Arguments) -> Result<()> {
             ..ModelOptions::default()
         };
         let vectors = vectors(name, &arguments.model, options.options()?, &task)?;
-        rows.push(Figures::of(name, &vectors, &float, &task));
+        rows.push(Figures::new(name, &vectors, &float, &task));
     }
     for folder in &arguments.quantized {
         let name = folder.display().to_string();
         let vectors = vectors(&name, folder, Options::new(), &task)?;
         float.check_shape(&vectors).with_context(|| name.clone())?;
-        rows.push(Figures::of(&name, &vectors, &float, &task));
+        rows.push(Figures::new(&name, &vectors, &float, &task));
     }
     show(arguments, &task, &rows)?;
     check(&rows, arguments.max_loss)
@@ -115,7 +115,7 @@ fn vectors(name: &str, folder: &Path, options: Options, task: &Task) -> Result<V
     })
 }
 
-/// The line is cleared by the last text.
+/// Shows the progress; the last text clears the line.
 fn progress(name: &str, done: usize, all: usize) {
     if !stderr().is_terminal() {
         return;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::task::Task;
 
-/// Ranks that count.
+/// The number of ranks that count.
 const DEPTH: usize = 10;
 
 /// The vectors of a task.
@@ -18,13 +18,13 @@ pub struct Vectors {
     pub queries: Vec<Vec<f32>>,
 }
 
-/// The answers of a model beside the float model's.
+/// The answers of a model against the float model's.
 #[derive(Serialize)]
 pub struct Figures {
     pub name: String,
     /// The mean over texts.
     pub cosine: f64,
-    /// `None` where all numbers are equal.
+    /// The SQNR; `None` if all numbers are equal.
     pub sqnr_db: Option<f64>,
     pub ndcg_10: f64,
     pub mrr_10: f64,
@@ -35,9 +35,9 @@ pub struct Figures {
 }
 
 impl Vectors {
-    /// Both models have vectors of the same size.
+    /// Checks that both models have vectors of the same size.
     pub fn check_shape(&self, other: &Self) -> Result<()> {
-        let size = |of: &Self| of.passages.first().map_or(0, Vec::len);
+        let size = |vectors: &Self| vectors.passages.first().map_or(0, Vec::len);
         ensure!(
             size(self) == size(other),
             "expected vectors of {} numbers as the float model has, got {}",
@@ -47,7 +47,7 @@ impl Vectors {
         Ok(())
     }
 
-    /// Of each query, the cosine with each passage.
+    /// The cosine of each query with each passage.
     fn scores(&self) -> Vec<Vec<f64>> {
         let of_query = |query: &Vec<f32>| {
             let passages = self.passages.iter();
@@ -64,21 +64,21 @@ impl Vectors {
 impl Figures {
     pub const HEADER: &str = "mean cosine      SQNR   nDCG@10    MRR@10  Spearman  same first";
 
-    pub fn of(name: &str, own: &Vectors, float: &Vectors, task: &Task) -> Self {
-        let (scores, float_scores) = (own.scores(), float.scores());
+    pub fn new(name: &str, vectors: &Vectors, float: &Vectors, task: &Task) -> Self {
+        let (scores, float_scores) = (vectors.scores(), float.scores());
         let rankings: Vec<Vec<usize>> = scores.iter().map(|it| ranking(it)).collect();
         let judged = || rankings.iter().zip(&task.grades);
         let beside = || scores.iter().zip(&float_scores);
         let first = |scores: &Vec<f64>| ranking(scores).first().copied();
         Self {
             name: name.to_owned(),
-            cosine: mean(float.all().zip(own.all()).map(|(a, b)| cosine(a, b))),
-            sqnr_db: sqnr_db(float.all().flatten().zip(own.all().flatten())),
+            cosine: mean(float.all().zip(vectors.all()).map(|(a, b)| cosine(a, b))),
+            sqnr_db: sqnr_db(float.all().flatten().zip(vectors.all().flatten())),
             ndcg_10: mean(judged().map(|(ranking, grades)| ndcg(ranking, grades))),
             mrr_10: mean(judged().map(|(ranking, grades)| reciprocal_rank(ranking, grades))),
-            spearman: mean(beside().map(|(own, float)| spearman(own, float))),
+            spearman: mean(beside().map(|(scores, float)| spearman(scores, float))),
             same_first: mean(
-                beside().map(|(own, float)| f64::from(u8::from(first(own) == first(float)))),
+                beside().map(|(scores, float)| f64::from(u8::from(first(scores) == first(float)))),
             ),
         }
     }
@@ -127,7 +127,7 @@ fn sqnr_db<'a>(pairs: impl Iterator<Item = (&'a f32, &'a f32)>) -> Option<f64> {
     (noise > 0.).then(|| 10. * f64::log10(signal / noise))
 }
 
-/// Passages, the best first; of equal ones the one that comes first.
+/// Passages, the best first; equal passages keep their order.
 fn ranking(scores: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
@@ -142,20 +142,20 @@ fn ndcg(ranking: &[usize], grades: &HashMap<usize, f64>) -> f64 {
             .map(|(grade, rank)| grade / f64::from(rank).log2())
             .sum()
     };
-    let of = |passage: &usize| grades.get(passage).copied().unwrap_or(0.);
+    let grade = |passage: &usize| grades.get(passage).copied().unwrap_or(0.);
     let mut best: Vec<f64> = grades.values().copied().collect();
     best.sort_by_key(|grade| Reverse(grade.to_bits()));
-    gain(&mut ranking.iter().map(of)) / gain(&mut best.into_iter())
+    gain(&mut ranking.iter().map(grade)) / gain(&mut best.into_iter())
 }
 
-/// Of the first passage with a grade.
+/// The reciprocal rank of the first passage with a grade.
 fn reciprocal_rank(ranking: &[usize], grades: &HashMap<usize, f64>) -> f64 {
     let mut ranks = ranking.iter().take(DEPTH).zip(1u32..);
     let found = ranks.find(|(passage, _)| grades.contains_key(passage));
     found.map_or(0., |(_, rank)| 1. / f64::from(rank))
 }
 
-/// Spearman's correlation: Pearson's of ranks.
+/// Spearman's correlation: Pearson's correlation of the ranks.
 fn spearman(a: &[f64], b: &[f64]) -> f64 {
     let (a, b) = (ranks(a), ranks(b));
     let middle = (a.len() as f64 + 1.) / 2.;
@@ -171,7 +171,7 @@ fn spearman(a: &[f64], b: &[f64]) -> f64 {
     }
 }
 
-/// From 1; equal values share the mean of theirs.
+/// The ranks from 1; equal values share the mean of their ranks.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let order = ranking(values);
     let mut ranks = vec![0.; values.len()];

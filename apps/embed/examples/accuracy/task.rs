@@ -1,4 +1,5 @@
-//! A retrieval task as files: passages, queries, and which passage answers which query.
+//! A retrieval task in files: passages, queries, and judgements of which passage answers which
+//! query.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,16 +8,16 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_dynquant_io::input;
 use serde::Deserialize;
 
-/// The longest file that is read.
+/// The largest file that is read, in bytes.
 const MAX_FILE: u64 = 4 << 30;
 const HEADER: &str = "query-id\tcorpus-id\tscore";
 
 /// The texts, and the grades of passages.
 pub struct Task {
     pub passages: Vec<String>,
-    /// Those with a judgement.
+    /// The queries with a judgement.
     pub queries: Vec<String>,
-    /// Of each query, passages by their index. Those that are not there have a grade of 0.
+    /// The passages of each query by index; a missing passage has the grade 0.
     pub grades: Vec<HashMap<usize, f64>>,
 }
 
@@ -92,7 +93,7 @@ fn records(path: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Of each query that has a judgement above 0.
+/// The grades of each query that has a judgement above 0.
 fn grades(
     dir: &Path,
     passages: &HashMap<&str, usize>,
@@ -113,8 +114,8 @@ fn grades(
         let [query, passage, grade] = fields[..] else {
             bail!("{path}:{number}: expected 3 fields between tabs, got {line:?}");
         };
-        let index = |of: &HashMap<&str, usize>, file: &str, id: &str| {
-            let index = of.get(id).copied();
+        let index = |indices: &HashMap<&str, usize>, file: &str, id: &str| {
+            let index = indices.get(id).copied();
             index.with_context(|| format!("{path}:{number}: expected an _id of {file}, got {id:?}"))
         };
         let query = index(queries, "queries.jsonl", query)?;

@@ -5,7 +5,7 @@
 //!         -p dynquant-embed --features program --example search -- \
 //!         --model target/minilm "how many cores does a container use" docs/*.md
 //!
-//! Every file is read and embedded anew; a program that asks often keeps the vectors.
+//! Every run reads and embeds all files; a program with many queries would keep the vectors.
 
 mod passages;
 mod ranking;
@@ -23,9 +23,9 @@ use dynquant_embed::{Embedder, Input, ModelOptions, normalized};
 use passages::Passage;
 use serde::Serialize;
 
-/// The longest file that is read.
+/// The largest file that is read, in bytes.
 const MAX_FILE: u64 = 64 << 20;
-/// The passages that are shown, and of each the lines and their characters.
+/// The number of passages shown, and for each the lines and characters.
 const SHOWN: usize = 10;
 const LINES: usize = 4;
 const WIDTH: usize = 120;
@@ -53,7 +53,7 @@ struct Arguments {
 struct Hit<'a> {
     #[serde(flatten)]
     passage: &'a Passage,
-    /// The score of the order: see [`ranking::both`].
+    /// The score that orders hits: see [`ranking::both`].
     score: f64,
     cosine: f64,
     bm25: f64,
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     let query = &arguments.query;
     ensure!(!query.trim().is_empty(), "the query: it has no words");
-    // All files before the model, which takes longer; one that is named twice is one.
+    // All files are read before the model, which takes longer; a file named twice is read once.
     let mut texts = BTreeMap::new();
     for path in &arguments.files {
         let name = path.display().to_string();
@@ -118,7 +118,7 @@ fn show(rank: usize, hit: &Hit<'_>) -> Result<()> {
 /// The nearest passages, the best first.
 fn nearest<'a>(embedder: &Embedder, query: &str, passages: &'a [Passage]) -> Result<Vec<Hit<'a>>> {
     let encoder = embedder.encoder();
-    // An embedder would cut a query that is too long.
+    // An embedder would cut a long query.
     let whole = format!("{}{query}", encoder.prompts.query());
     let fits = encoder.tokenizer.encode(Input::Text(&whole), None);
     fits.context("the query")?;

@@ -1,12 +1,12 @@
-//! Files to passages, cut at the borders of paragraphs, lines and words.
+//! Cuts files into passages at the borders of paragraphs, lines and words.
 
 use anyhow::Result;
 use dynquant_embed::Encoder;
 use serde::Serialize;
 
-/// The most tokens of a passage, special ones included, where the model takes them.
+/// The most tokens of a passage, including special tokens, if the model takes as many.
 const MAX_TOKENS: usize = 128;
-/// The most bytes of a passage: a tokenizer may make one token of a long word.
+/// The longest passage in bytes: a tokenizer may make one token of a long word.
 const MAX_BYTES: usize = 2048;
 
 /// A part of a file, whose lines count from 1.
@@ -18,7 +18,7 @@ pub struct Passage {
     pub text: String,
 }
 
-/// The passages of a file in their order; every word is in one.
+/// The passages of a file in order; every word is in a passage.
 pub fn cut(encoder: &Encoder, file: &str, text: &str) -> Result<Vec<Passage>> {
     let tokenizer = &encoder.tokenizer;
     let around = tokenizer.tokens(encoder.prompts.document(), true)?.len();
@@ -52,8 +52,8 @@ pub fn cut(encoder: &Encoder, file: &str, text: &str) -> Result<Vec<Passage>> {
     Ok(passages)
 }
 
-/// The token before which the passage from token `first` on ends: all tokens if they fit, else the
-/// last paragraph, line or word that begins in the second half of those that do.
+/// The token before which the passage from token `first` on ends: the end if all tokens fit, else
+/// the last start of a paragraph, line or word in the second half of the tokens that fit.
 fn border(text: &str, starts: &[usize], first: usize, limit: usize) -> usize {
     let fits = |&next: &usize| {
         let end = starts.get(next).copied().unwrap_or(text.len());

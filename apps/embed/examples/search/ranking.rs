@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-/// The best of each ranking, which are compared.
+/// The number of best passages of each ranking that are combined.
 const COMPARED: usize = 100;
-/// The weight of a standard score of words, beside 1 of meaning.
+/// The weight of words against 1 for meaning, both as standard scores.
 const WEIGHT_OF_WORDS: f64 = 0.7;
 /// BM25's usual parameters: the saturation of a word's count, and the share of a text's length.
 const K1: f64 = 1.2;
@@ -29,7 +29,7 @@ pub fn bm25(query: &str, texts: &[&str]) -> Vec<f64> {
     scores
 }
 
-/// The words of a text without their case; a name such as `max_tokens` whole, and its parts.
+/// The lower-case words of a text; a name such as `max_tokens` also yields its parts.
 fn terms(text: &str) -> impl Iterator<Item = String> {
     let names = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     let names = names.map(|name| name.trim_matches('_'));
@@ -40,8 +40,8 @@ fn terms(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The best by meaning and the best by words in one order, with their scores: the sums of standard
-/// scores, which tell how far a passage is above the others, in units of their spread.
+/// The best by meaning and the best by words in one order, with their scores: sums of standard
+/// scores, which measure the distance above the mean in units of the spread.
 pub fn both(cosines: &[f64], bm25: &[f64]) -> Vec<(usize, f64)> {
     let best = |scores: &[f64]| {
         let mut order: Vec<usize> = (0..scores.len()).collect();

@@ -43,7 +43,7 @@ fn the_nearest_passages_have_file_line_and_score() -> Result<()> {
     for (file, text) in &texts {
         passages.extend(passages::cut(embedder.encoder(), file, text)?);
     }
-    // A name is found by its word, in part and in any case; a passage ends where a paragraph does.
+    // A name is found by its word, in part and in any case; a passage ends at a paragraph.
     for (query, place) in [
         (river, ("plain.txt", 3, 3)),
         ("e0277", ("guide.md", 54, 84)),
@@ -55,7 +55,7 @@ fn the_nearest_passages_have_file_line_and_score() -> Result<()> {
         let best = best.context(query)?.passage;
         assert_eq!((&*best.file, best.first_line, best.last_line), place);
     }
-    // The same text is the nearest by meaning, too.
+    // An identical text is also the nearest by meaning.
     let hits = nearest(&embedder, river, &passages)?;
     assert_eq!(hits[0].passage.text, river);
     assert!(hits[1..].iter().all(|hit| hit.cosine < hits[0].cosine));

@@ -1,11 +1,11 @@
-//! The part of the cache that is one model's.
+//! The part of the cache for one model.
 //!
 //! | in `models--OWNER--MODEL` | |
 //! |---|---|
-//! | `refs/REVISION` | the commit that a branch or tag was at |
+//! | `refs/REVISION` | the commit of a branch or tag |
 //! | `snapshots/COMMIT/FILE` | a link to a blob |
 //! | `blobs/ETAG` | a file |
-//! | `.no_exist/COMMIT/FILE` | empty: the commit has no such file |
+//! | `.no_exist/COMMIT/FILE` | empty: the commit lacks the file |
 
 use std::fs;
 use std::io;
@@ -48,7 +48,7 @@ impl Repo {
         self.root.join("snapshots").join(commit)
     }
 
-    /// Whether the commit is known to have no such file.
+    /// Whether the commit is known to lack the file.
     pub fn lacks(&self, commit: &str, file: &str) -> bool {
         self.absent(commit, file).exists()
     }
@@ -61,19 +61,19 @@ impl Repo {
         self.root.join(".no_exist").join(commit).join(file)
     }
 
-    /// The place of a blob, in a folder that is there.
+    /// The path of a blob, in an existing folder.
     pub fn blob(&self, etag: &str) -> Result<PathBuf> {
         let blob = self.root.join("blobs").join(etag);
         make_folder_of(&blob)?;
         Ok(blob)
     }
 
-    /// Makes a blob a file of a commit.
+    /// Links a blob as a file of a commit.
     pub fn link(&self, commit: &str, file: &str, blob: &Path) -> Result<PathBuf> {
         let path = self.snapshot(commit).join(file);
         make_folder_of(&path)?;
         let done = match link(file, blob, &path) {
-            // Of another process, or one that leads nowhere.
+            // The link is from another process, or is dangling.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 fs::remove_file(&path).and_then(|()| link(file, blob, &path))
             }
@@ -86,13 +86,13 @@ impl Repo {
 
 #[cfg(unix)]
 fn link(file: &str, blob: &Path, path: &Path) -> io::Result<()> {
-    // So that the cache may be moved.
+    // A relative link, so that the cache may be moved.
     let up = "../".repeat(2 + file.matches('/').count());
     let etag = blob.file_name().unwrap_or_default();
     std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(etag), path)
 }
 
-/// Where links are a privilege.
+/// Copies the blob on systems where links require a privilege.
 #[cfg(not(unix))]
 fn link(_: &str, blob: &Path, path: &Path) -> io::Result<()> {
     fs::copy(blob, path).map(|_| ())

@@ -13,9 +13,9 @@ use super::name::{Name, is_commit};
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 8;
-/// The most bytes of the list of a model's files.
+/// The largest list of a model's files, in bytes.
 const MAX_LIST: u64 = 16 << 20;
-/// The bytes that are read together.
+/// The number of bytes that are read at once.
 const CHUNK: usize = 1 << 16;
 
 pub struct Client<'a> {
@@ -42,11 +42,11 @@ impl Listing {
     }
 }
 
-/// A file that is about to be read.
+/// A file to be downloaded.
 pub struct Download {
-    /// The name of its blob.
+    /// The name of the file's blob.
     pub etag: String,
-    /// Its SHA-256, if the hub tells.
+    /// The file's SHA-256, if the hub states it.
     sha256: Option<String>,
     pub bytes: Option<u64>,
     limit: u64,
@@ -59,7 +59,7 @@ impl<'a> Client<'a> {
         let config = Agent::config_builder()
             .user_agent(concat!("dynquant-embed/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
-            // They are followed here, because the first answer tells of the file.
+            // Redirections are followed here, since the first answer describes the file.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_resolve(patience)
@@ -72,7 +72,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The commit that a revision is at.
+    /// The commit of a revision.
     pub fn list(&self, name: &Name) -> Result<Listing> {
         let Name { model, revision } = name;
         let revision = revision.replace('/', "%2F");
@@ -93,14 +93,14 @@ impl<'a> Client<'a> {
         Ok(listing)
     }
 
-    /// A file of a commit, of so many bytes at most.
+    /// Starts the download of a file of a commit, of at most `limit` bytes.
     pub fn download(&self, name: &Name, commit: &str, file: &str, limit: u64) -> Result<Download> {
         let url = format!(
             "{}/{}/resolve/{commit}/{file}",
             self.settings.endpoint, name.model
         );
-        let (told, answer) = self.get(&url)?;
-        let linked = header(&told, "x-linked-etag").map(unquoted);
+        let (headers, answer) = self.get(&url)?;
+        let linked = header(&headers, "x-linked-etag").map(unquoted);
         let etag = linked.or_else(|| header(answer.headers(), "etag").map(unquoted));
         let etag = etag.with_context(|| format!("{url}: expected the header `etag`, got none"))?;
         let is_etag = |c: char| c.is_ascii_alphanumeric() || c == '-';
@@ -108,7 +108,8 @@ impl<'a> Client<'a> {
             !etag.is_empty() && etag.chars().all(is_etag),
             "{url}: header \"etag\": expected letters and digits, got {etag:?}"
         );
-        let length = header(&told, "x-linked-size").or(header(answer.headers(), "content-length"));
+        let length =
+            header(&headers, "x-linked-size").or(header(answer.headers(), "content-length"));
         let bytes: Option<u64> = length.and_then(|it| it.parse().ok());
         let is_hash = |it: &&str| it.len() == 64 && it.chars().all(|c| c.is_ascii_hexdigit());
         let sha256 = linked.filter(is_hash).map(str::to_lowercase);
@@ -116,10 +117,10 @@ impl<'a> Client<'a> {
             bytes.is_some() || sha256.is_some(),
             "{url}: expected its length or its SHA-256, which tell whether it is whole, got neither"
         );
-        let of = bytes.unwrap_or_default();
+        let length = bytes.unwrap_or_default();
         ensure!(
-            of <= limit,
-            "{url}: expected at most {limit} bytes, got {of}"
+            length <= limit,
+            "{url}: expected at most {limit} bytes, got {length}"
         );
         Ok(Download {
             sha256,
@@ -130,7 +131,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// The answer behind all redirections, and the headers of the first.
+    /// The answer after all redirections, and the headers of the first answer.
     fn get(&self, url: &str) -> Result<(HeaderMap, Response<Body>)> {
         let mut at = url.to_owned();
         let mut first = None;
@@ -166,7 +167,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The meaning of a status for a request of a model.
+/// The meaning of a status in the answer to a request.
 fn refusal(status: StatusCode, settings: &Settings) -> String {
     let token = match settings.token {
         Some(_) => "the token is sent",
@@ -185,11 +186,11 @@ fn refusal(status: StatusCode, settings: &Settings) -> String {
 }
 
 impl Download {
-    /// Writes all of it, and tells how many bytes are written after each part.
+    /// Writes the whole file, and reports the number of bytes written after each part.
     ///
     /// # Errors
-    /// When it ends early, or is another file than the hub told.
-    pub fn write(self, to: &mut NewFile, told: &mut dyn FnMut(u64)) -> Result<()> {
+    /// When the download ends early, or differs from the length or hash of the hub.
+    pub fn write(self, to: &mut NewFile, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut reader = self.body.into_reader();
         let mut hash = digest::Context::new(&SHA256);
         let mut chunk = vec![0; CHUNK];
@@ -204,7 +205,7 @@ impl Download {
             ensure!(got <= most, "expected {most} bytes, got more");
             hash.update(&chunk[..count]);
             to.write_all(&chunk[..count]).context("the cache")?;
-            told(got);
+            progress(got);
         }
         if let Some(bytes) = self.bytes {
             ensure!(got == bytes, "expected {bytes} bytes, got {got}");
@@ -231,7 +232,7 @@ fn unquoted(etag: &str) -> &str {
     etag.trim_start_matches("W/").trim_matches('"')
 }
 
-/// The scheme and the host of an address: a token is for one of them.
+/// The scheme and the host of an address, for which a token is valid.
 fn origin(url: &str) -> Result<String> {
     let uri = url.parse::<Uri>().unwrap_or_default();
     match (uri.scheme_str(), uri.authority()) {

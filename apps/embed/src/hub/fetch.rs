@@ -1,4 +1,4 @@
-//! The files of a model that are read, from the cache or from the hub.
+//! Fetches the files of a model from the cache or from the hub.
 
 use std::path::{Path, PathBuf};
 
@@ -19,9 +19,9 @@ const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const WEIGHTS: &str = "model.safetensors";
 const SHARDS: &str = "model.safetensors.index.json";
-/// The most bytes of a file of weights; larger models are in shards.
+/// The largest file of weights, in bytes; larger models are in shards.
 const MAX_WEIGHTS: u64 = 64 << 30;
-/// Files that a model may lack.
+/// The files that a model may lack.
 const OPTIONAL: [&str; 4] = [
     folder::TOKENIZER_CONFIG,
     ADAPTER,
@@ -29,23 +29,23 @@ const OPTIONAL: [&str; 4] = [
     "chat_template.jinja",
 ];
 
-/// How far a download is.
+/// The progress of a download.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// The name of the file in its folder.
     pub file: &'a str,
-    /// The bytes that have come.
+    /// The number of bytes received.
     pub bytes: u64,
-    /// The bytes of the file, if the hub tells.
+    /// The size of the file, if the hub states it.
     pub of: Option<u64>,
 }
 
-/// The folder of a model by its name on the Hugging Face hub, `OWNER/MODEL` or
-/// `OWNER/MODEL@REVISION`: a branch, a tag or a commit.
+/// The folder of a model named on the Hugging Face hub, `OWNER/MODEL` or `OWNER/MODEL@REVISION`: a
+/// branch, a tag or a commit.
 ///
-/// Files in the cache are taken without the network; else the files that this crate reads are
-/// downloaded into it. The environment decides as for Hugging Face's own programs: `HF_HOME`,
-/// `HF_HUB_CACHE`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_ENDPOINT`, `HF_HUB_OFFLINE` and
+/// Files in the cache are used without the network; otherwise the files that this crate reads are
+/// downloaded into the cache. The environment variables of Hugging Face's programs apply:
+/// `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_ENDPOINT`, `HF_HUB_OFFLINE` and
 /// `HF_HUB_DOWNLOAD_TIMEOUT`.
 ///
 /// ```no_run
@@ -57,17 +57,17 @@ pub struct Progress<'a> {
 /// ```
 ///
 /// # Errors
-/// When `name` is none, the hub has no such model or does not answer, a file does not come whole,
-/// the model has no weights in safetensors, or the cache cannot be written.
+/// When `name` is malformed, the hub has no such model or does not answer, a file arrives
+/// incomplete, the model has no weights in safetensors, or the cache cannot be written.
 pub fn fetch(name: &str) -> Result<PathBuf> {
     fetch_with(name, |_| ())
 }
 
-/// As [`fetch`], and tells how far each download is.
+/// Fetches a model as [`fetch`] does, and reports the progress of each download.
 ///
 /// # Errors
-/// As [`fetch`].
-pub fn fetch_with(name: &str, mut told: impl FnMut(Progress<'_>)) -> Result<PathBuf> {
+/// The errors of [`fetch`].
+pub fn fetch_with(name: &str, mut progress: impl FnMut(Progress<'_>)) -> Result<PathBuf> {
     let name = Name::parse(name)?;
     let settings = Settings::of_environment()?;
     let repo = Repo::new(&settings.cache, &name);
@@ -83,7 +83,7 @@ pub fn fetch_with(name: &str, mut told: impl FnMut(Progress<'_>)) -> Result<Path
         );
     }
     let client = Client::new(&settings);
-    downloaded(&client, &repo, &name, &mut told).with_context(|| {
+    downloaded(&client, &repo, &name, &mut progress).with_context(|| {
         format!(
             "{name}: expected it in the cache {cache}, or from {} (HF_ENDPOINT)",
             settings.endpoint
@@ -91,14 +91,15 @@ pub fn fetch_with(name: &str, mut told: impl FnMut(Progress<'_>)) -> Result<Path
     })
 }
 
-/// The folder, if all that is read is there.
+/// The folder, if all files are in the cache.
 fn cached(repo: &Repo, name: &Name) -> Result<PathBuf> {
     let commit = repo.commit(&name.revision);
     let commit = commit.with_context(|| format!("it knows no revision {:?}", name.revision))?;
     let snapshot = repo.snapshot(&commit);
     visit(&snapshot, &mut |file| {
         let path = snapshot.join(file);
-        // Without these a model would be another one, so that it is not enough not to have them.
+        // A missing `modules.json` changes the answers, so its absence must be recorded, not
+        // assumed.
         let is_unknown = file == MODULES && !path.exists() && !repo.lacks(&commit, file);
         ensure!(
             !is_unknown,
@@ -109,12 +110,12 @@ fn cached(repo: &Repo, name: &Name) -> Result<PathBuf> {
     Ok(snapshot)
 }
 
-/// The folder, when all that is read has been downloaded.
+/// Downloads the missing files; returns the folder.
 fn downloaded(
     client: &Client<'_>,
     repo: &Repo,
     name: &Name,
-    told: &mut dyn FnMut(Progress<'_>),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf> {
     let listing = client.list(name)?;
     let commit = &listing.commit;
@@ -128,7 +129,7 @@ fn downloaded(
         if path.exists() {
             return Ok(Some(path));
         }
-        let path = download(client, repo, name, &listing, file, told);
+        let path = download(client, repo, name, &listing, file, progress);
         path.map(Some).with_context(|| file.to_owned())
     })?;
     repo.set_commit(&name.revision, commit)?;
@@ -141,7 +142,7 @@ fn download(
     name: &Name,
     Listing { commit, .. }: &Listing,
     file: &str,
-    told: &mut dyn FnMut(Progress<'_>),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf> {
     let limit = match file {
         TOKENIZER => MAX_TOKENIZER,
@@ -153,15 +154,21 @@ fn download(
     if !blob.exists() {
         let writing = || format!("{}: expected a place to write to", blob.display());
         let mut new = NewFile::beside_nofollow(&blob).with_context(writing)?;
-        let of = download.bytes;
-        download.write(&mut new, &mut |bytes| told(Progress { file, bytes, of }))?;
+        let total = download.bytes;
+        download.write(&mut new, &mut |bytes| {
+            progress(Progress {
+                file,
+                bytes,
+                of: total,
+            })
+        })?;
         new.put().with_context(writing)?;
     }
     repo.link(commit, file, &blob)
 }
 
-/// Asks `get` for every file of a model that is read, which answers with its path if the model has
-/// it. The weights come last: with them a folder is complete.
+/// Calls `get` for every file of a model; it returns the path, or `None` if the model lacks the
+/// file. The weights come last, since they complete a folder.
 fn visit(folder: &Path, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) -> Result<()> {
     for file in [CONFIG, TOKENIZER] {
         ensure!(get(file)?.is_some(), "it has no {file}");
@@ -196,7 +203,7 @@ fn visit(folder: &Path, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) ->
     weights("", get)
 }
 
-/// One file, or the shards that an index names.
+/// Visits the single file of weights, or the shards in the index.
 fn weights(prefix: &str, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) -> Result<()> {
     #[derive(Deserialize)]
     struct Index {

@@ -1,5 +1,4 @@
-//! Models by the names that they have on the Hugging Face hub, in the cache that its own programs
-//! fill and read.
+//! Models named on the Hugging Face hub, in the cache that Hugging Face's programs fill and read.
 
 mod cache;
 mod client;

@@ -16,7 +16,7 @@ pub struct Name {
 
 impl Name {
     /// # Errors
-    /// When the text is no name, or could name another place of a folder or of an address.
+    /// When the text is malformed, or could lead to another place of a folder or an address.
     pub fn parse(text: &str) -> Result<Self> {
         let (model, revision) = text.split_once('@').unwrap_or((text, BRANCH));
         let is_model = model.split('/').count() == 2 && model.split('/').all(is_plain);
@@ -47,7 +47,7 @@ pub fn is_name(text: &str) -> bool {
     Name::parse(text).is_ok()
 }
 
-/// Whether `part` is one part of a path, which needs no escape in an address.
+/// Whether `part` is a single path component that needs no escape in an address.
 pub fn is_plain(part: &str) -> bool {
     let is_usual = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !part.is_empty()

@@ -1,4 +1,4 @@
-//! The environment variables of the hub: Hugging Face's own programs read the same names.
+//! The environment variables of the hub, with the names that Hugging Face's programs read.
 
 use std::env;
 use std::fs;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 const ENDPOINT: &str = "https://huggingface.co";
-/// Without `HF_HUB_DOWNLOAD_TIMEOUT`.
+/// The timeout without `HF_HUB_DOWNLOAD_TIMEOUT`.
 const SECONDS: u64 = 10;
 
 pub struct Settings {
-    /// Without a `/` at its end.
+    /// The address of the hub, without a trailing `/`.
     pub endpoint: String,
     /// The folder of all models.
     pub cache: PathBuf,
     pub token: Option<String>,
-    /// Whether there is no network to be used.
+    /// Whether the network must not be used.
     pub offline: bool,
-    /// How long an answer, or a part of one, may take to come.
+    /// The time that an answer, or a part of an answer, may take.
     pub patience: Duration,
 }
 
 impl Settings {
     /// # Errors
-    /// When a variable has no meaning, or nothing says where the cache is.
+    /// When a variable is malformed, or the place of the cache is not set.
     pub fn of_environment() -> Result<Self> {
         let home = home()?;
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.to_owned());
@@ -36,11 +36,11 @@ impl Settings {
                 _ => bail!("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, 1 or more, got {text:?}"),
             },
         };
-        let own = text("HF_TOKEN")?;
+        let from_variable = text("HF_TOKEN")?;
         Ok(Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
             cache: path("HF_HUB_CACHE").unwrap_or_else(|| home.join("hub")),
-            token: own.or_else(|| {
+            token: from_variable.or_else(|| {
                 let file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
                 let token = fs::read_to_string(file).ok()?.trim().to_owned();
                 (!token.is_empty()).then_some(token)
@@ -54,7 +54,7 @@ impl Settings {
     }
 }
 
-/// The folder of all that Hugging Face's programs keep.
+/// The folder of Hugging Face's programs.
 fn home() -> Result<PathBuf> {
     if let Some(home) = path("HF_HOME") {
         return Ok(home);

@@ -1,4 +1,4 @@
-//! The architectures that are known, by `model_type` of `config.json`.
+//! The known architectures, by `model_type` in `config.json`.
 
 use anyhow::Result;
 use candle_dynquant::Quantizable;
@@ -13,16 +13,16 @@ use crate::keys::Keys;
 use crate::modules::LogitScore;
 use crate::tables;
 
-/// How a model is found, read and loaded.
+/// The rules to detect, read and load a model.
 pub(crate) struct Architecture {
     model_types: &'static [&'static str],
-    /// A key that tells it from others of its types.
+    /// A key and value that distinguish it from others with its `model_type`.
     mark: Option<(&'static str, &'static str)>,
     /// The keys of `config.json`, by the first table that has a row for a key.
     pub tables: &'static [&'static Table],
-    /// Where its tensors may be below, beside a head.
+    /// The prefixes of the tensors in a checkpoint with a head.
     prefixes: &'static [&'static str],
-    /// The table of words.
+    /// The name of the word table.
     words: &'static str,
     sizes: fn(&Keys) -> Result<Sizes>,
     load: fn(&Keys, &Sizes, VarBuilder<'_>) -> Result<Transformer>,
@@ -125,7 +125,7 @@ static ALL: [Architecture; 10] = [
     },
 ];
 
-/// A model, and the head behind it.
+/// A model and its head.
 #[derive(Clone, Quantizable)]
 pub(crate) struct Network {
     pub model: Transformer,
@@ -133,8 +133,8 @@ pub(crate) struct Network {
 }
 
 impl Architecture {
-    /// That of a model.
-    pub fn of(keys: &Keys) -> Result<&'static Self> {
+    /// The architecture of a model.
+    pub fn find(keys: &Keys) -> Result<&'static Self> {
         let model_type = keys.word("model_type")?.unwrap_or_default();
         let is_marked = |it: &Self| match it.mark {
             Some((key, word)) => keys.get(key).is_some_and(|got| got == word),
@@ -153,7 +153,7 @@ impl Architecture {
         (self.sizes)(keys)
     }
 
-    /// Loads the model, and a head of so many classes if there is one, or of a score.
+    /// Loads the model, and a head with `labels` classes or a score, if there is one.
     pub fn load(
         &self,
         keys: &Keys,

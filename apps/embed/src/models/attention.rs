@@ -1,4 +1,4 @@
-//! Attention of the tokens of each text to each other.
+//! Attention among the tokens of each text.
 
 use candle_core::{Result, Tensor};
 use candle_dynquant::ops::{self, Mask};
@@ -11,14 +11,14 @@ use super::view::{Scores, Viewed};
 #[derive(Clone, Quantizable)]
 pub(crate) struct Attention {
     pub inputs: Inputs,
-    /// Norms of each head's queries and keys.
+    /// The norms of each head's queries and keys.
     pub norms: Option<[nn::LayerNorm; 2]>,
     pub attention: nn::Attention,
     pub output: nn::Linear,
     pub heads: Heads,
 }
 
-/// Sizes of heads; keys and values may have fewer of them than queries.
+/// The sizes of heads; keys and values may have fewer heads than queries.
 #[derive(Clone, Copy, Debug, Quantizable)]
 pub(crate) struct Heads {
     pub queries: usize,
@@ -30,12 +30,12 @@ pub(crate) struct Heads {
 #[derive(Clone, Quantizable)]
 pub(crate) enum Inputs {
     Each(Box<[nn::Linear; 3]>),
-    /// One weight, with the rows of all three.
+    /// A single weight with the rows of queries, keys and values.
     Fused(nn::Linear),
 }
 
 impl Heads {
-    /// As many of queries as of keys and values, of so many numbers together.
+    /// The same number of heads for queries, keys and values, of `size` numbers in all.
     pub fn equal(heads: usize, size: usize) -> Self {
         Self {
             queries: heads,
@@ -44,14 +44,15 @@ impl Heads {
         }
     }
 
-    /// The factor of scores.
+    /// The scale of scores.
     fn scale(self) -> f32 {
         1. / (self.dim as f32).sqrt()
     }
 }
 
 impl Attention {
-    /// Without norms, scores by the size of a head; `vb` is where a checkpoint keeps the precision.
+    /// Attention without norms, with scores scaled by the head's size; `vb` is where a checkpoint
+    /// keeps the precision.
     pub fn new(inputs: Inputs, output: nn::Linear, heads: Heads, vb: VarBuilder<'_>) -> Self {
         Self {
             inputs,
@@ -62,7 +63,7 @@ impl Attention {
         }
     }
 
-    /// `[tokens, hidden]` to the same.
+    /// Maps `[tokens, hidden]` to `[tokens, hidden]`.
     pub fn forward(&self, xs: &Tensor, rows: &Rows, view: &Viewed) -> Result<Tensor> {
         let projected = self.inputs.forward(xs, self.heads)?;
         let dim = self.heads.dim;
@@ -89,7 +90,7 @@ impl Attention {
         self.output.forward(&context)
     }
 
-    /// The contexts of the texts from a row on, `[tokens, heads * dim]`.
+    /// The contexts of a run of texts that begins at a row, `[tokens, heads * dim]`.
     fn attend(
         &self,
         projected: [&Tensor; 3],
@@ -114,7 +115,7 @@ impl Attention {
             Scores::Terms(terms) => {
                 let mut blocks = Vec::new();
                 for (queries, keys) in terms.blocks(run.tokens) {
-                    let added = terms.of(queries.clone(), keys.clone())?;
+                    let added = terms.block(queries.clone(), keys.clone())?;
                     let of_keys = |all: &Tensor| all.narrow(2, keys.start, keys.len());
                     let q = q.narrow(2, queries.start, queries.len())?;
                     let (k, v) = (of_keys(&k)?, of_keys(&v)?);

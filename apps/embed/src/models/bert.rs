@@ -1,6 +1,5 @@
-//! BERT and its relatives with the same layers under other names: RoBERTa, XLM-RoBERTa and
-//! CamemBERT (positions from another row on), DistilBERT (no token types), MPNet (terms of scores
-//! by distance).
+//! BERT and models with the same layers under other names: RoBERTa, XLM-RoBERTa and CamemBERT
+//! (positions from another row on), DistilBERT (no token types), MPNet (score terms by distance).
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use super::transformer::{Embeddings, Layer, Positions, Residual, Transformer};
 use super::view::{Bias, Sees, View};
 use crate::keys::Keys;
 
-/// Where a checkpoint has the parts of a layer.
+/// The names of a layer's parts in a checkpoint.
 struct Names {
     layers: &'static str,
     inputs: [&'static str; 3],
@@ -64,7 +63,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         has_table: true,
         types,
         takes_pairs: types > 1,
-        ..Sizes::of(keys)?
+        ..Sizes::read(keys)?
     })
 }
 
@@ -135,13 +134,14 @@ pub(super) fn load_mpnet(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Resu
     transformer(sizes, &MPNET, first_position(keys)?, view, &vb)
 }
 
-/// The row behind that of padding.
+/// The row of the first position, after the padding row.
 fn first_position(keys: &Keys) -> Result<u32> {
     Ok(keys.token("pad_token_id", 1)?.saturating_add(1))
 }
 
-/// The row of a distance: a half of the rows for keys before the query, which those near have alone
-/// and those further away share by the logarithm, up to 128; the other half for keys behind it.
+/// The row of a distance. Half of the rows are for keys before the query: near distances have a row
+/// each, those further away share rows logarithmically, up to 128. The other half is for keys after
+/// it.
 fn bucket(distance: i64, buckets: usize) -> usize {
     const FURTHEST: f32 = 128.;
     let half = buckets / 2;
@@ -163,17 +163,17 @@ fn transformer(
     view: View,
     vb: &VarBuilder<'_>,
 ) -> Result<Transformer> {
-    let own = vb.pp("embeddings");
+    let embeddings = vb.pp("embeddings");
     let rows = sizes.tokens + first as usize;
     let positions = Positions {
-        table: sizes.table(rows, own.pp("position_embeddings"))?,
+        table: sizes.table(rows, embeddings.pp("position_embeddings"))?,
         first,
     };
     let embeddings = Embeddings {
-        types: sizes.types(own.pp("token_type_embeddings"))?,
+        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
         positions: Some(positions),
-        norm: Some(sizes.norm(own.pp("LayerNorm"))?),
-        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
+        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
     };
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, names, vb.pp(names.layers).pp(index)));
@@ -204,7 +204,7 @@ fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
     })
 }
 
-/// The pooler of the model, and a product; also of models of other layers.
+/// BERT's pooler and a product; also for models with other layers.
 pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     let pooler = source.model.pp("pooler.dense");
     two_products(source, pooler, FusedActivation::Tanh, "classifier")
@@ -220,7 +220,7 @@ pub(super) fn distilbert_head(source: &Source<'_>) -> Result<Option<ClassHead>> 
     two_products(source, dense, FusedActivation::Relu, "classifier")
 }
 
-/// A square product with its activation, and that of the classes, if the model has these.
+/// A square product with its activation, then the classifier, if the model has both.
 fn two_products(
     source: &Source<'_>,
     dense: VarBuilder<'_>,

@@ -1,6 +1,5 @@
-//! Decoders of text as encoders: Qwen3, whose last token has seen all, and Gemma 3 without a causal
-//! mask, as EmbeddingGemma has it, with windows in most layers and norms on both sides of each
-//! part.
+//! Decoders used as encoders: Qwen3, whose last token attends to all, and Gemma 3 without a causal
+//! mask, as in EmbeddingGemma, with windows in most layers and norms on both sides of each part.
 
 use anyhow::Result;
 use candle_core::Result as CandleResult;
@@ -63,13 +62,13 @@ pub(super) fn gemma3_sizes(keys: &Keys) -> Result<Sizes> {
     sizes(keys, keys.activation("hidden_activation", default)?)
 }
 
-/// In what the models differ.
+/// The differences between the models.
 struct Style {
-    /// What the weights of norms stand for, less what is stored.
+    /// The offset that is added to the stored weights of norms.
     norm_offset: f64,
-    /// The factor of attention's scores.
+    /// The scale of attention scores.
     scale: f64,
-    /// Whether there are norms behind each part, too.
+    /// Whether each part is also followed by a norm.
     sandwich: bool,
     bias: bool,
 }
@@ -92,7 +91,7 @@ pub(super) fn load_qwen3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Resu
         sandwich: false,
         bias: keys.flag("attention_bias", false)?,
     };
-    let frequencies = Rope::of(keys, 10_000.)?.frequencies(sizes.heads.dim)?;
+    let frequencies = Rope::read(keys, 10_000.)?.frequencies(sizes.heads.dim)?;
     let views = vec![View::rotary(Sees::Causal, frequencies)];
     transformer(sizes, &style, None, views, &vec![0; sizes.layers], &vb)
 }
@@ -105,7 +104,7 @@ pub(super) fn load_gemma3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Res
         sandwich: true,
         bias: keys.flag("attention_bias", false)?,
     };
-    // Stored is the window of a causal layer, half of which is on each side here.
+    // The file states the window of a causal layer; here half of it is on each side.
     let reach = keys.number("sliding_window")?.unwrap_or(4096) / 2;
     let global = Rope::of_kind(keys, "full_attention", "rope_theta", 1_000_000.)?;
     let local = Rope::of_kind(keys, "sliding_attention", "rope_local_base_freq", 10_000.)?;
@@ -134,7 +133,7 @@ fn transformer(
     Ok(Transformer {
         embeddings: Embeddings {
             scale,
-            ..Embeddings::of(sizes.table(sizes.vocab, vb.pp("embed_tokens"))?)
+            ..Embeddings::words_only(sizes.table(sizes.vocab, vb.pp("embed_tokens"))?)
         },
         layers: layers.collect::<CandleResult<_>>()?,
         norm: Some(style.norm(sizes.hidden, sizes.eps, vb.pp("norm"))?),
@@ -196,7 +195,7 @@ fn attention(sizes: &Sizes, style: &Style, vb: VarBuilder<'_>) -> CandleResult<A
     })
 }
 
-/// A product of the last token's vector.
+/// A head that multiplies the last token's vector.
 pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     if !source.is_classifier("score") {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! GTE of 2024 and later, also Snowflake's Arctic Embed 2: BERT's norms, with rotary positions and
-//! gated products.
+//! GTE of 2024 and later, including Snowflake's Arctic Embed 2: BERT's norms, with rotary positions
+//! and gated products.
 
 use anyhow::Result;
 use candle_nn::VarBuilder;
@@ -14,18 +14,18 @@ use crate::keys::Keys;
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     let types = keys.count_or("type_vocab_size", 1)?;
-    let sizes = Sizes::of(keys)?;
+    let sizes = Sizes::read(keys)?;
     Ok(Sizes { types, ..sizes })
 }
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let own = vb.pp("embeddings");
+    let embeddings = vb.pp("embeddings");
     let embeddings = Embeddings {
-        types: sizes.types(own.pp("token_type_embeddings"))?,
-        norm: Some(sizes.norm(own.pp("LayerNorm"))?),
-        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
+        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
+        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
     };
-    let frequencies = Rope::of(keys, 160_000.)?.frequencies(sizes.heads.dim)?;
+    let frequencies = Rope::read(keys, 160_000.)?.frequencies(sizes.heads.dim)?;
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, vb.pp("encoder.layer").pp(index)));
     Ok(Transformer {

@@ -10,15 +10,15 @@ use crate::keys::Keys;
 use crate::modules::LogitScore;
 use crate::pooling::Mode;
 
-/// Products behind the pooled vectors, `[texts, hidden]` to `[texts, labels]`.
+/// The products after the pooled vectors, `[texts, hidden]` to `[texts, labels]`.
 #[derive(Clone, Quantizable)]
 pub(crate) struct ClassHead {
     dense: Option<Dense>,
     classifier: nn::Linear,
-    /// How the vectors of a text become one.
+    /// The pooling of a text's vectors.
     #[quantizable(skip)]
     pub pooling: Mode,
-    /// The token that is left out where a text ends with it.
+    /// The token that is left out at the end of a text.
     pub pad: Option<u32>,
 }
 
@@ -39,14 +39,14 @@ impl ClassHead {
         }
     }
 
-    /// The vectors of a text's tokens that it sees.
+    /// The vectors of a text's tokens that the head reads.
     pub fn seen<'a>(&self, vectors: &'a [f32], ids: &[u32]) -> &'a [f32] {
         let last = ids.iter().rposition(|id| Some(*id) != self.pad);
         let size = vectors.len() / ids.len().max(1);
         &vectors[..(last.unwrap_or(0) + 1) * size]
     }
 
-    /// Of the first token of a text.
+    /// A head that reads the first token of a text.
     pub fn of_first(classifier: nn::Linear) -> Self {
         Self::new(Mode::Cls, classifier)
     }
@@ -64,7 +64,7 @@ impl ClassHead {
         }
     }
 
-    /// Normalizes what comes from the product before that of the classes.
+    /// Adds a norm between the product and the classifier.
     #[must_use]
     pub fn normalized(mut self, norm: nn::LayerNorm) -> Self {
         if let Some(dense) = &mut self.dense {
@@ -79,7 +79,7 @@ impl ClassHead {
         };
         let inner = dense.linear.forward(pooled)?;
         let inner = match dense.activation {
-            // BERT's pooler, whose bits are those of candle's function.
+            // The function that has the bits of BERT's pooler in candle.
             FusedActivation::Tanh => inner.tanh()?,
             other => other.forward(&inner)?,
         };
@@ -90,18 +90,18 @@ impl ClassHead {
     }
 }
 
-/// What a head is made of.
+/// The checkpoint and configuration of a head.
 pub(crate) struct Source<'a> {
     pub keys: &'a Keys,
     pub sizes: &'a Sizes,
     pub labels: usize,
-    /// The checkpoint, and the model in it.
+    /// The checkpoint, with the path of the model.
     pub vb: VarBuilder<'a>,
     pub model: VarBuilder<'a>,
 }
 
 impl Source<'_> {
-    /// Whether `config.json` or the checkpoint say that there is a head.
+    /// Whether `config.json` or the checkpoint contains a head.
     pub fn is_classifier(&self, name: &str) -> bool {
         self.keys.is_architecture("ForSequenceClassification")
             || self.vb.pp(name).contains_tensor("weight")
@@ -116,8 +116,8 @@ impl Source<'_> {
         linear.with_context(|| format!("expected a head of {} classes", self.labels))
     }
 
-    /// The score of the next token: its logits are products with rows of one table, so that their
-    /// difference is the product with the difference of two.
+    /// A head that scores the next token: logits are products with rows of the word table, so the
+    /// difference of two logits is the product with the difference of two rows.
     pub fn logit_score(&self, score: LogitScore, words: &nn::Embedding) -> Result<ClassHead> {
         let is_decoder = self.keys.is_architecture("ForCausalLM");
         is_decoder.then_some(()).ok_or_else(|| {
@@ -148,7 +148,7 @@ impl Source<'_> {
     }
 }
 
-/// Pooled vectors as a matrix.
+/// The pooled vectors as a matrix.
 pub(crate) fn matrix(vectors: Vec<Vec<f32>>) -> CandleResult<Tensor> {
     let rows = vectors.len();
     Tensor::from_vec(vectors.concat(), (rows, ()), &Device::Cpu)

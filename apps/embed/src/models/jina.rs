@@ -1,4 +1,4 @@
-//! Jina BERT v2: BERT's attention and norms, with scores that fall with the distance (ALiBi) and
+//! Jina BERT v2: BERT's attention and norms, with scores that decrease with distance (ALiBi) and
 //! products gated by GELU.
 
 use std::sync::Arc;
@@ -24,16 +24,16 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes {
         types,
         activation,
-        ..Sizes::of(keys)?
+        ..Sizes::read(keys)?
     })
 }
 
 pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let own = vb.pp("embeddings");
+    let embeddings = vb.pp("embeddings");
     let embeddings = Embeddings {
-        types: sizes.types(own.pp("token_type_embeddings"))?,
-        norm: Some(sizes.norm(own.pp("LayerNorm"))?),
-        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
+        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
+        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
     };
     let heads = sizes.heads.queries;
     let slopes = slopes(heads);
@@ -49,12 +49,12 @@ pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transf
     })
 }
 
-/// How fast the scores of each head fall: powers of `2^(-8 / n)` for a power of two of heads; of
-/// more heads than that, every other one of twice the power.
+/// The slope of each head's scores: powers of `2^(-8 / n)` for `n` heads, a power of two; further
+/// heads take every other power of twice as many heads.
 fn slopes(heads: usize) -> Vec<f32> {
     let powers = |heads: usize| {
-        let of = move |head: usize| (-8. * (head + 1) as f32 / heads as f32).exp2();
-        (0..heads).map(of)
+        let power = move |head: usize| (-8. * (head + 1) as f32 / heads as f32).exp2();
+        (0..heads).map(power)
     };
     let first = if heads.is_power_of_two() {
         heads

@@ -1,4 +1,4 @@
-//! What follows attention in a layer: products with an activation function between them.
+//! The feed-forward part of a layer: products with an activation function between them.
 
 use candle_core::{Result, Tensor};
 use candle_dynquant::{FusedActivation, Quantizable, nn, ops};
@@ -10,22 +10,22 @@ pub(crate) struct Mlp {
     pub down: nn::Linear,
 }
 
-/// The products that make the inner numbers.
+/// The products that compute the inner activations.
 #[derive(Clone, Quantizable)]
 pub(crate) enum Up {
-    /// One, with an activation function.
+    /// A product with an activation function.
     Plain(nn::Linear),
-    /// Two, of which the activation of the first is the factor of the second.
+    /// Two products; the activation of the first multiplies the second.
     Gated {
         gate: nn::Linear,
         value: nn::Linear,
         activation: FusedActivation,
     },
-    /// The same, as one weight.
+    /// The gated products in one weight.
     Fused {
         both: nn::Linear,
         activation: FusedActivation,
-        /// Whether the rows of the gate come before those of the values.
+        /// Whether the rows of the gate come first.
         gate_first: bool,
     },
 }
@@ -56,7 +56,7 @@ impl Up {
                 let both = both.forward(xs)?;
                 let size = both.dim(1)? / 2;
                 let gate_at = usize::from(!gate_first) * size;
-                // Of views, candle would compute the place of each element.
+                // For views, candle would compute the position of each element.
                 let part = |start| both.narrow(1, start, size)?.contiguous();
                 (part(gate_at)?, part(size - gate_at)?, activation)
             }

@@ -1,5 +1,5 @@
-//! The models: `architecture` is the table of those that are known, of which each has a file;
-//! `transformer`, `attention` and `mlp` are what all are made of.
+//! The models: `architecture` is the table of known models, each with a file; `transformer`,
+//! `attention` and `mlp` are their common parts.
 
 mod architecture;
 mod attention;

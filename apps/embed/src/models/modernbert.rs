@@ -1,5 +1,5 @@
 //! ModernBERT: norms before each part, gated products, and rotary positions; two of three layers
-//! see near tokens only.
+//! attend to near tokens only.
 
 use anyhow::Result;
 use candle_dynquant::FusedActivation;
@@ -19,11 +19,11 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes {
         eps: keys.epsilon("norm_eps", 1e-5)?,
         activation: keys.activation("hidden_activation", FusedActivation::Gelu)?,
-        ..Sizes::of(keys)?
+        ..Sizes::read(keys)?
     })
 }
 
-/// Those of layers that see all, and of layers that see near tokens.
+/// The view of layers that attend to all tokens, and of layers that attend to near tokens.
 fn views(keys: &Keys, dim: usize) -> Result<Vec<View>> {
     let global = Rope::of_kind(keys, "full_attention", "global_rope_theta", 160_000.)?;
     let local = Rope::of_kind(keys, "sliding_attention", "local_rope_theta", 10_000.)?;
@@ -36,10 +36,10 @@ fn views(keys: &Keys, dim: usize) -> Result<Vec<View>> {
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
     let has_bias = keys.flag("norm_bias", false)?;
-    let own = vb.pp("embeddings");
+    let embeddings = vb.pp("embeddings");
     let embeddings = Embeddings {
-        norm: Some(sizes.norm_b(has_bias, own.pp("norm"))?),
-        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("tok_embeddings"))?)
+        norm: Some(sizes.norm_b(has_bias, embeddings.pp("norm"))?),
+        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("tok_embeddings"))?)
     };
     let every = keys.number("global_attn_every_n_layers")?.unwrap_or(3);
     let local = keys.local_layers(sizes.layers, |layer| !layer.is_multiple_of(every))?;
@@ -69,7 +69,7 @@ fn layer(
     let inputs = sizes.linear(3 * sizes.hidden, bias, vb.pp("attn.Wqkv"))?;
     let output = sizes.linear(sizes.hidden, bias, vb.pp("attn.Wo"))?;
     let bias = keys.flag("mlp_bias", false)?;
-    // The embeddings are normalized already.
+    // The embeddings are already normalized.
     let first = (index > 0).then(|| norm("attn_norm")).transpose()?;
     Ok(Layer {
         attention: Attention::new(

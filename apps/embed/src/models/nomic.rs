@@ -1,5 +1,5 @@
-//! Nomic BERT: BERT's norms, with rotary positions and products gated by SiLU. `config.json` is in
-//! GPT-2's words, or, written by transformers, in BERT's.
+//! Nomic BERT: BERT's norms, with rotary positions and products gated by SiLU. `config.json` has
+//! GPT-2's keys, or BERT's if transformers wrote it.
 
 use anyhow::Result;
 use candle_dynquant::FusedActivation;
@@ -20,7 +20,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         let sizes = Sizes {
             types,
             activation,
-            ..Sizes::of(keys)?
+            ..Sizes::read(keys)?
         };
         let dim = sizes.heads.dim;
         if keys.size_or("head_dim", dim)? != dim {
@@ -47,14 +47,14 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let own = vb.pp("embeddings");
+    let embeddings = vb.pp("embeddings");
     let embeddings = Embeddings {
-        types: sizes.types(own.pp("token_type_embeddings"))?,
+        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
         norm: Some(sizes.norm(vb.pp("emb_ln"))?),
-        ..Embeddings::of(sizes.table(sizes.vocab, own.pp("word_embeddings"))?)
+        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
     };
     let theta = keys.positive("rotary_emb_base")?.unwrap_or(1000.);
-    let frequencies = Rope::of(keys, theta)?.frequencies(sizes.heads.dim)?;
+    let frequencies = Rope::read(keys, theta)?.frequencies(sizes.heads.dim)?;
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(keys, sizes, vb.pp("encoder.layers").pp(index)));
     Ok(Transformer {

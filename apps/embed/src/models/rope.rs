@@ -1,4 +1,4 @@
-//! The angles of rotary positions, as `config.json` describes them.
+//! The angles of rotary positions as described by `config.json`.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -6,27 +6,27 @@ use serde_json::Value;
 use crate::keys::Keys;
 use crate::tables;
 
-/// Rotary positions of some layers.
+/// The rotary positions of some layers.
 pub(crate) struct Rope {
     theta: f64,
     scaling: Scaling,
 }
 
-/// How positions beyond the trained ones become angles.
+/// The mapping of positions beyond the trained length to angles.
 enum Scaling {
     None,
-    /// All angles are divided by the factor.
+    /// Divides all angles by the factor.
     Linear(f64),
-    /// The longer a wave, the more is it stretched, the longest ones by the factor twice.
+    /// Stretches longer waves more, the longest by the square of the factor.
     Ntk(f64),
 }
 
 const PARAMETERS: &str = "rope_parameters";
 
 impl Rope {
-    /// Of all layers.
-    pub fn of(keys: &Keys, default: f64) -> Result<Self> {
-        // As transformers has it: the older key goes first.
+    /// The rotary positions of all layers.
+    pub fn read(keys: &Keys, default: f64) -> Result<Self> {
+        // The order of transformers: the older key comes first.
         let older = keys.get("rope_scaling").map(|_| "rope_scaling");
         let key = older.unwrap_or(PARAMETERS);
         let default = keys.positive("rope_theta")?.unwrap_or(default);
@@ -36,7 +36,7 @@ impl Rope {
         }
     }
 
-    /// Of the layers of a kind, which has parameters of its own, or a key for its angle.
+    /// The rotary positions of a kind of layers, with separate parameters, or a key for its angle.
     pub fn of_kind(keys: &Keys, kind: &str, key: &str, default: f64) -> Result<Self> {
         match keys.get(PARAMETERS) {
             Some(found) => Self::described(keys, PARAMETERS, found.get(kind), default),
@@ -49,35 +49,35 @@ impl Rope {
         Self { theta, scaling }
     }
 
-    /// Reads the parameters under a key, all of which are known.
+    /// Reads the parameters under a key, which must all be known.
     fn described(keys: &Keys, key: &str, found: Option<&Value>, default: f64) -> Result<Self> {
         let found = found.and_then(Value::as_object);
         let found = found.ok_or_else(|| keys.fault(key, "an object for each kind of layers"))?;
         let found = keys.part(key, found, &tables::ROPE)?;
         Ok(Self {
             theta: found.positive("rope_theta")?.unwrap_or(default),
-            scaling: Scaling::of(&found)?,
+            scaling: Scaling::read(&found)?,
         })
     }
 
-    /// The angle by which one position turns each pair of `dim` numbers.
+    /// The angles by which one position rotates each pair of `dim` numbers.
     pub fn frequencies(&self, dim: usize) -> Result<Vec<f32>> {
         ensure!(
             dim.is_multiple_of(2),
             "rotary positions: expected heads of an even size, got {dim}"
         );
         let power = |i: usize, theta: f64| theta.powf(-2. * i as f64 / dim as f64);
-        let of = |i| match self.scaling {
+        let angle = |i| match self.scaling {
             Scaling::None => power(i, self.theta),
             Scaling::Linear(factor) => power(i, self.theta) / factor,
             Scaling::Ntk(factor) => power(i, self.theta * factor) / factor.powf(2. / dim as f64),
         };
-        Ok((0..dim / 2).map(|i| of(i) as f32).collect())
+        Ok((0..dim / 2).map(|i| angle(i) as f32).collect())
     }
 }
 
 impl Scaling {
-    fn of(found: &Keys) -> Result<Self> {
+    fn read(found: &Keys) -> Result<Self> {
         let older = found.get("type").map(|_| "type");
         let newer = found.get("rope_type").map(|_| "rope_type");
         let key = newer.or(older).unwrap_or("rope_type");

@@ -1,5 +1,5 @@
 //! Texts of different lengths without padding: all tokens of a call are rows of one matrix. Only
-//! attention sees texts, and takes adjacent texts of one length at once.
+//! attention separates texts, and takes adjacent texts of one length together.
 
 use crate::Tokens;
 
@@ -10,19 +10,19 @@ pub(crate) struct Run {
     pub tokens: usize,
 }
 
-/// All tokens of a call, and the texts that they are of.
+/// All tokens of a call, and their texts.
 pub(crate) struct Rows {
     pub ids: Vec<u32>,
     pub types: Vec<u32>,
-    /// Those in the texts, from 0.
+    /// The positions in the texts, from 0.
     pub positions: Vec<u32>,
     pub runs: Vec<Run>,
-    /// Tokens of the longest text.
+    /// The number of tokens of the longest text.
     pub longest: usize,
 }
 
 impl Rows {
-    pub fn of<'a>(texts: impl Iterator<Item = &'a Tokens>) -> Self {
+    pub fn new<'a>(texts: impl Iterator<Item = &'a Tokens>) -> Self {
         let mut rows = Self {
             ids: Vec::new(),
             types: Vec::new(),

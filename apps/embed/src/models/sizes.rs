@@ -1,4 +1,4 @@
-//! What architectures have in common, and how their parts are loaded.
+//! The common parts of architectures, and how these are loaded.
 
 use anyhow::Result;
 use candle_core::Result as CandleResult;
@@ -15,23 +15,23 @@ pub(crate) struct Sizes {
     pub hidden: usize,
     pub layers: usize,
     pub heads: Heads,
-    /// Of the numbers between the products of a layer.
+    /// The inner size of the feed-forward part.
     pub inner: usize,
     pub eps: f64,
     pub activation: FusedActivation,
     /// The most tokens of a text.
     pub tokens: usize,
-    /// Whether longer texts cannot be computed: positions are rows of a table.
+    /// Whether longer texts are impossible, because positions are rows of a table.
     pub has_table: bool,
-    /// Rows of the table of token types, 0 without one.
+    /// The number of rows of the token type table, 0 without one.
     pub types: usize,
     /// Whether two texts can be told apart.
     pub takes_pairs: bool,
 }
 
 impl Sizes {
-    /// By the keys that BERT has, and most of its relatives.
-    pub fn of(keys: &Keys) -> Result<Self> {
+    /// The sizes by the keys of BERT and most of its relatives.
+    pub fn read(keys: &Keys) -> Result<Self> {
         let hidden = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         keys.divides("num_attention_heads", heads, "hidden_size", hidden)?;
@@ -54,7 +54,7 @@ impl Sizes {
         nn::linear_b(self.hidden, out, bias, vb)
     }
 
-    /// The product that follows the inner numbers.
+    /// The product that follows the inner activations.
     pub fn down(&self, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::Linear> {
         nn::linear_b(self.inner, self.hidden, bias, vb)
     }
@@ -63,7 +63,7 @@ impl Sizes {
         nn::layer_norm(self.hidden, self.eps, vb)
     }
 
-    /// A norm that may have no bias.
+    /// A norm with or without a bias.
     pub fn norm_b(&self, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::LayerNorm> {
         let config = nn::LayerNormConfig {
             affine: bias,
@@ -76,7 +76,7 @@ impl Sizes {
         nn::embedding(rows, self.hidden, vb)
     }
 
-    /// The table of token types, if there is one.
+    /// The table of token types, if the model has one.
     pub fn types(&self, vb: VarBuilder<'_>) -> CandleResult<Option<nn::Embedding>> {
         let table = (self.types > 0).then(|| self.table(self.types, vb));
         table.transpose()

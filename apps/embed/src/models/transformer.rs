@@ -1,5 +1,5 @@
-//! What all architectures are made of: an embedding of tokens, and layers of attention and
-//! products, each with norms around it. A file of its own says for each how, and under which names.
+//! The common structure of all architectures: an embedding of tokens, and layers of attention and
+//! products, each with norms around it. A file for each architecture names its parts.
 
 use candle_core::{Device, Result, Tensor};
 use candle_dynquant::{Quantizable, nn};
@@ -10,21 +10,21 @@ use super::mlp::Mlp;
 use super::rows::Rows;
 use super::view::{View, Viewed};
 
-/// Tokens in, their vectors out.
+/// The model from tokens to their vectors.
 #[derive(Clone, Quantizable)]
 pub(crate) struct Transformer {
     pub embeddings: Embeddings,
     pub layers: Vec<Layer>,
-    /// Behind the last layer.
+    /// The norm after the last layer.
     pub norm: Option<nn::LayerNorm>,
-    /// Of which each layer has one.
+    /// The views; each layer uses one.
     pub views: Vec<View>,
 }
 
 impl Transformer {
     /// The last hidden state, `[tokens, hidden]`.
     pub fn forward(&self, rows: &Rows) -> Result<Tensor> {
-        let views = self.views.iter().map(|view| view.of(rows));
+        let views = self.views.iter().map(|view| view.for_rows(rows));
         let views = views.collect::<Result<Vec<_>>>()?;
         let mut hidden = self.embeddings.forward(rows)?;
         for layer in &self.layers {
@@ -37,14 +37,14 @@ impl Transformer {
     }
 }
 
-/// Words, and what else there is of token types and positions.
+/// The embeddings of words, token types and positions.
 #[derive(Clone, Quantizable)]
 pub(crate) struct Embeddings {
     pub words: nn::Embedding,
     pub types: Option<nn::Embedding>,
     pub positions: Option<Positions>,
     pub norm: Option<nn::LayerNorm>,
-    /// The factor of words.
+    /// The factor of word embeddings.
     pub scale: Option<f64>,
 }
 
@@ -56,8 +56,8 @@ pub(crate) struct Positions {
 }
 
 impl Embeddings {
-    /// Of words alone.
-    pub fn of(words: nn::Embedding) -> Self {
+    /// The embeddings of words alone.
+    pub fn words_only(words: nn::Embedding) -> Self {
         Self {
             words,
             types: None,
@@ -75,7 +75,7 @@ impl Embeddings {
         }
         if let Some(types) = &self.types {
             hidden = match types.embeddings().dim(0)? {
-                // One for all.
+                // One type for all tokens.
                 1 => hidden.broadcast_add(&types.forward(&tensor(&[0])?)?)?,
                 _ => (hidden + types.forward(&tensor(&rows.types)?)?)?,
             };
@@ -93,14 +93,14 @@ impl Embeddings {
     }
 }
 
-/// Attention, then products.
+/// A layer: attention, then products.
 #[derive(Clone, Quantizable)]
 pub(crate) struct Layer {
     pub attention: Attention,
     pub around_attention: Residual,
     pub mlp: Mlp,
     pub around_mlp: Residual,
-    /// The index of its view.
+    /// The index of the layer's view.
     pub view: usize,
 }
 
@@ -112,7 +112,7 @@ impl Layer {
     }
 }
 
-/// `last(xs + after(inner(before(xs))))`: where the norms are around a part of a layer.
+/// A part of a layer with its norms, `last(xs + after(inner(before(xs))))`.
 #[derive(Clone, Default, Quantizable)]
 pub(crate) struct Residual {
     pub before: Option<nn::LayerNorm>,

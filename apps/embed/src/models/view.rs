@@ -1,5 +1,5 @@
-//! What attention knows of positions: which tokens a token sees, what is added to their scores, and
-//! by which angles queries and keys are turned.
+//! The positions in attention: which tokens a token attends to, the terms added to their scores,
+//! and the angles by which queries and keys are rotated.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use candle_dynquant::ops::Mask;
 
 use super::rows::Rows;
 
-/// Queries that are computed at once where scores have terms, so that these take little memory.
+/// The number of queries computed together if scores have terms, so that these take little memory.
 const BLOCK: usize = 128;
 
-/// The positions of some layers.
+/// The positions in some layers.
 #[derive(Clone, Quantizable)]
 pub(crate) struct View {
     #[quantizable(skip)]
     pub sees: Sees,
-    /// The angle by which one position turns each pair of a head's numbers.
+    /// The angles by which one position rotates each pair of a head's numbers.
     pub frequencies: Option<Vec<f32>>,
 }
 
-/// The tokens that a token sees.
+/// The tokens that a token attends to.
 #[derive(Clone)]
 pub(crate) enum Sees {
     All,
-    /// Itself and those before it.
+    /// The token itself and those before it.
     Causal,
-    /// Those at most so far away.
+    /// The tokens within this distance.
     Within(usize),
-    /// All, with a term by distance added to each score.
+    /// All tokens, with a term by distance added to each score.
     Biased(Bias),
 }
 
-/// A term of each head's scores by distance, that of the key minus that of the query.
+/// A term of each head's scores by distance, the key's position minus the query's.
 #[derive(Clone)]
 pub(crate) struct Bias {
     pub heads: usize,
@@ -52,8 +52,8 @@ impl View {
         Self { sees, frequencies }
     }
 
-    /// What the texts of a call need of it.
-    pub fn of(&self, rows: &Rows) -> Result<Viewed> {
+    /// The view for the texts of a call.
+    pub fn for_rows(&self, rows: &Rows) -> Result<Viewed> {
         let scores = match &self.sees {
             Sees::All => Scores::Equal(Mask::All),
             Sees::Causal => Scores::Equal(Mask::Causal),
@@ -73,18 +73,18 @@ impl View {
     }
 }
 
-/// A view for the texts of one call.
+/// A view for the texts of a call.
 pub(crate) struct Viewed {
     pub scores: Scores,
-    /// Cosines and sines of each row, `[tokens, head_dim / 2]`.
+    /// The cosines and sines of each row, `[tokens, head_dim / 2]`.
     pub angles: Option<(Tensor, Tensor)>,
 }
 
 fn angles_of(rows: &Rows, frequencies: &[f32]) -> Result<(Tensor, Tensor)> {
-    let table = |of: fn(f32) -> f32| {
+    let table = |function: fn(f32) -> f32| {
         let angles = (0..rows.longest).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
         let shape = (rows.longest, frequencies.len());
-        Tensor::from_iter(angles.map(of), &Device::Cpu)?.reshape(shape)
+        Tensor::from_iter(angles.map(function), &Device::Cpu)?.reshape(shape)
     };
     let positions = Tensor::new(rows.positions.as_slice(), &Device::Cpu)?;
     let of_rows = |table: Tensor| table.index_select(&positions, 0);
@@ -97,22 +97,22 @@ pub(crate) enum Scores {
     Terms(Terms),
 }
 
-/// Terms of scores by distance.
+/// The terms of scores by distance.
 pub(crate) struct Terms {
     heads: usize,
     longest: usize,
-    /// No key that is further away is seen.
+    /// The distance beyond which a key is hidden.
     reach: usize,
-    /// Of each head, from the distance `1 - longest` on.
+    /// The terms of each head, from the distance `1 - longest` on.
     by_distance: Vec<f32>,
-    /// Whether they are 0 within the reach.
+    /// Whether the terms are 0 within the reach.
     is_flat: bool,
 }
 
 impl Terms {
     fn new(heads: usize, longest: usize, reach: usize, term: impl Fn(usize, i64) -> f32) -> Self {
         let end = longest as i64;
-        let of = |head, distance: i64| {
+        let term_at = |head, distance: i64| {
             if distance.unsigned_abs() as usize > reach {
                 return f32::NEG_INFINITY;
             }
@@ -125,17 +125,17 @@ impl Terms {
             reach,
             is_flat: false,
             by_distance: by_distance
-                .map(|(head, distance)| of(head, distance))
+                .map(|(head, distance)| term_at(head, distance))
                 .collect(),
         }
     }
 
-    /// Whether they change nothing in a text of so many tokens.
+    /// Whether the terms change nothing in a text of `tokens` tokens.
     pub fn is_needless(&self, tokens: usize) -> bool {
         self.is_flat && tokens <= self.reach.saturating_add(1)
     }
 
-    /// Queries that are computed at once, with the keys that they see.
+    /// The queries that are computed together, with the keys that they attend to.
     pub fn blocks(&self, tokens: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
         let reach = self.reach;
         (0..tokens).step_by(BLOCK).map(move |start| {
@@ -146,7 +146,7 @@ impl Terms {
     }
 
     /// The terms of a block, `[1, heads, queries, keys]`.
-    pub fn of(&self, queries: Range<usize>, keys: Range<usize>) -> Result<Tensor> {
+    pub fn block(&self, queries: Range<usize>, keys: Range<usize>) -> Result<Tensor> {
         let mut terms = Vec::with_capacity(self.heads * queries.len() * keys.len());
         for of_head in self.by_distance.chunks_exact(2 * self.longest - 1) {
             for query in queries.clone() {

@@ -1,10 +1,10 @@
-//! `config.json`, by architecture. A key without a row is named by programs, as transformers
-//! ignores it.
+//! The keys of `config.json`, by architecture. A key without a row is reported by programs, since
+//! transformers ignores it.
 
 use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 
-/// The keys of all models, and those that are no architecture's own.
+/// The keys of all models, and keys outside of the architectures.
 #[rustfmt::skip]
 pub(crate) const COMMON: Table = Table(&[
     (&["architectures", "model_type", "id2label", "num_labels", "problem_type", "tie_word_embeddings",
@@ -33,11 +33,11 @@ pub(crate) const BERT: Table = Table(&[
     (&["position_embedding_type"], Only(&["\"absolute\""])),
 ]);
 
-/// RoBERTa, XLM-RoBERTa, CamemBERT and MPNet.
+/// The keys of RoBERTa, XLM-RoBERTa, CamemBERT and MPNet.
 pub(crate) const ROBERTA: Table =
     Table(&[(&["pad_token_id", "relative_attention_num_buckets"], Used)]);
 
-/// Jina BERT v2.
+/// The keys of Jina BERT v2.
 #[rustfmt::skip]
 pub(crate) const JINA: Table = Table(&[
     (&["position_embedding_type", "feed_forward_type"], Used),
@@ -65,7 +65,7 @@ pub(crate) const MODERNBERT: Table = Table(&[
     (&["position_embedding_type", "layer_norm_eps"], Harmless("transformers' ModernBERT has no such key")),
 ]);
 
-/// Nomic BERT in GPT-2's words, and in BERT's.
+/// The keys of Nomic BERT, in GPT-2's terms and in BERT's.
 #[rustfmt::skip]
 pub(crate) const NOMIC: Table = Table(&[
     (&["n_embd", "n_head", "n_layer", "n_inner", "n_positions", "layer_norm_epsilon", "head_dim",
@@ -88,7 +88,7 @@ pub(crate) const NOMIC: Table = Table(&[
     (&["summary_*"], Harmless("of a head for other tasks")),
 ]);
 
-/// GTE, by the keys of its own code and by transformers'.
+/// The keys of GTE, from its original code and from transformers.
 #[rustfmt::skip]
 pub(crate) const GTE: Table = Table(&[
     (&["rope_theta", "rope_scaling", "rope_parameters"], Used),
@@ -100,7 +100,7 @@ pub(crate) const GTE: Table = Table(&[
     (&["unpad_inputs", "use_memory_efficient_attention"], Harmless("how the same numbers are computed")),
 ]);
 
-/// Qwen3 and Gemma 3.
+/// The keys of Qwen3 and Gemma 3.
 #[rustfmt::skip]
 pub(crate) const DECODER: Table = Table(&[
     (&["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -124,7 +124,7 @@ pub(crate) const GEMMA3: Table = Table(&[
     (&["rope_scaling"], Only(&["null"])),
 ]);
 
-/// The objects of `rope_parameters` and `rope_scaling`.
+/// The keys of the objects `rope_parameters` and `rope_scaling`.
 #[rustfmt::skip]
 pub(crate) const ROPE: Table = Table(&[
     (&["rope_theta", "rope_type", "type", "factor"], Used),

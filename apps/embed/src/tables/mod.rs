@@ -46,7 +46,7 @@ mod tests {
         ensure!(configs.len() == 11, "{} model types", configs.len());
         for (name, known) in configs {
             let keys = Keys::parse(&name, &format!("{{\"model_type\": {name:?}}}"))?;
-            check(&name, Architecture::of(&keys)?.tables, &known)?;
+            check(&name, Architecture::find(&keys)?.tables, &known)?;
         }
         for (name, table) in [
             ("sentence_bert_config.json", &SENTENCE),

@@ -1,10 +1,10 @@
-//! The files of sentence-transformers; keys of objects by path. A key without a row is refused, but
-//! for `config_sentence_transformers.json`, whose unknown keys it ignores itself.
+//! The files of sentence-transformers, with nested keys by path. A key without a row is refused,
+//! except in `config_sentence_transformers.json`, whose unknown keys sentence-transformers ignores.
 
 use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 
-/// `sentence_bert_config.json`, and the names that it had for other models.
+/// The keys of `sentence_bert_config.json` and of its other names.
 #[rustfmt::skip]
 pub(crate) const SENTENCE: Table = Table(&[
     (&["max_seq_length", "do_lower_case", "transformer_task", "module_output_name",
@@ -30,7 +30,7 @@ pub(crate) const SENTENCE: Table = Table(&[
     (&["tokenizer_args.padding_side", "processor_kwargs.padding_side"], Harmless("texts are not padded")),
 ]);
 
-/// `config_sentence_transformers.json`.
+/// The keys of `config_sentence_transformers.json`.
 #[rustfmt::skip]
 pub(crate) const PROMPTS: Table = Table(&[
     (&["prompts", "prompts.*", "default_prompt_name", "truncate_dim", "activation_fn"], Used),
@@ -41,7 +41,7 @@ pub(crate) const PROMPTS: Table = Table(&[
     (&["keep_in_fp32_modules"], Harmless("activations between layers are f32")),
 ]);
 
-/// The entries of `modules.json`.
+/// The keys of the entries of `modules.json`.
 #[rustfmt::skip]
 pub(crate) const MODULES: Table = Table(&[
     (&["type", "path"], Used),
@@ -49,7 +49,7 @@ pub(crate) const MODULES: Table = Table(&[
     (&["kwargs"], Only(&["[]"])),
 ]);
 
-/// `config.json` of Pooling.
+/// The keys of a Pooling's `config.json`.
 #[rustfmt::skip]
 pub(crate) const POOLING: Table = Table(&[
     (&["embedding_dimension", "word_embedding_dimension"], Harmless("config.json says the same")),
@@ -59,7 +59,7 @@ pub(crate) const POOLING: Table = Table(&[
     (&["pooling_mode_*"], Only(&["false"])),
 ]);
 
-/// `config.json` of Dense.
+/// The keys of a Dense's `config.json`.
 #[rustfmt::skip]
 pub(crate) const DENSE: Table = Table(&[
     (&["in_features", "out_features", "bias", "activation_function", "module_input_name",
@@ -67,13 +67,13 @@ pub(crate) const DENSE: Table = Table(&[
     (&["use_residual"], Only(&["false"])),
 ]);
 
-/// `config.json` of LayerNorm.
+/// The keys of a LayerNorm's `config.json`.
 pub(crate) const LAYER_NORM: Table = Table(&[(&["dimension"], Used)]);
 
-/// `config.json` of Normalize.
+/// The keys of a Normalize's `config.json`.
 pub(crate) const NORMALIZE: Table = Table(&[(&["module_input_name", "module_output_name"], Used)]);
 
-/// `config.json` of LogitScore.
+/// The keys of a LogitScore's `config.json`.
 pub(crate) const LOGIT_SCORE: Table = Table(&[(
     &["true_token_id", "false_token_id", "module_input_name"],
     Used,

@@ -1,5 +1,5 @@
-//! `tokenizer_config.json`; keys of objects by path. `tokenizer.json` beside it has the tokenizer,
-//! so that a key without a row is named by programs.
+//! `tokenizer_config.json`, with nested keys by path. The tokenizer itself is in `tokenizer.json`,
+//! so a key without a row is only reported by programs.
 
 use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};

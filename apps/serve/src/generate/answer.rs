@@ -1,4 +1,4 @@
-//! The texts of a request, made of the tokens that the model's thread sends.
+//! The texts of a request, assembled from the tokens of the model's thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,46 +9,46 @@ use candle_dynquant_support::sampling::LogProbs;
 use tokenizers::tokenizer::step_decode_stream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::sequence::{Event, Finish};
+use super::sequence::{Event, FinishReason};
 use super::stops::{StopStrings, Stops};
 
-/// A part of one of the texts.
+/// A part of a text.
 pub struct Piece {
-    /// Which text.
+    /// The index of the text.
     pub index: usize,
     pub text: String,
     pub logged: Vec<Logged>,
-    pub finish: Option<Finish>,
+    pub finish: Option<FinishReason>,
 }
 
-/// A token and its log probability, beside the most likely ones.
+/// A token with its log probability, and the most likely tokens.
 pub struct Logged {
     pub token: String,
     pub log: f64,
     pub top: Vec<(String, f64)>,
-    /// Characters of the text before it.
+    /// The number of characters of the text before it.
     pub offset: usize,
 }
 
-/// A prompt at work.
+/// A prompt in the model's thread.
 pub struct Prompted {
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub tokens: usize,
     pub events: UnboundedReceiver<Event>,
 }
 
-/// The texts of a request, as they are written.
+/// The texts of a request while they are written.
 pub struct Answer {
     texts: Arc<Texts>,
     choices: Vec<Choice>,
-    /// Tokens of the prompts.
+    /// The number of tokens of the prompts.
     pub prompt_tokens: usize,
-    /// Tokens that were written, without those that end a text.
+    /// The number of generated tokens, without those that end a text.
     pub written_tokens: usize,
 }
 
 impl Answer {
-    /// Texts that end at any of the stop strings.
+    /// The texts of prompts, which end at any of the stop strings.
     pub fn new(texts: Arc<Texts>, prompts: Vec<Prompted>, stops: &Arc<StopStrings>) -> Self {
         Self {
             texts,
@@ -99,7 +99,7 @@ impl Answer {
 }
 
 impl Piece {
-    /// Bytes that it takes, about.
+    /// The approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let texts = |logged: &Logged| {
             let top = logged.top.iter().map(|(token, _)| token.len());
@@ -114,21 +114,21 @@ impl Piece {
     }
 }
 
-/// One of the texts.
+/// The state of a text.
 struct Choice {
-    /// Until the text ends.
+    /// The events of the text; `None` after its end.
     events: Option<UnboundedReceiver<Event>>,
     decoding: Decoding,
     stops: Stops,
-    /// Tokens whose text is not certain, with the bytes before each.
+    /// The tokens whose text is not certain, each with the number of bytes before it.
     held: VecDeque<(usize, Logged)>,
-    /// Bytes that are certain, and all; characters of all.
+    /// The number of certain bytes.
     certain: usize,
     bytes: usize,
     characters: usize,
 }
 
-/// The tokens whose text is not known yet, as `step_decode_stream` wants them.
+/// The tokens whose text is not known yet, in the form for `step_decode_stream`.
 #[derive(Default)]
 struct Decoding {
     ids: Vec<u32>,
@@ -159,7 +159,7 @@ impl Choice {
             }
         };
         self.certain += text.len();
-        let is_stopped = finish == Some(Finish::Stop) && self.certain < self.bytes;
+        let is_stopped = finish == Some(FinishReason::Stop) && self.certain < self.bytes;
         let is_all = !self.stops.holds() && !is_stopped;
         let mut logged = Vec::new();
         while let Some((start, _)) = self.held.front()
@@ -169,7 +169,7 @@ impl Choice {
             logged.push(log);
         }
         if finish.is_some() {
-            // The model's thread sees it, and frees the cache.
+            // The model's thread sees the closed channel, and frees the cache.
             self.events = None;
         }
         Ok(Piece {
@@ -180,13 +180,13 @@ impl Choice {
         })
     }
 
-    /// The text that is certain with one more token, and whether it ends.
+    /// Adds a token: returns the text that is now certain, and whether it ends.
     fn write(
         &mut self,
         texts: &Texts,
         token: u32,
         log: Option<LogProbs>,
-    ) -> Result<(String, Option<Finish>), String> {
+    ) -> Result<(String, Option<FinishReason>), String> {
         if let Some(log) = log {
             let logged = logged(texts, token, log, self.characters)?;
             self.held.push_back((self.bytes, logged));
@@ -203,7 +203,7 @@ impl Choice {
         self.bytes += text.len();
         self.characters += text.chars().count();
         let (text, is_end) = self.stops.push(&text);
-        Ok((text, is_end.then_some(Finish::Stop)))
+        Ok((text, is_end.then_some(FinishReason::Stop)))
     }
 }
 
@@ -217,8 +217,8 @@ fn logged(texts: &Texts, token: u32, log: LogProbs, offset: usize) -> Result<Log
     })
 }
 
-/// The text of a token inside of a text: what two of it have beyond one. At the beginning some
-/// tokenizers leave out a space.
+/// The text of a token inside a text: the difference between two tokens and one. At the beginning
+/// of a text some tokenizers leave out a space.
 fn text_of(texts: &Texts, token: u32) -> Result<String, String> {
     let decode = |ids: &[u32]| {
         let text = texts.tokenizer.decode(ids, false);

@@ -1,8 +1,9 @@
 //! The thread of the model: continuous batching.
 //!
-//! Each step reads one token of every text that is being written, and pieces of the prompts that
-//! wait to be read, the shortest first. Between two steps texts join and leave. A text has the pages of its whole cache
-//! before it joins, so none is ever put off, and its bits do not depend on the others.
+//! Each step reads one token of every text that is being written, and pieces of the waiting
+//! prompts, the shortest first. Texts join and leave between two steps. A text owns the pages of
+//! its whole cache before it joins, so none is ever suspended, and its bits do not depend on other
+//! texts.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,17 +18,17 @@ use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::model::Model;
-use super::sequence::{Job, Sequence};
+use super::sequence::{GenerationJob, Sequence};
 use crate::metrics::Metrics;
 use crate::places::Places;
 
-/// Limits that all texts share.
-pub struct Room {
-    /// Tokens of prompts that are read in a step.
+/// The limits that all texts share.
+pub struct SharedLimits {
+    /// The most tokens of prompts that are read in a step.
     pub prefill: usize,
-    /// Texts that are written at a time.
+    /// The most texts that are written at a time.
     pub sequences: usize,
-    /// Pages of caches.
+    /// The pages of caches.
     pub pages: Places,
 }
 
@@ -35,15 +36,15 @@ pub struct Room {
 pub fn start(
     model: Model,
     ends: Vec<u32>,
-    jobs: UnboundedReceiver<Job>,
-    room: Room,
+    jobs: UnboundedReceiver<GenerationJob>,
+    limits: SharedLimits,
     metrics: Arc<Metrics>,
 ) -> io::Result<JoinHandle<()>> {
     let mut engine = Engine {
         model,
         ends,
         jobs,
-        room,
+        limits,
         waiting: VecDeque::new(),
         running: Vec::new(),
         steps: 0,
@@ -59,12 +60,12 @@ pub fn start(
 
 struct Engine {
     model: Model,
-    /// Tokens that end a text.
+    /// The tokens that end a text.
     ends: Vec<u32>,
-    jobs: UnboundedReceiver<Job>,
-    room: Room,
-    /// In the order they came.
-    waiting: VecDeque<Job>,
+    jobs: UnboundedReceiver<GenerationJob>,
+    limits: SharedLimits,
+    /// The jobs in the order of arrival.
+    waiting: VecDeque<GenerationJob>,
     running: Vec<Sequence>,
     /// The number of steps so far.
     steps: u64,
@@ -72,8 +73,8 @@ struct Engine {
 }
 
 impl Engine {
-    /// Lets jobs join as far as there is room, and waits for one if there is nothing to do; `false`
-    /// when there will be none.
+    /// Lets jobs join while they fit, and waits for a job if there is nothing to do; returns
+    /// `false` when no more can come.
     fn admit(&mut self) -> bool {
         loop {
             self.running.retain(|sequence| !sequence.is_over());
@@ -81,9 +82,9 @@ impl Engine {
                 self.waiting.push_back(job);
             }
             self.waiting.retain(|job| !job.is_abandoned());
-            while self.running.len() < self.room.sequences
+            while self.running.len() < self.limits.sequences
                 && let Some(job) = self.waiting.front()
-                && let Some(pages) = self.room.pages.take(job.pages())
+                && let Some(pages) = self.limits.pages.take(job.pages())
                 && let Some(job) = self.waiting.pop_front()
             {
                 self.metrics.generation.waited(job.since);
@@ -107,7 +108,7 @@ impl Engine {
     fn step(&mut self) {
         let start = Instant::now();
         self.steps += 1;
-        let mut chosen = chosen(&mut self.running, self.room.prefill, self.steps);
+        let mut chosen = chosen(&mut self.running, self.limits.prefill, self.steps);
         let prompts = chosen.iter().filter(|(sequence, _)| sequence.is_reading());
         let prompt_tokens = prompts.map(|(_, tokens)| tokens.len()).sum();
         let mut scores = read(&self.model, &mut chosen);
@@ -116,7 +117,7 @@ impl Engine {
         let scores = scores.chunks_exact_mut(self.model.vocabulary());
         let mut finished: Vec<_> = finished.zip(scores).collect();
         let written = finished.len();
-        // Drawing from a large vocabulary takes about as long as a layer.
+        // Sampling from a large vocabulary takes about as long as a layer.
         finished.par_iter_mut().for_each(|((sequence, _), scores)| {
             sequence.write(scores, &self.ends);
         });
@@ -125,11 +126,11 @@ impl Engine {
     }
 }
 
-/// A sequence, and the tokens that a step reads of it.
+/// A sequence, and its tokens that a step reads.
 type Chosen<'a> = (&'a mut Sequence, Vec<u32>);
 
-/// The sequences of a step, with the tokens that each reads: all that are being written, and pieces
-/// of prompts, `prefill` tokens at most.
+/// The sequences of a step, with the tokens that each reads: a token of every text that is being
+/// written, and pieces of prompts, at most `prefill` tokens.
 fn chosen(running: &mut [Sequence], prefill: usize, step: u64) -> Vec<Chosen<'_>> {
     let prompt = |(index, sequence): (usize, &Sequence)| Prompt {
         index,
@@ -154,21 +155,22 @@ fn chosen(running: &mut [Sequence], prefill: usize, step: u64) -> Vec<Chosen<'_>
 /// A prompt that waits to be read.
 #[derive(Clone, Copy)]
 struct Prompt {
-    /// The place among all sequences.
+    /// The index among all sequences.
     index: usize,
-    /// Tokens that are to be read.
+    /// The number of tokens left to read.
     left: usize,
-    /// The step of its last piece.
+    /// The step in which its last piece was read.
     turn: u64,
 }
 
-/// Steps from one whose first piece is that of the prompt which has waited longest, to the next.
+/// The number of steps between two whose first piece is from the prompt that has waited longest.
 const FAIR: u64 = 4;
 
-/// The prompts of which a step reads a piece, `prefill` tokens together at most.
+/// The prompts from which a step reads a piece, at most `prefill` tokens together.
 ///
-/// The prompt with the fewest tokens left comes first, so that a long one holds up no short one; but every
-/// [`FAIR`] steps the one that has waited longest does, so that none waits for ever.
+/// The prompt with the fewest tokens left comes first, so that a long prompt does not hold up a
+/// short one; but every [`FAIR`] steps the prompt that has waited longest comes first, so that none
+/// waits forever.
 fn turns(mut prompts: Vec<Prompt>, prefill: usize, step: u64) -> Vec<Prompt> {
     prompts.sort_by_key(|prompt| (prompt.left, prompt.turn));
     let longest = (0..prompts.len()).min_by_key(|&index| prompts[index].turn);
@@ -186,10 +188,11 @@ fn turns(mut prompts: Vec<Prompt>, prefill: usize, step: u64) -> Vec<Prompt> {
     prompts
 }
 
-/// Reads the tokens of all; the scores of those sequences that have no other left, one after the
-/// other. Where that fails, each is read alone, so that a fault ends only the texts that have it.
+/// Reads the tokens of all sequences; returns the scores of the sequences with no tokens left,
+/// concatenated. If that fails, each is read alone, so that an error ends only the texts that cause
+/// it.
 fn read(model: &Model, chosen: &mut [Chosen<'_>]) -> Vec<f32> {
-    // So does a panic.
+    // A panic is treated as an error.
     let caught = |chosen: &mut [Chosen<'_>]| {
         let read = catch_unwind(AssertUnwindSafe(|| try_read(model, chosen)));
         let read = read.map_err(|_| "the model panicked".to_owned())?;
@@ -248,7 +251,7 @@ mod tests {
                 (read.left, read.turn) = (read.left - read.left.min(128), step);
             }
             waiting.retain(|prompt| prompt.left > 0);
-            // Short ones take the room of all steps that they are given, and wait for none.
+            // Short prompts take the capacity of every step, and none waits.
             assert!(waiting.iter().all(|prompt| prompt.left > 100), "{step}");
             if step < 390 && step % FAIR != FAIR - 1 {
                 waiting.push(prompt(6, 100, step));
@@ -262,7 +265,7 @@ mod tests {
         const ASSETS: &str = "../../assets/decoder";
         let model = Opened::open(ASSETS.as_ref(), None, None).unwrap().model;
         let sequence = |prompt: [u32; 3]| {
-            let job = Job {
+            let job = GenerationJob {
                 prompt: prompt.to_vec(),
                 max_tokens: 1,
                 sampling: Sampling::default(),

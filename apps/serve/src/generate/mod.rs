@@ -1,4 +1,4 @@
-//! Texts of a decoder: many are generated at a time, each with the bits that it has alone.
+//! Generated texts: many at a time, each with the bits that it has alone.
 
 mod answer;
 mod engine;
@@ -7,7 +7,7 @@ mod sequence;
 mod stops;
 
 pub use answer::{Answer, Logged, Piece, Prompted};
-pub use engine::{Room, start};
+pub use engine::{SharedLimits, start};
 pub use model::{Opened, PAGE, is_decoder};
-pub use sequence::{Finish, Job};
+pub use sequence::{FinishReason, GenerationJob};
 pub use stops::StopStrings;

@@ -10,23 +10,23 @@ use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dyn
 use candle_dynquant_support::decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
 use candle_dynquant_support::sampling::Sampling;
 
-/// Positions of a page, in which caches are counted: the step of their capacities.
+/// The positions of a page, the unit in which caches are allocated.
 pub const PAGE: usize = 64;
 
-/// A decoder with all that is needed to generate texts.
+/// A decoder with everything needed to generate texts.
 pub struct Opened {
     /// The name of the folder or file.
     pub name: String,
-    /// How the weights are stored: the name of a preset, or `quantized` as the files have them.
+    /// The format of the weights: the name of a preset, or `quantized` for quantized files.
     pub dtype: String,
     /// The precision of attention, and of keys and values.
     pub attention: String,
-    /// Tokens of a text, at most: by its positions, and by what attention takes.
+    /// The most tokens of a text, by the model's positions and by its attention.
     pub most_tokens: usize,
     pub config: Config,
     /// The tokens that end a text.
     pub ends: Vec<u32>,
-    /// How the model's author would have tokens drawn.
+    /// The sampling that the model's author recommends.
     pub sampling: Option<Sampling>,
     pub texts: Texts,
     pub model: Model,
@@ -38,8 +38,8 @@ pub fn is_decoder(path: &Path) -> bool {
 }
 
 impl Opened {
-    /// Reads a folder or a GGUF file. Floats are quantized by a preset of the library, int8 if none
-    /// is named and not at all by `none`; attention as it is named.
+    /// Reads a folder or a GGUF file. Float weights are quantized by a preset of the library, int8
+    /// by default and not at all with `none`; attention by `attention`.
     pub fn open(path: &Path, preset: Option<&str>, attention: Option<Precision>) -> Result<Self> {
         let folder = Folder::open(path, None)?;
         for note in &folder.notes {
@@ -80,7 +80,7 @@ impl Opened {
     }
 }
 
-/// Has the attention of all layers multiply in that precision, if one is named; what they have.
+/// Sets the precision of attention in all layers, if `wanted` is given; returns the precisions.
 fn attend_in(decoder: &mut Decoder, wanted: Option<Precision>) -> Result<BTreeSet<Precision>> {
     if let Some(precision) = wanted.filter(|precision| *precision != Precision::Float32) {
         let spec = QConfigSpec::new().kind(LayerKind::Attention, precision);
@@ -99,7 +99,7 @@ fn attend_in(decoder: &mut Decoder, wanted: Option<Precision>) -> Result<BTreeSe
     Ok(found.0)
 }
 
-/// The precisions of attention layers.
+/// A visitor that collects the precisions of attention layers.
 struct Precisions(BTreeSet<Precision>);
 
 impl Visitor for Precisions {
@@ -109,7 +109,7 @@ impl Visitor for Precisions {
     }
 }
 
-/// The last part of the path, of a file without its ending.
+/// The last component of the path, for a file without its extension.
 fn name_of(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = if path.is_file() {
@@ -121,7 +121,7 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// A decoder that computes the parts of a step with the bits that each has alone.
+/// A decoder that computes the parts of a step, each with the bits that it has alone.
 pub struct Model {
     decoder: Decoder,
     vocabulary: usize,
@@ -130,7 +130,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Finds out whether sequences may be computed together, and what a page of a cache takes.
+    /// A model; tests whether sequences may be computed together, and the size of a cache page.
     fn new(decoder: Decoder, config: &Config) -> Result<Self> {
         let mut floats = FloatProducts(0);
         Walk::over(&decoder, &mut floats)?;
@@ -152,24 +152,23 @@ impl Model {
         Ok(model)
     }
 
-    /// Whether the sequences of a step are computed one after the other: in a model with a float
-    /// product, whose sums depend on the number of rows, or with one scale for all activations of
-    /// a call.
+    /// Whether the sequences of a step are computed one after the other: with a float product,
+    /// whose sums depend on the number of rows, or with one scale for all activations of a call.
     pub fn is_one_by_one(&self) -> bool {
         self.one_by_one
     }
 
-    /// Bytes of keys and values at [`PAGE`] positions.
+    /// The bytes of keys and values for [`PAGE`] positions.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }
 
-    /// An empty cache with room for so many tokens.
+    /// An empty cache with room for `tokens` tokens.
     pub fn cache_for(&self, tokens: usize) -> Cache {
         self.decoder.cache_for(tokens)
     }
 
-    /// Reads the parts; the scores that were asked for, [`vocabulary`](Self::vocabulary) each.
+    /// Reads the parts; returns the requested scores, [`vocabulary`](Self::vocabulary) for each.
     pub fn step(&self, parts: &mut [Part<'_>]) -> Result<Vec<f32>> {
         let size = if self.one_by_one {
             1
@@ -188,7 +187,7 @@ impl Model {
         self.vocabulary
     }
 
-    /// Reads tokens of several sequences, and scores the last of each.
+    /// Reads tokens of several sequences; returns the scores after the last token of each.
     fn read_all(&self, reads: &mut [(&[u32], &mut Cache)]) -> Result<Vec<f32>> {
         let tensor = |tokens: &[u32]| Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0);
         let tokens = reads.iter().map(|(tokens, _)| tensor(tokens));
@@ -201,9 +200,9 @@ impl Model {
         self.step(&mut parts.collect::<Vec<_>>())
     }
 
-    /// Compares sequences that are read together with the same alone, bit for bit. The format of
-    /// an activation is not to be seen from a layer; a scale that rows share changes most of these
-    /// bits.
+    /// Compares sequences that are read together with the same sequences alone, bit for bit. A
+    /// layer does not show how its activations are quantized, but a scale that rows share changes
+    /// most of these bits.
     fn rows_are_independent(&self, config: &Config) -> Result<bool> {
         let longest = config.max_position_embeddings.min(12);
         let texts: Vec<Vec<u32>> = (1..=longest)
@@ -229,7 +228,7 @@ impl Model {
     }
 }
 
-/// Counts float weights that are multiplied by.
+/// A visitor that counts products with a float weight.
 struct FloatProducts(usize);
 
 impl Visitor for FloatProducts {

@@ -1,4 +1,4 @@
-//! A text that is generated: what is asked, and how far it is.
+//! A text that is generated: its request and its progress.
 
 use std::time::Instant;
 
@@ -9,70 +9,70 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::model::PAGE;
 use crate::places::Permit;
 
-/// Why a text ends.
+/// The reason why a text ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// At a token that ends texts, or at a stop string.
+pub enum FinishReason {
+    /// A token that ends texts, or a stop string.
     Stop,
-    /// At the number of tokens that was asked for, or of the context.
+    /// The most tokens of the request, or of the context.
     Length,
 }
 
-/// A step of a text, as its client is told.
+/// A step of a text, for its client.
 pub enum Event {
     Token(u32, Option<LogProbs>),
-    End(Finish),
+    End(FinishReason),
     Failed(String),
 }
 
 /// A text to continue.
-pub struct Job {
+pub struct GenerationJob {
     /// The prompt, one token or more.
     pub prompt: Vec<u32>,
-    /// Tokens to generate at most, one or more.
+    /// The most tokens to generate, one or more.
     pub max_tokens: usize,
     pub sampling: Sampling,
     pub random: Random,
-    /// How many log probabilities are asked for beside each token's, if any are.
+    /// The number of log probabilities requested beside each token's, if any are.
     pub top: Option<usize>,
     pub since: Instant,
-    /// Nobody listens any more when it is closed. It holds at most `max_tokens` events.
+    /// The channel to the client, closed when nobody listens. It holds at most `max_tokens` events.
     pub events: UnboundedSender<Event>,
-    /// Its place in the queue, free when the job is dropped.
+    /// The place in the queue, freed when the job is dropped.
     pub _place: Option<Permit>,
 }
 
-impl Job {
-    /// Whether nobody waits for the text any more.
+impl GenerationJob {
+    /// Whether nobody waits for the text.
     pub fn is_abandoned(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// The positions that its cache needs: the last token is not read.
+    /// The number of positions in the cache: the last token is not read.
     pub fn positions(&self) -> usize {
         self.prompt.len() + self.max_tokens - 1
     }
 
-    /// The pages of its cache.
+    /// The number of pages of the cache.
     pub fn pages(&self) -> usize {
         self.positions().div_ceil(PAGE)
     }
 }
 
-/// A job at work.
+/// A job in progress.
 pub struct Sequence {
-    job: Job,
+    job: GenerationJob,
     written: Vec<u32>,
     pub cache: Cache,
-    /// The step in which a piece of its prompt was read last, or in which it joined.
+    /// The step in which the last piece of its prompt was read, or in which it joined.
     pub turn: u64,
-    /// The pages of its cache, free when it is dropped.
+    /// The pages of the cache, freed when the sequence is dropped.
     _pages: Permit,
     is_done: bool,
 }
 
 impl Sequence {
-    pub fn new(job: Job, cache: Cache, turn: u64, pages: Permit) -> Self {
+    pub fn new(job: GenerationJob, cache: Cache, turn: u64, pages: Permit) -> Self {
         Self {
             job,
             written: Vec::new(),
@@ -83,30 +83,30 @@ impl Sequence {
         }
     }
 
-    /// Whether its cache can be given back.
+    /// Whether the cache can be freed.
     pub fn is_over(&self) -> bool {
         self.is_done || self.job.is_abandoned()
     }
 
-    /// Whether it has failed or ended, so that no more is written.
+    /// Whether the text has failed or ended.
     pub fn is_done(&self) -> bool {
         self.is_done
     }
 
-    /// Tokens of the prompt that are still to be read.
+    /// The number of tokens of the prompt left to read.
     pub fn left(&self) -> usize {
         self.job.prompt.len().saturating_sub(self.cache.len())
     }
 
-    /// Whether tokens of the prompt are still to be read.
+    /// Whether tokens of the prompt are left to read.
     pub fn is_reading(&self) -> bool {
         self.left() > 0
     }
 
-    /// The next tokens to read, `most` at most.
+    /// The next tokens to read, at most `most`.
     ///
-    /// Where a prompt is cut depends on nothing but `most`, so that a model whose bits depend on it
-    /// has always the same.
+    /// The cuts of a prompt depend only on `most`, so a model whose bits depend on the cuts always
+    /// gives the same bits.
     pub fn unread(&self, most: usize) -> &[u32] {
         let read = self.cache.len();
         let rest = match self.job.prompt.get(read..) {
@@ -116,7 +116,8 @@ impl Sequence {
         &rest[..rest.len().min(most)]
     }
 
-    /// The scores to compute for the next `count` tokens: the last one's, if none is left after it.
+    /// The scores to compute for the next `count` tokens: those after the last token, if none is
+    /// left.
     pub fn scores_after(&self, count: usize) -> Scores {
         if self.cache.len() + count < self.job.prompt.len() {
             Scores::None
@@ -125,7 +126,7 @@ impl Sequence {
         }
     }
 
-    /// Writes a token by the scores after those that were read.
+    /// Draws a token by the scores, and writes it.
     pub fn write(&mut self, scores: &mut [f32], ends: &[u32]) {
         if scores.iter().any(|score| score.is_nan()) {
             return self.fail("the model: expected numbers as scores, got NaN");
@@ -134,17 +135,17 @@ impl Sequence {
         let raw = job.top.map(|top| (scores.to_vec(), top));
         let token = (job.sampling).draw(scores, &job.prompt, &self.written, &mut job.random);
         if ends.contains(&token) {
-            return self.end(Event::End(Finish::Stop));
+            return self.end(Event::End(FinishReason::Stop));
         }
         let log = raw.map(|(raw, top)| LogProbs::new(&raw, token, top));
         self.written.push(token);
         let sent = self.job.events.send(Event::Token(token, log));
         if sent.is_ok() && self.written.len() == self.job.max_tokens {
-            self.end(Event::End(Finish::Length));
+            self.end(Event::End(FinishReason::Length));
         }
     }
 
-    /// Ends the text with a fault.
+    /// Ends the text with an error.
     pub fn fail(&mut self, message: &str) {
         self.end(Event::Failed(message.to_owned()));
     }

@@ -1,24 +1,24 @@
-//! Strings that end a text, wherever tokens cut them.
+//! Strings that end a text, at any position within tokens.
 
 use std::sync::Arc;
 
-/// Strings to search for, which the texts of a request share.
+/// The strings to search for, shared by the texts of a request.
 pub struct StopStrings(Vec<StopString>);
 
 struct StopString {
     bytes: Vec<u8>,
-    /// For each beginning, the length of the longest shorter beginning that it ends with: where the
-    /// search goes on after a mismatch (Knuth, Morris, Pratt).
+    /// The length, for each prefix, of its longest proper suffix that is also a prefix: the search
+    /// continues there after a mismatch (Knuth, Morris, Pratt).
     borders: Vec<u16>,
 }
 
 impl StopStrings {
-    /// None of the strings is empty, or longer than 65,535 bytes.
+    /// The stop strings, which must be nonempty and at most 65,535 bytes long.
     pub fn new(strings: Vec<String>) -> Self {
         Self(strings.into_iter().map(StopString::new).collect())
     }
 
-    /// Bytes that they take, about.
+    /// The approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let sizes = self.0.iter().map(|stop| stop.bytes.len());
         sizes.sum::<usize>() * (1 + size_of::<u16>())
@@ -38,8 +38,8 @@ impl StopString {
         stop
     }
 
-    /// The length of the longest beginning that a text ends with after one more byte, where it
-    /// ended with one of `length` before.
+    /// The length of the longest prefix that a text ends with after another byte, where it ended
+    /// with a prefix of `length` bytes before.
     fn next(&self, mut length: usize, byte: u8) -> usize {
         while length > 0 && self.bytes.get(length) != Some(&byte) {
             length = self.borders[length - 1].into();
@@ -48,16 +48,16 @@ impl StopString {
     }
 }
 
-/// The search in one text. It holds text back for as long as that can become a stop string.
+/// The search in a text. It holds text back while that can become a stop string.
 pub struct Stops {
     strings: Arc<StopStrings>,
-    /// The length of the beginning of each string that the text ends with.
+    /// The length, for each string, of the prefix that the text ends with.
     begun: Vec<usize>,
     held: String,
 }
 
 impl Stops {
-    /// The search from the start of a text.
+    /// A search from the start of a text.
     pub fn new(strings: Arc<StopStrings>) -> Self {
         Self {
             begun: vec![0; strings.0.len()],
@@ -66,7 +66,7 @@ impl Stops {
         }
     }
 
-    /// Adds text; returns what is certain now, and whether it ends there.
+    /// Adds text; returns the certain text, and whether the text ends.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         let before = self.held.len();
         self.held.push_str(text);
@@ -95,7 +95,7 @@ impl Stops {
         !self.held.is_empty()
     }
 
-    /// The text that was held back, when no more follows.
+    /// The text held back, at the end of the text.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(stops(&[]).push("abc"), ("abc".into(), false));
     }
 
-    /// Texts of few letters repeat themselves, so that a mismatch often leaves a beginning.
+    /// Texts of few letters repeat themselves, so a mismatch often leaves a prefix.
     #[test]
     fn finds_what_a_search_of_the_whole_text_finds() {
         let text_of = |number: usize, length: u32| -> String {

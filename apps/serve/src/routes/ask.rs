@@ -1,4 +1,4 @@
-//! From the texts of a request to their tokens, and from these to the answers of the model.
+//! Tokenizes the texts of a request, and gets the model's answers.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use dynquant_embed::{Head, Tokens};
 use serde::Serialize;
 
 use super::App;
-use super::inputs::Asked;
+use super::inputs::TokenizerRequest;
 use crate::body;
 use crate::error::Refusal;
 use crate::limits::Admission;
 use crate::places::Permit;
 
-/// Bytes of a number in an answer: its four, and its characters in JSON, at most.
+/// The most bytes of a number in an answer: four in memory, and its characters in JSON.
 const NUMBER: usize = 4 + 16;
 
 /// The model's answer to a request.
 pub struct Answered {
-    /// One for each text.
+    /// A vector for each text.
     pub vectors: Vec<Vec<f32>>,
-    /// Number of tokens of all texts.
+    /// The number of tokens of all texts.
     pub tokens: usize,
-    /// Bytes that were reserved for the answer, where it grows with the tokens.
+    /// The bytes reserved for the answer, if it grows with the tokens.
     pub bytes: usize,
     pub admission: Admission,
 }
@@ -33,7 +33,7 @@ impl App {
         &self,
         admission: Admission,
         head: Head,
-        asked: Asked<Vec<Tokens>>,
+        asked: TokenizerRequest<Vec<Tokens>>,
     ) -> Result<Answered, Refusal> {
         let (param, kept) = (asked.param, asked.kept);
         let (texts, places, mut admission) = self.tokenized(admission, asked).await?;
@@ -54,26 +54,26 @@ impl App {
         })
     }
 
-    /// Answers with what the tokenizer makes of each text, which takes about `size` bytes.
+    /// Answers with the tokenizer's result for each text, of about `size` bytes.
     pub async fn convert<T: Serialize + Send + 'static>(
         &self,
         admission: Admission,
-        asked: Asked<Vec<T>>,
+        asked: TokenizerRequest<Vec<T>>,
         size: impl Fn(&T) -> usize,
     ) -> Result<Response, Refusal> {
         let param = asked.param;
-        let (made, _places, mut admission) = self.tokenized(admission, asked).await?;
-        let bytes = made.iter().map(size).sum();
+        let (results, _places, mut admission) = self.tokenized(admission, asked).await?;
+        let bytes = results.iter().map(size).sum();
         self.limits.reserve(&mut admission.memory, param, bytes)?;
-        let answer = move |_: &_| body::answer(admission, &made);
+        let answer = move |_: &_| body::answer(admission, &results);
         self.limits.workers.run(bytes, answer).await?
     }
 
-    /// Does the work of the tokenizer, with places in the queue.
+    /// Runs the work of the tokenizer, with places in the queue.
     async fn tokenized<T: Send + 'static>(
         &self,
         admission: Admission,
-        asked: Asked<T>,
+        asked: TokenizerRequest<T>,
     ) -> Result<(T, Permit, Admission), Refusal> {
         self.check_open()?;
         self.limits.check_texts(asked.param, asked.count)?;

@@ -5,14 +5,14 @@ use dynquant_embed::normalized;
 use super::Embedder;
 use crate::error::Refusal;
 
-/// A cut to the first numbers, and the length 1.
+/// A cut to the leading numbers, and a normalization to length 1.
 pub struct Finish {
     dimensions: usize,
     normalize: bool,
 }
 
 impl Finish {
-    /// As a request asks for it.
+    /// The steps that a request asks for.
     pub fn new(
         embedder: &Embedder,
         dimensions: Option<usize>,

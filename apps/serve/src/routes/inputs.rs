@@ -1,4 +1,4 @@
-//! Texts as requests have them, and their tokens.
+//! The texts of requests, and their tokens.
 
 use dynquant_embed::{Direction, Input, Prompt, Tokenizer, Tokens, TokensError};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub enum Text {
 }
 
 impl Text {
-    /// Its length, about.
+    /// The approximate length.
     fn bytes(&self) -> usize {
         match self {
             Self::Characters(text) => text.len(),
@@ -24,7 +24,7 @@ impl Text {
     }
 }
 
-/// One string or several.
+/// A string or several strings.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum Strings {
@@ -33,7 +33,7 @@ pub enum Strings {
 }
 
 impl Strings {
-    /// As a list.
+    /// The strings as a list.
     pub fn into_list(self) -> Vec<String> {
         match self {
             Self::One(text) => vec![text],
@@ -42,7 +42,7 @@ impl Strings {
     }
 }
 
-/// One text or several.
+/// A text or several texts.
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
@@ -54,26 +54,26 @@ pub enum Texts {
 }
 
 impl Texts {
-    /// As a list.
+    /// The texts as a list.
     fn into_list(self) -> Vec<Text> {
         match self {
-            // An empty list could be of anything.
+            // An empty list may be of anything.
             Self::One(Text::Ids(ids)) if ids.is_empty() => Vec::new(),
             Self::One(text) => vec![text],
             Self::Many(texts) => texts,
         }
     }
 
-    /// The tokens of each behind a prompt, cut there if they are too many. The texts came under
-    /// the name `param`.
+    /// The tokens of each text after a prompt, cut if there are too many. The texts are in the
+    /// field `param`.
     pub fn behind(
         self,
         param: &'static str,
         prompt: String,
         cut: Option<Direction>,
-    ) -> Asked<Vec<Tokens>> {
+    ) -> TokenizerRequest<Vec<Tokens>> {
         let texts = self.into_list();
-        Asked {
+        TokenizerRequest {
             param,
             count: texts.len(),
             bytes: texts.iter().map(|text| prompt.len() + text.bytes()).sum(),
@@ -89,15 +89,15 @@ impl Texts {
     }
 }
 
-/// A request of the tokenizer.
-pub struct Asked<T> {
-    /// The name under which the texts came.
+/// A request to the tokenizer.
+pub struct TokenizerRequest<T> {
+    /// The field of the texts.
     pub param: &'static str,
-    /// Their number.
+    /// The number of texts.
     pub count: usize,
-    /// Bytes that the tokenizer reads for them, about.
+    /// The approximate number of bytes that the tokenizer reads.
     pub bytes: usize,
-    /// Bytes of them that are kept for the answer.
+    /// The number of these bytes that are kept for the answer.
     pub kept: usize,
     pub work: Work<T>,
 }
@@ -105,7 +105,7 @@ pub struct Asked<T> {
 /// The work of the tokenizer.
 pub type Work<T> = Box<dyn FnOnce(&Tokenizer, &Client) -> Result<T, Refusal> + Send>;
 
-/// A text that cannot be tokenized.
+/// The reason why a text cannot be tokenized.
 pub enum Fault {
     Empty,
     Tokens(TokensError),
@@ -118,7 +118,7 @@ impl From<TokensError> for Fault {
 }
 
 impl Fault {
-    /// The refusal of a text, which came under the name `param`.
+    /// The refusal of a text in the field `param`.
     pub fn at(self, param: &'static str, place: &str) -> Refusal {
         match self {
             Self::Empty => Refusal::empty_text(param, place),
@@ -130,7 +130,7 @@ impl Fault {
     }
 }
 
-/// Applies `work` to each text, until its client hangs up; a refusal names the text at fault.
+/// Applies `work` to each text, until the client hangs up; a refusal names the text at fault.
 pub fn each<T, U>(
     client: &Client,
     param: &'static str,
@@ -147,7 +147,7 @@ pub fn each<T, U>(
     done.collect()
 }
 
-/// Texts behind a prompt, to tokens.
+/// Tokenizes texts after a prompt.
 pub struct Behind<'a> {
     tokenizer: &'a Tokenizer,
     prompt: Prompt,
@@ -175,7 +175,7 @@ impl<'a> Behind<'a> {
         }
     }
 
-    /// Ids are taken as they are, or become characters to stand behind the prompt.
+    /// The tokens of ids: unchanged, or decoded to characters to follow the prompt.
     fn ids(&self, ids: &[u32]) -> Result<Tokens, Fault> {
         match (ids, self.prompt.text()) {
             ([], _) => Err(Fault::Empty),

@@ -1,4 +1,4 @@
-//! The routes, and what those that ask the model have in common.
+//! The routes, and the common parts of those that ask the model.
 
 mod ask;
 mod finish;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::body;
 use crate::error::{OpenAi, Refusal, Tei};
-use crate::generate::Job as Writing;
+use crate::generate::GenerationJob;
 use crate::limits::{Admission, Limits};
 use crate::metrics::Metrics;
 use crate::queue::{Job, Queue};
@@ -32,50 +32,50 @@ use openai::{check_model, stated_name};
 
 /// The state that requests share.
 pub struct App {
-    /// Names of the model; the first is stated.
+    /// The names of the model; answers state the first.
     pub names: Vec<String>,
-    /// How the weights are stored.
+    /// The format of the weights.
     pub dtype: String,
     pub served: Served,
     pub limits: Limits,
-    /// For a body to arrive.
+    /// The time for a body to arrive.
     pub transfer: Duration,
     pub max_batch_tokens: usize,
     pub auto_truncate: bool,
     pub metrics: Arc<Metrics>,
-    /// Whether the server takes nothing new.
+    /// Whether the server accepts no new requests.
     pub stopping: watch::Receiver<bool>,
-    /// When the server was started, in seconds since 1970.
+    /// The start of the server, in seconds since 1970.
     pub created: u64,
 }
 
-/// The task of the model, and the way to its thread.
+/// The task of the model, and the queue of its thread.
 pub enum Served {
     Embedder(Box<Embedder>),
     Generator(Generator),
 }
 
-/// Texts to embeddings and classes.
+/// A model from texts to embeddings and classes.
 pub struct Embedder {
     pub config: Config,
-    pub kind: Kind,
+    pub kind: ModelKind,
     pub prompts: Prompts,
-    /// Before texts whose request names no prompt.
+    /// The prompt for requests that name none.
     pub default_prompt: String,
     pub tokenizer: Arc<Tokenizer>,
     pub queue: Queue<Job>,
 }
 
-/// The purpose of a model. Every model has embeddings, too.
+/// The purpose of a model. Every such model also has embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ModelKind {
     Embedder,
     Classifier,
     Reranker,
 }
 
-impl Kind {
-    pub fn of(encoder: &Encoder) -> Self {
+impl ModelKind {
+    pub fn new(encoder: &Encoder) -> Self {
         if encoder.is_reranker() {
             Self::Reranker
         } else if encoder.model.is_classifier() {
@@ -97,15 +97,15 @@ impl Embedder {
     }
 }
 
-/// Prompts to texts.
+/// A model from prompts to texts.
 pub struct Generator {
     pub texts: Arc<Texts>,
-    /// How tokens are drawn where a request does not say it.
+    /// The default sampling.
     pub sampling: Sampling,
-    /// Tokens of a prompt and its text together.
+    /// The most tokens of a prompt and its text together.
     pub context: usize,
     pub vocabulary: usize,
-    pub queue: Queue<Writing>,
+    pub queue: Queue<GenerationJob>,
 }
 
 /// All routes.
@@ -136,7 +136,7 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Refuses every request of a connection that is one too many.
+/// A router that refuses every request of a connection in excess.
 pub fn refusal(connections: usize) -> Router {
     Router::new().fallback(move |request: Request| async move {
         in_format_of(
@@ -172,7 +172,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let method = request.method().clone();
     let response = next.run(request).await;
 
-    // Paths without a route are of any number, and would each be a metric.
+    // The number of paths without a route is unbounded, and each would be a metric.
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
     let status = response.status().as_u16();
     app.metrics.request(route, status, start);
@@ -182,7 +182,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 }
 
 impl App {
-    /// Whether the model can be asked now.
+    /// Checks that the model accepts requests.
     fn check_open(&self) -> Result<(), Refusal> {
         if *self.stopping.borrow() {
             Err(Refusal::shutting_down())
@@ -211,7 +211,7 @@ impl App {
         }
     }
 
-    /// Lets a request in, with its body of JSON.
+    /// Admits a request, and parses its JSON body.
     async fn receive<T: DeserializeOwned + Send + 'static>(
         &self,
         request: Request,
@@ -220,7 +220,7 @@ impl App {
     }
 }
 
-/// Seconds since 1970.
+/// The seconds since 1970.
 pub fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())

@@ -22,7 +22,7 @@ pub struct EmbeddingsRequest {
     model: Option<String>,
     encoding_format: Option<String>,
     dimensions: Option<usize>,
-    /// Of text-embeddings-inference's other routes.
+    /// A field of text-embeddings-inference's other routes.
     prompt_name: Option<String>,
 }
 
@@ -31,7 +31,7 @@ struct EmbeddingsResponse {
     object: &'static str,
     data: Vec<Embedding>,
     model: String,
-    usage: Usage,
+    usage: TokenUsage,
 }
 
 #[derive(Serialize)]
@@ -49,7 +49,7 @@ enum Numbers {
 }
 
 #[derive(Serialize)]
-struct Usage {
+struct TokenUsage {
     prompt_tokens: usize,
     total_tokens: usize,
 }
@@ -79,7 +79,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
         object: "list",
         data: data.collect(),
         model: stated_name(&app),
-        usage: Usage {
+        usage: TokenUsage {
             prompt_tokens: answered.tokens,
             total_tokens: answered.tokens,
         },
@@ -104,11 +104,11 @@ fn encoding(format: Option<&str>) -> Result<fn(Vec<f32>) -> Numbers, Refusal> {
 #[derive(Serialize)]
 pub struct Models {
     object: &'static str,
-    data: Vec<Model>,
+    data: Vec<ModelEntry>,
 }
 
 #[derive(Serialize)]
-pub struct Model {
+pub struct ModelEntry {
     id: String,
     object: &'static str,
     created: u64,
@@ -127,13 +127,13 @@ pub async fn models(State(app): State<Arc<App>>) -> Json<Models> {
 pub async fn model(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
-) -> Result<Json<Model>, OpenAi> {
+) -> Result<Json<ModelEntry>, OpenAi> {
     check_model(&app, &name)?;
     Ok(Json(described(&app, &name)))
 }
 
-fn described(app: &App, name: &str) -> Model {
-    Model {
+fn described(app: &App, name: &str) -> ModelEntry {
+    ModelEntry {
         id: name.to_owned(),
         object: "model",
         created: app.created,
@@ -141,7 +141,7 @@ fn described(app: &App, name: &str) -> Model {
     }
 }
 
-/// Checks the name that a request gives the model.
+/// Checks the model's name in a request.
 pub fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
     if app.names.iter().any(|known| known == name) {
         Ok(())
@@ -150,7 +150,7 @@ pub fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// The name that answers give the model.
+/// The model's name in answers.
 pub fn stated_name(app: &App) -> String {
     app.names.first().cloned().unwrap_or_default()
 }

@@ -10,10 +10,10 @@ use axum::response::{IntoResponse, Response};
 use dynquant_embed::{Mode, Pooling};
 use serde_json::{Value, json};
 
-use super::{App, Kind, Served};
+use super::{App, ModelKind, Served};
 use crate::error::{Refusal, Tei};
 
-/// `GET /info`, as text-embeddings-inference has it.
+/// `GET /info`, in the format of text-embeddings-inference.
 pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({
         "model_id": app.names.first(),
@@ -51,13 +51,13 @@ fn model_type(served: &Served) -> Value {
     let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
     let classes = json!({"id2label": ids, "label2id": names});
     match embedder.kind {
-        Kind::Embedder => json!({"embedding": {"pooling": pooling(&embedder.config.pooling)}}),
-        Kind::Classifier => json!({"classifier": classes}),
-        Kind::Reranker => json!({"reranker": classes}),
+        ModelKind::Embedder => json!({"embedding": {"pooling": pooling(&embedder.config.pooling)}}),
+        ModelKind::Classifier => json!({"classifier": classes}),
+        ModelKind::Reranker => json!({"reranker": classes}),
     }
 }
 
-/// The name that text-embeddings-inference has for it, or sentence-transformers.
+/// The name of the pooling in text-embeddings-inference, or in sentence-transformers.
 fn pooling(pooling: &Pooling) -> String {
     match pooling.modes[..] {
         [Mode::LastToken] => "last_token".to_owned(),

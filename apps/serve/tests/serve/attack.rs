@@ -1,6 +1,5 @@
-//! Clients that hang up, and floods: the memory of the server stays bounded, and others are
-//! answered as always or refused with a status. `DYNQUANT_LONG=1` keeps each attack up for a
-//! minute.
+//! Clients that hang up, and floods: the memory of the server stays bounded, and other clients get
+//! their usual answers or a refusal. `DYNQUANT_LONG=1` keeps each attack up for a minute.
 
 use std::fmt;
 use std::io::Write;
@@ -14,11 +13,11 @@ use serde_json::{Value, json};
 
 use crate::process::{PATIENCE, Server};
 
-/// Threads that attack.
+/// The number of attacking threads.
 const ATTACKERS: usize = 4;
 
-/// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing one of them for each
-/// two cores.
+/// The most memory, in MB: of the idle server, of 16 bodies, and of tokenizing a body for each two
+/// cores.
 fn most_mb() -> f64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     250. * (1 + (cores / 2).max(1)) as f64
@@ -29,12 +28,12 @@ fn time() -> Duration {
     Duration::from_secs(if long { 60 } else { 4 })
 }
 
-/// A request of more bytes than are tokenized between others.
+/// A request with more bytes than are tokenized on the fly.
 fn of_others() -> Value {
     json!({"inputs": "a text editor ".repeat(86), "truncate": true})
 }
 
-/// As large as a body may be.
+/// A body of the largest size.
 fn large_body() -> String {
     json!({"inputs": "word ".repeat(400_000), "truncate": true}).to_string()
 }
@@ -44,19 +43,19 @@ fn post(body: &str) -> String {
     format!("POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}")
 }
 
-/// The server may close the connection meanwhile, or be late.
+/// Sends a request; the server may close the connection meanwhile, or be late.
 fn send(stream: &mut TcpStream, request: &str) {
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let _ = stream.write_all(request.as_bytes());
 }
 
-/// The answers that others got during an attack.
+/// The answers that other clients got during an attack.
 struct Seen {
     /// The times of the answers, in order.
     answers: Vec<Duration>,
     refused: usize,
     attacks: usize,
-    /// The memory of the server before, at most, and after.
+    /// The memory of the server before, at its peak, and after.
     before_mb: f64,
     most_mb: f64,
     after_mb: f64,
@@ -95,7 +94,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Attacks by several threads, while another client asks one request after the other.
+/// Attacks from several threads, while another client sends one request after the other.
 fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
     let expected = server.post("/embed", &of_others());
     assert_eq!(expected.status, 200, "{}", expected.body);
@@ -119,7 +118,7 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
             }
             most
         });
-        // After a failed assertion too: the threads here are waited for.
+        // Ends the attack also after a failed assertion, since the threads are waited for.
         let end = End(&over);
         let start = Instant::now();
         let (mut answers, mut refused) = (Vec::new(), 0);
@@ -148,7 +147,7 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
         }
     });
     seen.attacks = attacks.into_inner();
-    // Nothing is left of it.
+    // The attack leaves no trace.
     assert_eq!(server.post("/embed", &of_others()).body, expected.body);
     for gauge in [
         "dynquant_queue_length",
@@ -162,8 +161,8 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
     seen
 }
 
-/// Large requests whose clients hang up. Others are not even refused: no large request takes their
-/// room.
+/// Large requests whose clients hang up. Other clients are never refused: no large request takes
+/// their room.
 fn hang_ups(options: &[&str], request: &str) {
     let server = Server::start(options);
     let seen = under(&server, || {
@@ -185,7 +184,7 @@ fn clients_that_hang_up() {
     hang_ups(&[], &post(&large_body()));
 }
 
-/// With a part of their next request on its way the server does not see that they have gone.
+/// A connection with a part of the next request pending hides that its client has gone.
 #[test]
 fn clients_that_hang_up_unseen() {
     let of_four_bodies = ["--max-bytes", "8388608"];
@@ -205,7 +204,7 @@ fn requests_beyond_all_limits() {
     let server = Server::start(&limits);
     let short = |index: usize| format!("{index} {}", "word ".repeat(50));
     let texts: Vec<String> = (0..60).map(short).collect();
-    // Eight of them exceed the room for bytes, or for texts.
+    // Eight of these exceed the limit of bytes, or of texts.
     let bodies = [
         json!({"inputs": texts}).to_string(),
         json!({"inputs": "word ".repeat(120_000), "truncate": true}).to_string(),
@@ -242,7 +241,7 @@ fn the_end_comes_in_the_middle_of_it() {
     let server = Server::start(&["--shutdown-seconds", "10"]);
     let request = post(&large_body());
     let over = AtomicBool::new(false);
-    // None of these ends by itself within that time.
+    // None of these ends within that time.
     let idle = begun(&server, b"");
     let slow_head = begun(&server, b"POST /embed HTTP/1.1\r\nHost: a");
     let (slow_body, _) = server.begin();
@@ -252,7 +251,7 @@ fn the_end_comes_in_the_middle_of_it() {
         for _ in 0..ATTACKERS {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    // After the signal there is none.
+                    // The server is gone after the signal.
                     if let Ok(mut stream) = TcpStream::connect(&address) {
                         send(&mut stream, &request);
                         sleep(Duration::from_millis(20));
@@ -270,7 +269,7 @@ fn the_end_comes_in_the_middle_of_it() {
     drop((idle, slow_head, slow_body, slow_reader));
 }
 
-/// A connection on which so much was sent as the server takes at once.
+/// A connection on which as much was sent as the server accepts at once.
 fn begun(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).unwrap();
     stream

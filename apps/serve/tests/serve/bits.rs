@@ -1,4 +1,4 @@
-//! Batches change nothing for a caller: the same bytes as alone.
+//! Batches change nothing for a client: it gets the same bytes as alone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use crate::process::Server;
 const CLIENTS: usize = 200;
 const ROUNDS: usize = 3;
 
-/// Requests of all kinds, of texts of many lengths.
+/// Requests of all kinds, with texts of many lengths.
 fn requests() -> Vec<(&'static str, Value)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert/heldout.tsv");
     let lines = std::fs::read_to_string(path).unwrap();
@@ -61,7 +61,7 @@ fn answers_to_200_clients_are_those_to_one() {
             });
         }
     });
-    // They were computed together, or nothing was shown: no request has more than 3 texts.
+    // Proves that texts were computed together: no request has more than 3 texts.
     let batches = server.metric("dynquant_batch_texts_count");
     let small = server.metric("dynquant_batch_texts_bucket{le=\"8.0\"}");
     assert!(

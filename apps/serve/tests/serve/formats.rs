@@ -1,4 +1,4 @@
-//! Requests and answers of each route, errors among them.
+//! The requests and answers of each route, including errors.
 
 use std::collections::BTreeSet;
 
@@ -151,7 +151,7 @@ fn tei_predict() {
     let raw = server.ok("/predict", &json!({"inputs": TEXT, "raw_scores": true}));
     assert!(raw[0]["score"].as_f64().unwrap() > 1.);
 
-    // A list of strings is one text or a pair; a list of lists is a batch.
+    // A list of strings is a text or a pair; a list of lists is a batch.
     assert_eq!(server.ok("/predict", &json!({"inputs": [TEXT]})), one);
     let pair = server.ok("/predict", &json!({"inputs": [TEXT, "a game"]}));
     let batch = json!({"inputs": [["a text"], [TEXT, "a game"], [TEXT]]});
@@ -178,7 +178,7 @@ fn info_and_health() {
     assert_eq!(info["model_type"]["classifier"]["label2id"]["games"], 5);
     let health = server.get("/health");
     assert_eq!((health.status, health.body.as_str()), (200, ""));
-    // As the option says, and as the request does.
+    // The option cuts, and so does the request.
     let long = "word ".repeat(100);
     server.ok("/v1/embeddings", &json!({"input": long}));
     let whole = json!({"inputs": long, "truncate": false});
@@ -213,7 +213,7 @@ fn metrics_count_what_happens() {
     assert!(text.ends_with("# EOF\n"));
     assert_eq!(server.metric("dynquant_texts_total"), 4.);
     assert_eq!(server.metric("dynquant_batch_texts_sum"), 4.);
-    // A request may end just after its answer is read; the connection is the metrics' own.
+    // A request may end just after its answer is read; the metrics have a separate connection.
     for (name, value) in [
         ("dynquant_queue_length", 0.),
         ("dynquant_requests_in_flight", 0.),

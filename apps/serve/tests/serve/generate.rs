@@ -34,7 +34,8 @@ fn write_model(dir: &str, template: &str) {
     fs::write(Path::new(dir).join("chat_template.jinja"), template).unwrap();
 }
 
-/// Templates that take a stack or all memory end their own process only, and special tokens in a message are text.
+/// Templates that exhaust the stack or the memory end only their process, and special tokens in a
+/// message are text.
 #[test]
 fn a_template_cannot_end_the_server() {
     const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile");
@@ -66,7 +67,9 @@ fn a_template_cannot_end_the_server() {
         let reply = chat(hostile);
         assert_eq!(reply.status, 400, "{}", reply.body);
         assert!(
-            reply.body.contains("chat template: expected one that ends"),
+            reply
+                .body
+                .contains("chat template: expected a result within"),
             "{}",
             reply.body
         );
@@ -79,7 +82,7 @@ fn serve(options: &[&str]) -> Server {
     Server::start(&[&["--model", model()], options].concat())
 }
 
-/// The events of a stream, without the last, which is `[DONE]`.
+/// The events of a stream, without the final `[DONE]`.
 fn events(server: &Server, path: &str, body: &Value) -> Vec<Value> {
     let mut body = body.clone();
     body["stream"] = json!(true);
@@ -90,7 +93,7 @@ fn events(server: &Server, path: &str, body: &Value) -> Vec<Value> {
     events.split_terminator("\n\n").map(data).collect()
 }
 
-/// A text of the Bible, about so many words long.
+/// A text of about `words` words from the Bible.
 fn prompt(index: usize, words: usize) -> String {
     const VERSE: &str = "And the LORD spake unto Moses in the wilderness of Sinai, in the tabernacle \
         of the congregation, on the first day of the second month, saying, Take ye the sum of all ";
@@ -98,7 +101,8 @@ fn prompt(index: usize, words: usize) -> String {
     all.take(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Of both routes and all kinds of sampling; some prompts are longer than a piece of 128 tokens.
+/// Requests to both routes with all kinds of sampling; some prompts are longer than a piece of 128
+/// tokens.
 fn requests() -> Vec<(&'static str, Value)> {
     let request = |index: usize| {
         let words = [2 + index % 9, 100][usize::from(index % 11 == 5)];
@@ -130,18 +134,18 @@ fn requests() -> Vec<(&'static str, Value)> {
     (0..33).map(request).collect()
 }
 
-/// The parts of an answer that do not name it.
+/// The parts of an answer that do not identify it.
 fn content(answer: &Value) -> String {
     json!([answer["choices"], answer["usage"]]).to_string()
 }
 
-/// The answers to all, each asked after the one before it.
+/// The answers to all requests, each sent after the answer to the one before it.
 fn one_by_one(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
     let ask = |(path, body): &(&str, Value)| content(&server.ok(path, body));
     requests.iter().map(ask).collect()
 }
 
-/// The answers to all at a time: each arrives while those before it are written.
+/// The answers to all requests at a time: each arrives while those before it are written.
 fn together(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
     scope(|scope| {
         let ask = |(path, body)| scope.spawn(move || content(&server.ok(path, body)));
@@ -156,7 +160,7 @@ fn together(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> 
     })
 }
 
-/// Of the library's instruction sets, those that this processor surely has.
+/// The library's instruction sets that this processor certainly has.
 fn isas() -> Vec<&'static str> {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
@@ -182,21 +186,21 @@ fn an_answer_has_the_bits_that_it_has_alone() {
             let case = format!("{isa}, {threads} threads, request {index}");
             assert_eq!(answer, alone[index], "{case}");
         }
-        // They were computed together, or nothing was shown.
+        // Proves that texts were computed together.
         let steps = server.metric("dynquant_step_texts_count");
         let small = server.metric("dynquant_step_texts_bucket{le=\"8.0\"}");
         assert!(small < steps, "{steps} steps, none of more than 8 texts");
     }
 }
 
-/// A query depends on no other, nor on how many keys are beyond those that it sees.
+/// A query does not depend on other queries, nor on the number of keys that it does not attend to.
 #[test]
 fn attention_in_8_bits_has_the_same_bits_too() {
     let server = serve(&["--attention", "int8"]);
     let requests = requests();
     let alone = one_by_one(&server, &requests);
     assert_eq!(together(&server, &requests), alone);
-    // It is another arithmetic.
+    // The arithmetic differs from float.
     let float = serve(&["--attention", "float32"]);
     let (path, body) = &requests[5];
     assert_ne!(content(&float.ok(path, body)), alone[5]);
@@ -279,7 +283,7 @@ fn a_text_ends_before_its_stop_string() {
         let expected = &text[..text.find(&stop).unwrap()];
         assert_eq!(choice["text"], expected, "{stop:?}");
         assert_eq!(choice["finish_reason"], "stop");
-        // The tokens that are left begin before the stop string.
+        // The remaining tokens begin before the stop string.
         let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
         let written: String = tokens.iter().map(|token| token.as_str().unwrap()).collect();
         assert!(written.starts_with(expected), "{written:?}, {expected:?}");
@@ -317,9 +321,11 @@ fn prompts_of_all_kinds_are_continued() {
     );
     let streamed = events(&server, COMPLETIONS, &with("prompt", json!(texts)));
     for (index, text) in each.iter().enumerate() {
-        let own = streamed.iter().map(|part| &part["choices"][0]);
-        let own = own.filter(|choice| choice["index"] == index);
-        let streamed: String = own.map(|choice| choice["text"].as_str().unwrap()).collect();
+        let choices = streamed.iter().map(|part| &part["choices"][0]);
+        let choices = choices.filter(|choice| choice["index"] == index);
+        let streamed: String = choices
+            .map(|choice| choice["text"].as_str().unwrap())
+            .collect();
         assert_eq!(&json!(streamed), text);
     }
     let ids = server.ok(COMPLETIONS, &with("prompt", json!([33, 70, 68])));
@@ -327,7 +333,7 @@ fn prompts_of_all_kinds_are_continued() {
     assert_eq!(ids["usage"]["prompt_tokens"], 3);
     assert_eq!(lists["choices"][0], ids["choices"][0]);
 
-    // A chat is a prompt by the template; parts and the newer name of a role are the same.
+    // A chat is a prompt in the template; parts and the newer name of a role are equivalent.
     let said = json!([
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "Who "}, {"type": "text", "text": "art thou?"}]},
@@ -343,7 +349,7 @@ fn prompts_of_all_kinds_are_continued() {
     assert_eq!(message["content"], text["choices"][0]["text"]);
     assert_eq!(chat["usage"], text["usage"]);
 
-    // Seeds decide; without one answers differ.
+    // The seed decides; without a seed answers differ.
     let drawn = |seed: Value| {
         let mut body = with("prompt", json!("And"));
         body["temperature"] = json!(1.5);
@@ -372,7 +378,7 @@ fn log_probabilities_are_those_of_the_scores() {
     for entry in content {
         let top = entry["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 20);
-        // Without a penalty the most likely one is taken.
+        // Without a penalty the most likely token is taken.
         assert_eq!(
             (&top[0]["token"], &top[0]["logprob"]),
             (&entry["token"], &entry["logprob"])
@@ -391,7 +397,7 @@ fn log_probabilities_are_those_of_the_scores() {
     assert_eq!(json!(text.as_bytes()), json!(bytes));
 }
 
-/// A request on a connection of its own, whose answer nobody has read.
+/// Sends a request on a new connection, whose answer nobody has read.
 fn begin(server: &Server, path: &str, body: &Value) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -403,13 +409,13 @@ fn begin(server: &Server, path: &str, body: &Value) -> TcpStream {
     stream
 }
 
-/// Long texts that no token ends.
+/// A request for long texts that no token ends.
 fn long(stream: bool) -> Value {
     json!({"prompt": "And", "max_tokens": 1000, "temperature": 2, "seed": 3, "stream": stream,
         "repetition_penalty": 1.3})
 }
 
-/// Six long ones take 6,000 steps here; a short one that comes after them has its answer while most
+/// Six long prompts take 6,000 steps here; a short prompt that comes later is answered while most
 /// of their tokens are unread.
 #[test]
 fn a_long_prompt_holds_up_no_short_one() {
@@ -460,7 +466,7 @@ fn attention_in_8_bits_limits_positions() {
 
 #[test]
 fn who_hangs_up_frees_the_cache() {
-    // Few at a time, so that some wait.
+    // Few texts at a time, so that some wait.
     let server = serve(&["--max-sequences", "6"]);
     for is_stream in [true, false] {
         let clients: Vec<TcpStream> = (0..9)
@@ -479,7 +485,7 @@ fn who_hangs_up_frees_the_cache() {
                 && server.metric("dynquant_requests_in_flight") == 0.
         });
     }
-    // Far from all tokens were written.
+    // Most of the tokens were never written.
     let written = server.metric("dynquant_generated_tokens_total");
     assert!(written < 12_000., "{written}");
     server.ok(COMPLETIONS, &json!({"prompt": "And"}));
@@ -510,7 +516,7 @@ fn a_full_queue_is_refused() {
     server.ok(COMPLETIONS, &json!({"prompt": "And"}));
 }
 
-/// The bytes of 64 tokens, from the error of a server that gets too few.
+/// The bytes of 64 tokens, from the error of a server with too few.
 fn page(attention: &str) -> usize {
     let few = crate::process::command()
         .args(["--model", model(), "--attention", attention])
@@ -524,15 +530,15 @@ fn page(attention: &str) -> usize {
     bytes.parse().expect(&stderr)
 }
 
-/// Room for 256 tokens: texts of 65 to 128 take two of four pages.
+/// A cache for 256 tokens: texts of 65 to 128 take two of four pages.
 #[test]
 fn texts_wait_for_room_in_the_cache() {
-    // Four layers of two heads of 32 inputs, as keys and values.
+    // Four layers, two heads of 32 inputs, keys and values.
     let rows = 64 * 4 * 2 * 2;
     let float = page("float32");
     assert_eq!(float, rows * 32 * 4);
     assert_eq!(page("bfloat16"), rows * 32 * 2);
-    // A code of each input, a scale, and two more numbers at most that packed weights have.
+    // A code for each input, a scale, and at most two more numbers of packed weights.
     let codes = page("int8");
     assert!(
         (rows * (32 + 4)..=rows * (32 + 12)).contains(&codes),
@@ -566,7 +572,7 @@ fn wait_for_room(attention: &str, page: usize) {
     if attention == "float32" {
         assert_eq!(most, 4 * page);
     }
-    // Of codes each text has, besides those of its tokens, parameters that a page counts once more.
+    // Each text in codes also has parameters, which a page counts once more.
     assert!(
         (3 * page + 1..=4 * page).contains(&most),
         "{attention}: {most} of {page}"
@@ -659,7 +665,7 @@ prompt | [1, "a"] | expected a string, a list of strings, a list of token
         .collect();
     let (path, body) = prompt("stop", json!(stops));
     server.ok(path, &body);
-    // A name is cut, so that what is wrong with it is still to be read.
+    // A name is cut, so that the reason remains readable.
     let (path, body) = prompt(&long, json!(long));
     let reply = server.post(path, &body);
     assert!(reply.body.len() < 3000, "{} bytes", reply.body.len());

@@ -46,7 +46,7 @@ fn tokens_of_a_text() {
         reply.message(),
         "input: expected at most 10 tokens, got 2002"
     );
-    // Places in the queue are free again after a refusal.
+    // Places in the queue are freed after a refusal.
     server.ok("/embed", &json!({"inputs": text_of(8)}));
 }
 
@@ -71,7 +71,7 @@ fn bytes_of_a_body() {
             format!("the body: expected at most 1000 bytes, got {length}")
         );
     }
-    // A body of unknown length, in chunks.
+    // A chunked body of unknown length.
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = "POST /embed HTTP/1.1\r\nHost: test\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = body(700);
@@ -115,7 +115,7 @@ fn requests_at_a_time() {
     let mut start = [0; 12];
     stream.read_exact(&mut start).unwrap();
     assert_eq!(&start, b"HTTP/1.1 200");
-    // The client may be faster than the server, which frees the place after it wrote the answer.
+    // The client may be faster than the server, which frees the place after writing the answer.
     server.wait_until("no place for a request", |server| {
         server.post("/embed", &json!({"inputs": "a"})).status == 200
     });
@@ -158,7 +158,7 @@ fn places_in_the_queue() {
             "{message}"
         );
     }
-    // More texts than places are no overload: they would never fit.
+    // More texts than places are not an overload: they would never fit.
     let many: Vec<Value> = vec![json!("a"); 65];
     let reply = server.post("/embed", &json!({"inputs": many}));
     assert_eq!(
@@ -168,7 +168,7 @@ fn places_in_the_queue() {
     assert_eq!(server.ok("/embed", &body), expected);
 }
 
-/// A message may quote a whole body, and nobody may read its answer.
+/// A message may quote a whole body, and its answer may never be read.
 #[test]
 fn length_of_a_message() {
     let server = Server::start(&[]);

@@ -1,7 +1,7 @@
-//! The server as its clients use it: the real program on a free port, spoken to over HTTP.
+//! The server as its clients use it: the real program on a free port, over HTTP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-// Memory is read from /proc.
+// The memory is read from /proc.
 #[cfg(target_os = "linux")]
 mod attack;
 mod bits;

@@ -43,7 +43,7 @@ fn are_named() {
     }
 }
 
-/// Sums of attention in 8 bits have 65,536 terms at most, however many positions the model has.
+/// Sums of attention in 8 bits have at most 65,536 terms, however many positions the model has.
 #[test]
 fn the_tokens_of_attention_in_int8_are_limited() {
     let from = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
@@ -109,7 +109,7 @@ fn a_model_without_classes_says_so() {
     let config = String::from_utf8(read("config.json")).unwrap();
     let config = config.replace("BertForSequenceClassification", "BertModel");
     write("config.json", config.as_bytes());
-    // Another name, as long, for the tensors of the head.
+    // Another name of the same length for the tensors of the head.
     let (from, to) = (b"\"classifier.", b"\"qa_outputs.");
     let mut weights = read("model.safetensors");
     let places = weights.windows(from.len()).enumerate();

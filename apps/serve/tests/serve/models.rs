@@ -1,4 +1,4 @@
-//! Every architecture over HTTP: the bits of the crate that computes them.
+//! Every architecture over HTTP has the bits of the crate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn texts() -> Vec<String> {
     let text = fs::read_to_string(folder("bert/expected.json")).unwrap();
     let expected: Value = serde_json::from_str(&text).unwrap();
     let texts = expected["texts"].as_array().unwrap().iter();
-    // An empty one is refused.
+    // An empty text is refused.
     let texts = texts.filter(|text| *text != "");
     texts
         .map(|text| text.as_str().unwrap().to_owned())
@@ -36,7 +36,7 @@ fn vectors(value: &Value) -> Vec<Vec<f32>> {
     value.as_array().unwrap().iter().map(floats).collect()
 }
 
-/// Together and alone, as the folder says, behind its prompts, and cut.
+/// Checks texts together and alone, with the folder's settings, after its prompts, and cut.
 fn check_embedder(name: &str, server: &Server, texts: &[String]) {
     let embedder = Embedder::open(folder(name)).unwrap();
     let normalize = embedder.is_normalized();
@@ -105,7 +105,7 @@ fn check_reranker(name: &str, server: &Server, texts: &[String]) {
             .map(pair)
             .collect::<Vec<_>>()
     };
-    // Two folders ask for logits, the other ones for the sigmoid, which is the API's default.
+    // Two folders request logits, the others the sigmoid, which is the API's default.
     let is_raw = ["reranker-xlm-roberta", "reranker-modules"].contains(&name);
     assert_eq!(
         rank(texts, is_raw),

@@ -1,4 +1,4 @@
-//! Pipes that nobody reads, and a device that is full.
+//! Pipes without a reader, and a full device.
 
 #[cfg(target_os = "linux")]
 use std::fs::File;

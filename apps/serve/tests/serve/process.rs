@@ -1,4 +1,4 @@
-//! A server as a process of its own, and requests to it.
+//! A server in a separate process, and requests to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use ureq::Agent;
 
-/// Far more than any step takes, also on a busy machine.
+/// A limit far longer than any step takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn command() -> Command {
@@ -22,7 +22,7 @@ pub struct Server {
     child: Child,
     pub address: String,
     agent: Agent,
-    /// The lines that it wrote to stderr.
+    /// The lines that it has written to stderr.
     logs: Arc<Mutex<Vec<String>>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -39,7 +39,7 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// The message of an error in one of the formats.
+    /// The message of an error in either format.
     pub fn message(&self) -> String {
         let body = self.json();
         let message = match &body["error"] {
@@ -51,12 +51,12 @@ impl Reply {
 }
 
 impl Server {
-    /// Starts one with the model in the program, and waits until it listens.
+    /// Starts a server with the built-in model, and waits until it listens.
     pub fn start(options: &[&str]) -> Self {
         Self::start_in(options, &[])
     }
 
-    /// [`start`](Self::start) with these environment variables.
+    /// Starts a server as [`start`](Self::start) does, with these environment variables.
     pub fn start_in(options: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = command()
             .args(["--port", "0", "--log-json"])
@@ -84,7 +84,7 @@ impl Server {
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE))
             .max_idle_connections_per_host(256)
-            // Less than any server here waits: one that is about to be ended is not used again.
+            // A connection that the server is about to close must not be reused.
             .max_idle_age(Duration::from_millis(500))
             .build();
         Self {
@@ -117,7 +117,7 @@ impl Server {
         reply_of(reply.unwrap())
     }
 
-    /// With status 200.
+    /// The answer to a request, which must have status 200.
     pub fn ok(&self, path: &str, body: &Value) -> Value {
         let reply = self.post(path, body);
         assert_eq!(reply.status, 200, "{path}: {}", reply.body);
@@ -144,7 +144,7 @@ impl Server {
         }
     }
 
-    /// A connection on which the server waits for the rest of a request's body to /embed, and that
+    /// A connection on which the server waits for the rest of a request's body to /embed, and the
     /// rest.
     pub fn begin(&self) -> (TcpStream, String) {
         let body = json!({"inputs": "a text editor"}).to_string();
@@ -159,14 +159,14 @@ impl Server {
         stream
             .write_all(format!("{head}{first}").as_bytes())
             .unwrap();
-        // The server says so when the route begins to read the body.
+        // The server sends this when the route begins to read the body.
         let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
         stream.read_exact(&mut interim).unwrap();
         assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
         (stream, rest.to_owned())
     }
 
-    /// Its memory, in MB.
+    /// The memory of the server, in MB.
     #[cfg(target_os = "linux")]
     pub fn resident_mb(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
@@ -181,7 +181,7 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
-    /// Waits for the end; its status and its log.
+    /// Waits for the end; returns the status and the log.
     pub fn wait(mut self) -> (ExitStatus, Vec<String>) {
         let start = Instant::now();
         let status = loop {
@@ -205,13 +205,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The rest of what comes on a connection, until the server closes it.
+/// The rest of the data on a connection, until the server closes it.
 pub fn rest(mut stream: TcpStream) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

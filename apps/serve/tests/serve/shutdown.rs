@@ -1,4 +1,4 @@
-//! The end of the server: what was accepted is answered, and nothing else.
+//! The end of the server: accepted requests are answered, and no others.
 
 use std::io::{Read, Write};
 
@@ -51,7 +51,7 @@ fn a_request_that_is_not_complete_is_told_so() {
     let server = Server::start(&[]);
     let (mut stream, tail) = server.begin();
     server.signal("TERM");
-    // It was not accepted before: its texts were not known.
+    // The request was not accepted before: its texts were not known.
     server.wait_until("the end has begun", |server| {
         server.status("/health") != Some(200)
     });
@@ -81,7 +81,7 @@ fn the_time_for_the_end_is_limited() {
     let mut options = vec!["--shutdown-seconds", "1"];
     options.extend(LONG_ANSWERS);
     let server = Server::start(&options);
-    // It was accepted, and is not answered while nobody reads.
+    // The request was accepted, and stays unanswered while nobody reads.
     let mut stream = long_answer(&server, 4096, 1);
     stream.read_exact(&mut [0]).unwrap();
     server.signal("TERM");

@@ -1,4 +1,4 @@
-//! Clients that take their time: their connections end, and others are answered meanwhile.
+//! Slow clients: their connections end, and others are answered meanwhile.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,14 +9,14 @@ use serde_json::json;
 
 use crate::process::{PATIENCE, Server, rest};
 
-/// So long that nobody is taken for slow who is not.
+/// A pause long enough that only slow clients are taken for slow.
 const PAUSE: Duration = Duration::from_millis(50);
 
 fn others_are_answered(server: &Server) {
     server.ok("/embed", &json!({"inputs": "a"}));
 }
 
-/// Sends a part again and again, until the server ends the connection; what it said.
+/// Sends a part repeatedly until the server ends the connection; returns what it said.
 fn drip(mut stream: TcpStream, part: &[u8]) -> String {
     let start = Instant::now();
     stream.set_read_timeout(Some(PAUSE)).unwrap();
@@ -33,7 +33,7 @@ fn drip(mut stream: TcpStream, part: &[u8]) -> String {
                     break;
                 }
             }
-            // A reset is an end, too.
+            // A reset also ends the connection.
             Err(_) => break,
         }
     }
@@ -48,7 +48,7 @@ fn silence() {
         stream.write_all(head.as_bytes()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let start = Instant::now();
-        // A reset is an end, too.
+        // A reset also ends the connection.
         assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "{head:?}");
         assert!(start.elapsed() < PATIENCE, "{head:?}");
         others_are_answered(&server);
@@ -80,7 +80,7 @@ fn heads_of_many() {
         })
         .collect();
     let mut long = TcpStream::connect(&server.address).unwrap();
-    // The server may not read all of it.
+    // The server may not read everything.
     let _ = long.write_all(part.repeat(2).as_bytes());
     assert!(drip(long, b"").starts_with("HTTP/1.1 431"));
     others_are_answered(&server);
@@ -108,7 +108,7 @@ fn bodies() {
     assert!(reply.contains(message), "{reply}");
 }
 
-/// Requests for answers of 1.5 kB a text. Sockets hold some 4 MB of them.
+/// Sends requests for answers of 1.5 kB per text. Sockets buffer some 4 MB.
 pub fn long_answer(server: &Server, texts: usize, requests: usize) -> TcpStream {
     let body = json!({"inputs": vec!["a"; texts]}).to_string();
     let length = body.len();
@@ -130,7 +130,7 @@ pub const LONG_ANSWERS: [&str; 8] = [
     "1",
 ];
 
-/// An answer that is not read yet is a request of which the bytes are held.
+/// Waits until an answer is begun: its bytes are counted while it is unread.
 fn begins_to_be_answered(server: &Server, stream: &mut TcpStream) {
     let mut start = [0; 12];
     stream.read_exact(&mut start).unwrap();
@@ -154,7 +154,7 @@ fn readers() {
     let mut stream = long_answer(&server, 12_288, 1);
     begins_to_be_answered(&server, &mut stream);
     let (mut part, mut read) = (vec![0; 16 << 10], 0);
-    // The server writes again and again, and still not for ever.
+    // The server writes repeatedly, but not forever.
     while server.metric("dynquant_bytes_held") > 0. {
         read += stream.read(&mut part).unwrap_or(0);
         assert!(read < 5_000_000, "the server goes on writing");
@@ -163,7 +163,7 @@ fn readers() {
     ends(&server);
 }
 
-/// The second request of a connection is not begun before the first is answered.
+/// The second request of a connection begins only after the first is answered.
 #[test]
 fn readers_who_ask_on() {
     let server = Server::start(&LONG_ANSWERS);
@@ -172,7 +172,7 @@ fn readers_who_ask_on() {
     ends(&server);
 }
 
-/// A client that reads in time gets all of it, however long it is.
+/// A client that reads in time gets the whole answer, however long it is.
 #[test]
 fn a_long_answer_is_read_whole() {
     let server = Server::start(&LONG_ANSWERS);
@@ -208,7 +208,7 @@ fn connections_that_are_too_many() {
             "{reply}"
         );
     }
-    // More than are told so.
+    // More connections than get a refusal.
     let more: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
     for mut stream in idle.into_iter().chain(more) {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

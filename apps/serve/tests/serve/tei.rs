@@ -25,7 +25,7 @@ fn each<'a>(tokens: &'a Value, field: &str) -> Vec<&'a Value> {
     tokens.map(|token| &token[field]).collect()
 }
 
-/// The numbers of the crate for the tokens of a text.
+/// The crate's numbers for the tokens of a text.
 fn rows(text: &str) -> Vec<Vec<f32>> {
     let tokens = BERT.tokenizer.encode(Input::Text(text), None).unwrap();
     let task = Task {
@@ -97,7 +97,7 @@ fn a_query_counts_for_each_of_its_texts() {
     let server = serve("reranker", &["--max-bytes", "2097152"]);
     let body = json!({"query": "river ".repeat(2000), "texts": vec!["a"; 200], "truncate": true});
     let expected = server.ok("/rerank", &body);
-    // Another request has half of the room.
+    // Another request holds half of the bytes.
     let mut other = TcpStream::connect(&server.address).unwrap();
     let head = "POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n";
     let half = head.to_owned() + &" ".repeat(1_000_000);
@@ -170,7 +170,7 @@ fn rerank() {
     }
     let without = server.ok("/rerank", &json!({"query": "a", "texts": ["bread"]}));
     assert!(without[0].get("text").is_none());
-    // A root is what the model is made for.
+    // The root route does what the model is made for.
     let root = server.ok("/", &body);
     assert_eq!(root.as_array().unwrap(), ranks);
     assert_eq!(server.ok("/invocations", &body), root);
@@ -200,11 +200,11 @@ fn rerank() {
 
     let classifier = Server::start(&[]);
     let reply = classifier.post("/rerank", &body);
-    let expected = "the model is no reranker: its head has not 1 class";
+    let expected = "not a reranker: the head has 35 classes, expected 1";
     refused(&reply, 424, "Backend", expected);
 }
 
-/// A query with 100 passages is computed in few batches, and holds one place of a request.
+/// A query with 100 passages is computed in few batches, and takes one place of a request.
 #[test]
 fn passages_are_computed_together() {
     let server = serve("reranker", &["--max-batch-tokens", "600"]);
@@ -219,7 +219,7 @@ fn passages_are_computed_together() {
     let tokens = server.metric("dynquant_tokens_total");
     let small = server.metric("dynquant_batch_tokens_bucket{le=\"1024.0\"}");
     assert_eq!((small, tokens > 600.), (batches, true), "{tokens}");
-    // The queue has one limit for all routes.
+    // The limit of the queue applies to all routes.
     let narrow = serve("reranker", &["--queue", "40"]);
     let reply = narrow.post("/rerank", &body);
     let expected = "texts: expected at most 40 texts, got 100";
@@ -249,7 +249,7 @@ fn tokenize_and_decode() {
     let bare = json!({"inputs": "river", "add_special_tokens": false, "prompt_name": "query"});
     let bare = server.ok("/tokenize", &bare);
     assert_eq!(each(&bare[0], "text"), ["query", "the", "river"]);
-    // More than the model takes, to be counted.
+    // More tokens than the model takes, to be counted.
     let long = server.ok("/tokenize", &json!({"inputs": "river ".repeat(700)}));
     assert_eq!(long[0].as_array().unwrap().len(), 702);
 
@@ -295,7 +295,7 @@ fn prompts() {
         plain.ok("/v1/embeddings", &of_openai)["usage"]["total_tokens"],
         5
     );
-    // Ids become characters, behind a prompt.
+    // Ids become characters after a prompt.
     let ids = plain.ok("/tokenize", &json!({"inputs": "river"}));
     let ids = each(&ids[0], "id");
     assert_eq!(
@@ -344,7 +344,7 @@ fn the_default_prompt_of_a_folder() {
         default,
         embed(json!({"inputs": "tree", "prompt_name": "none"}))
     );
-    // Classes are of the text alone.
+    // Classes are computed from the text without the prompt.
     let classes = server.ok("/predict", &json!({"inputs": "tree"}));
     assert_eq!(
         classes,

@@ -1,5 +1,5 @@
-//! text-embeddings-inference's side of `run.sh`, as that of `texts.rs`: its candle backend on the CPU,
-//! called as its router calls it, without the router.
+//! The part of `run.sh` for text-embeddings-inference, matching `texts.rs`: its candle backend on
+//! the CPU, called as by its router, without the router.
 
 use std::io::stdin;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl Model {
         Ok(Self { tokenizer, backend })
     }
 
-    /// The batches of its queue: on a CPU, of so many texts at most as the backend says.
+    /// The batches of its queue: on a CPU, the backend limits the number of texts.
     fn batches(&self, inputs: Vec<EncodeInput<'_>>) -> Result<Vec<Batch>> {
         let encodings = self
             .tokenizer

@@ -15,10 +15,10 @@ use super::stream::respond;
 use crate::error::{OpenAi, Refusal};
 use crate::workers::Client;
 
-/// Log probabilities of a token, at most.
+/// The most log probabilities of a token.
 const MOST_TOP: usize = 20;
 
-/// Bytes that a message counts beside its content: the template writes some, a token at least.
+/// The bytes that a message counts beside its content: the template adds some, at least a token.
 const MESSAGE: usize = 64;
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ impl Said {
     fn message(self) -> Result<Message, Refusal> {
         let role = match self.role.as_str() {
             "system" | "user" | "assistant" => self.role,
-            // The newer name of the same.
+            // The newer name of the system role.
             "developer" => "system".to_owned(),
             got => {
                 let message = format!(
@@ -138,7 +138,7 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     Ok(respond(answer, admission, format, asked.stream).await?)
 }
 
-/// The tokens of messages. The template has the special ones, and contents have none.
+/// The tokens of messages. Only the template may write special tokens, contents may not.
 fn encode(texts: &Texts, messages: &[Message]) -> Result<Vec<u32>, Refusal> {
     if texts.template.is_none() {
         let message = "messages: the model has no chat template: ask /v1/completions";

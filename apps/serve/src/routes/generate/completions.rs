@@ -14,10 +14,10 @@ use super::stream::respond;
 use crate::error::{OpenAi, Refusal};
 use crate::workers::Client;
 
-/// Log probabilities of a token, at most.
+/// The most log probabilities of a token.
 const MOST_TOP: usize = 5;
 
-/// Tokens that are written unless another number is asked for.
+/// The default number of tokens to generate.
 const MAX_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct CompletionRequest {
     common: Common,
 }
 
-/// One text or several, as characters or as tokens.
+/// A text or several texts, as characters or as tokens.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -42,7 +42,7 @@ enum Prompts {
 }
 
 impl Prompts {
-    /// Their number, and their length, about.
+    /// The number of prompts, and their approximate length.
     fn size(&self) -> (usize, usize) {
         match self {
             Self::Text(text) => (1, text.len()),
@@ -52,7 +52,7 @@ impl Prompts {
         }
     }
 
-    /// The tokens of each, with the special ones that the tokenizer adds to a text.
+    /// The tokens of each prompt, with the special tokens that the tokenizer adds to a text.
     fn encode(self, texts: &Texts, client: &Client) -> Result<Vec<Vec<u32>>, Refusal> {
         let encode = |text: String| {
             client.check()?;
@@ -68,7 +68,7 @@ impl Prompts {
     }
 }
 
-/// `POST /v1/completions`: prompts and what follows them.
+/// `POST /v1/completions`: the continuations of prompts.
 pub async fn completions(
     State(app): State<Arc<App>>,
     request: Request,

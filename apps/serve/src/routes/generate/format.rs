@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Map, Value, json};
 
 use super::super::{App, now, stated_name};
-use super::request::Asked;
-use crate::generate::{Finish, Logged, Piece};
+use super::request::Parameters;
+use crate::generate::{FinishReason, Logged, Piece};
 
 /// The route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,11 @@ pub struct Format {
     is_logged: bool,
 }
 
-/// Tokens of prompts and of texts.
+/// The numbers of tokens of prompts and of texts.
 pub type Counts = [usize; 2];
 
 impl Format {
-    pub fn new(api: Api, app: &App, asked: &Asked) -> Self {
+    pub fn new(api: Api, app: &App, asked: &Parameters) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let prefix = match api {
             Api::Chat => "chatcmpl",
@@ -37,7 +37,7 @@ impl Format {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self {
             api,
-            // Unique on one server, also after it is started again.
+            // The id is unique on a server, also after a restart.
             id: format!("{prefix}-{:x}-{count:x}", app.created),
             created: now(),
             model: stated_name(app),
@@ -45,7 +45,7 @@ impl Format {
         }
     }
 
-    /// The whole answer, of the texts in their order.
+    /// The whole answer, with the texts in order.
     pub fn whole(&self, texts: &[Piece], counts: Counts) -> Value {
         let choices: Vec<Value> = texts.iter().map(|text| self.choice(text)).collect();
         let mut answer = self.frame("chat.completion", choices.into());
@@ -144,32 +144,32 @@ impl Format {
     }
 }
 
-/// The most likely tokens, and the one that was drawn.
+/// The most likely tokens and the drawn token.
 fn of_completions(logged: &Logged) -> Map<String, Value> {
-    let own = (&logged.token, logged.log);
+    let drawn = (&logged.token, logged.log);
     let top = logged.top.iter().map(|(token, log)| (token, *log));
-    // The first of several with the same text is the most likely one.
-    let all = std::iter::once(own).chain(top.rev());
+    // The most likely of several tokens with the same text is inserted last and stays.
+    let all = std::iter::once(drawn).chain(top.rev());
     all.map(|(token, log)| (token.clone(), json!(finite(log))))
         .collect()
 }
 
 fn entry(token: &str, log: f64) -> Value {
-    // A part of a character has no text of its own, and no bytes that this server knows.
+    // A part of a character has no text, and this server does not know its bytes.
     let bytes = (!token.contains('\u{fffd}')).then_some(token.as_bytes());
     json!({"token": token, "logprob": finite(log), "bytes": bytes})
 }
 
-/// JSON has no infinity; OpenAI states this number for what is most unlikely.
+/// The number, or OpenAI's number for the least likely tokens: JSON has no infinity.
 fn finite(log: f64) -> f64 {
     log.max(-9999.)
 }
 
-fn reason(finish: Option<Finish>) -> Value {
+fn reason(finish: Option<FinishReason>) -> Value {
     match finish {
         None => Value::Null,
-        Some(Finish::Stop) => json!("stop"),
-        Some(Finish::Length) => json!("length"),
+        Some(FinishReason::Stop) => json!("stop"),
+        Some(FinishReason::Length) => json!("length"),
     }
 }
 

@@ -14,15 +14,15 @@ use tokio::sync::mpsc;
 use super::super::inputs::Strings;
 use super::super::{App, Generator, check_model};
 use crate::error::{Refusal, cut};
-use crate::generate::{Answer, Job, Prompted, StopStrings};
+use crate::generate::{Answer, GenerationJob, Prompted, StopStrings};
 use crate::limits::Admission;
 use crate::workers::Client;
 
-/// Strings that end a text, and bytes of each, at most.
+/// The most stop strings, and the longest in bytes.
 const MOST_STOPS: usize = 16;
 const LONGEST_STOP: usize = 1024;
 
-/// Bytes of a name in a message.
+/// The longest name in a message, in bytes.
 const NAME: usize = 100;
 
 /// The fields of both routes.
@@ -43,7 +43,7 @@ pub struct Common {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     n: Option<i64>,
-    /// Fields that change nothing as they are, or are refused.
+    /// The other fields, which must have a neutral value.
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
@@ -55,29 +55,29 @@ struct StreamOptions {
     rest: Map<String, Value>,
 }
 
-/// How the texts of a request are written.
-pub struct Asked {
+/// The checked parameters of the texts of a request.
+pub struct Parameters {
     pub sampling: Sampling,
     pub seed: u64,
     pub stops: Arc<StopStrings>,
-    /// Of each text.
+    /// The most tokens of each text.
     pub max_tokens: Option<usize>,
-    /// The number of most likely tokens whose log probabilities are asked for, if any are.
+    /// The number of most likely tokens whose log probabilities are requested, if any are.
     pub top: Option<usize>,
-    /// Whether the answer is a stream, and whether that states the usage.
-    pub stream: Option<Usage>,
+    /// Whether the answer is a stream, and whether the stream states the usage.
+    pub stream: Option<StreamUsage>,
 }
 
 /// Whether a stream ends with the number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum StreamUsage {
     Stated,
     Left,
 }
 
 impl Common {
     /// Checks all fields.
-    pub fn check(self, app: &App, top: Option<usize>) -> Result<Asked, Refusal> {
+    pub fn check(self, app: &App, top: Option<usize>) -> Result<Parameters, Refusal> {
         if let Some(model) = &self.model {
             check_model(app, model)?;
         }
@@ -85,9 +85,9 @@ impl Common {
         if let Some(n) = self.n.filter(|n| *n != 1) {
             return Err(Refusal::invalid("n", format!("n: expected 1, got {n}")));
         }
-        Ok(Asked {
+        Ok(Parameters {
             sampling: self.sampling(&app.generator()?.sampling)?,
-            // Others than a client asks for are all alike to it.
+            // A client without a seed accepts any.
             seed: match self.seed {
                 Some(seed) => seed as u64,
                 None => RandomState::new().build_hasher().finish(),
@@ -106,7 +106,7 @@ impl Common {
             top_p: number("top_p", self.top_p, base.top_p, [0., 1.])?,
             min_p: number("min_p", self.min_p, base.min_p, [0., 1.])?,
             top_k: match top_k {
-                // Other servers take -1 for all.
+                // Other servers accept -1 for all.
                 -1 => 0,
                 _ => usize::try_from(top_k).map_err(|_| {
                     let message = format!("top_k: expected -1, 0 or more, got {top_k}");
@@ -145,10 +145,10 @@ impl Common {
         }
     }
 
-    fn stream(&self) -> Result<Option<Usage>, Refusal> {
+    fn stream(&self) -> Result<Option<StreamUsage>, Refusal> {
         let is_stream = self.stream.unwrap_or(false);
         let Some(options) = &self.stream_options else {
-            return Ok(is_stream.then_some(Usage::Left));
+            return Ok(is_stream.then_some(StreamUsage::Left));
         };
         if !is_stream {
             let message = "stream_options: expected \"stream\": true beside it";
@@ -156,7 +156,9 @@ impl Common {
         }
         check_rest(&options.rest, "stream_options.")?;
         let usage = options.include_usage.filter(|include| *include);
-        Ok(Some(usage.map_or(Usage::Left, |_| Usage::Stated)))
+        Ok(Some(
+            usage.map_or(StreamUsage::Left, |_| StreamUsage::Stated),
+        ))
     }
 }
 
@@ -189,11 +191,11 @@ fn stops(stop: Option<Strings>) -> Result<Arc<StopStrings>, Refusal> {
     Err(Refusal::invalid("stop", message))
 }
 
-/// Refuses fields that would change the answer if they were known.
-fn check_rest(rest: &Map<String, Value>, of: &str) -> Result<(), Refusal> {
+/// Refuses unknown fields that could change the answer.
+fn check_rest(rest: &Map<String, Value>, prefix: &str) -> Result<(), Refusal> {
     for (name, value) in rest {
         let neutral = match name.as_str() {
-            // They are about the client.
+            // These fields describe the client.
             "user" | "metadata" | "safety_identifier" | "prompt_cache_key" => continue,
             "echo" | "store" => vec![json!(false)],
             "best_of" => vec![json!(1)],
@@ -213,7 +215,7 @@ fn check_rest(rest: &Map<String, Value>, of: &str) -> Result<(), Refusal> {
                 [] => "no such field".to_owned(),
                 known => known.join(" or "),
             };
-            let name = cut(&format!("{of}{name}"), NAME).into_owned();
+            let name = cut(&format!("{prefix}{name}"), NAME).into_owned();
             let message = format!("{name}: not supported: expected {known}, got {value}");
             return Err(Refusal::invalid(name.clone(), message));
         }
@@ -221,11 +223,11 @@ fn check_rest(rest: &Map<String, Value>, of: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Makes tokens of the request's prompts, `bytes` long, and queues them: the answer as it comes.
+/// Tokenizes the request's prompts, `bytes` long, and queues them; returns the answer in progress.
 pub async fn ask(
     app: &App,
     admission: Admission,
-    asked: &Asked,
+    asked: &Parameters,
     (count, bytes): (usize, usize),
     encode: impl FnOnce(&Texts, &Client) -> Result<Vec<Vec<u32>>, Refusal> + Send + 'static,
 ) -> Result<(Answer, Admission), Refusal> {
@@ -250,7 +252,7 @@ pub async fn ask(
             tokens: prompt.len(),
             events: receiver,
         };
-        let job = Job {
+        let job = GenerationJob {
             prompt,
             max_tokens,
             sampling: asked.sampling,
@@ -272,7 +274,7 @@ pub async fn ask(
 }
 
 impl Generator {
-    /// Checks the tokens of a prompt; how many may be written after them.
+    /// Checks the tokens of a prompt; returns how many may be generated after them.
     fn check_prompt(&self, prompt: &[u32], asked: Option<usize>) -> Result<usize, Refusal> {
         let (got, most) = (prompt.len(), self.context - 1);
         if got == 0 {

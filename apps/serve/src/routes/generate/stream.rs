@@ -1,4 +1,4 @@
-//! Answers on their way: whole, or as server-sent events.
+//! Answers as a whole, or as server-sent events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,18 +11,18 @@ use hyper::body::Frame;
 use serde_json::Value;
 
 use super::format::Format;
-use super::request::Usage;
+use super::request::StreamUsage;
 use crate::body;
 use crate::error::{OpenAi, Refusal};
 use crate::generate::{Answer, Piece};
 use crate::limits::Admission;
 
-/// The answer as it was asked for.
+/// The answer in the requested form.
 pub async fn respond(
     answer: Answer,
     admission: Admission,
     format: Format,
-    stream: Option<Usage>,
+    stream: Option<StreamUsage>,
 ) -> Result<Response, Refusal> {
     match stream {
         None => whole(answer, admission, &format).await,
@@ -69,12 +69,13 @@ async fn whole(
     body::answer(admission, &format.whole(&texts, counts))
 }
 
-/// A stream of events. The request is in until the last is written, or its connection closed.
+/// A stream of events. The request stays admitted until the last is written, or its connection is
+/// closed.
 struct Events {
     answer: Answer,
     format: Format,
-    usage: Usage,
-    /// Whether a piece of each text was sent.
+    usage: StreamUsage,
+    /// Whether a piece of each text has been sent.
     begun: Vec<bool>,
     next: Next,
     _admission: Admission,
@@ -109,7 +110,7 @@ impl Events {
             },
             Next::Usage => {
                 self.next = Next::Done;
-                if self.usage == Usage::Left {
+                if self.usage == StreamUsage::Left {
                     return self.poll(context);
                 }
                 let counts = [self.answer.prompt_tokens, self.answer.written_tokens];
@@ -121,7 +122,7 @@ impl Events {
             }
             Next::Nothing => return Poll::Ready(None),
         };
-        if self.usage == Usage::Stated {
+        if self.usage == StreamUsage::Stated {
             part["usage"] = Value::Null;
         }
         Poll::Ready(Some(event(&part)))

@@ -7,8 +7,8 @@ use axum::response::Response;
 use dynquant_embed::{Head, Input, sigmoid, softmax};
 use serde::{Deserialize, Serialize};
 
-use super::super::inputs::{Asked, Fault, each};
-use super::super::{App, Kind};
+use super::super::inputs::{Fault, TokenizerRequest, each};
+use super::super::{App, ModelKind};
 use super::truncation::Truncation;
 use crate::body;
 use crate::error::{Refusal, Tei};
@@ -52,7 +52,7 @@ enum Predictions {
 pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<PredictRequest>(request).await?;
     let embedder = app.embedder()?;
-    if embedder.kind == Kind::Embedder {
+    if embedder.kind == ModelKind::Embedder {
         return Err(Refusal::no_classifier().into());
     }
     let cut = request.truncation.cut(&app);
@@ -61,7 +61,7 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
         PredictInputs::Pair((first, second)) => (vec![(first, Some(second))], false),
         PredictInputs::Batch(batch) => (each_text(batch)?, true),
     };
-    let asked = Asked {
+    let asked = TokenizerRequest {
         param: "inputs",
         count: texts.len(),
         bytes: texts
@@ -91,10 +91,10 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
     Ok(body::answer(answered.admission, &predictions)?)
 }
 
-/// A text, and the second one of a pair.
-type Texts = (String, Option<String>);
+/// A text, or a pair with its second text.
+type TextOrPair = (String, Option<String>);
 
-fn each_text(batch: Vec<Vec<String>>) -> Result<Vec<Texts>, Refusal> {
+fn each_text(batch: Vec<Vec<String>>) -> Result<Vec<TextOrPair>, Refusal> {
     let text = |(index, strings): (usize, Vec<String>)| {
         let got = strings.len();
         let mut strings = strings.into_iter();
@@ -109,7 +109,7 @@ fn each_text(batch: Vec<Vec<String>>) -> Result<Vec<Texts>, Refusal> {
     batch.into_iter().enumerate().map(text).collect()
 }
 
-/// Probabilities of the classes, or of the only one; `raw` logits as they are.
+/// The probabilities of the classes, or of the only class; with `raw` the logits.
 fn scores(logits: Vec<f32>, raw: bool) -> Vec<f32> {
     if raw {
         return logits;

@@ -7,8 +7,8 @@ use axum::response::Response;
 use dynquant_embed::{Head, sigmoid};
 use serde::{Deserialize, Serialize};
 
-use super::super::inputs::{Asked, Fault, each};
-use super::super::{App, Kind};
+use super::super::inputs::{Fault, TokenizerRequest, each};
+use super::super::{App, ModelKind};
 use super::truncation::Truncation;
 use crate::body;
 use crate::error::{Refusal, Tei};
@@ -36,10 +36,14 @@ struct Rank {
 /// `POST /rerank`: each text with its score for the query, the best first.
 pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<RerankRequest>(request).await?;
-    if app.embedder()?.kind != Kind::Reranker {
-        return Err(
-            Refusal::other_model("the model is no reranker: its head has not 1 class").into(),
-        );
+    let embedder = app.embedder()?;
+    if embedder.kind != ModelKind::Reranker {
+        let classes = match embedder.kind {
+            ModelKind::Classifier => embedder.config.labels.len(),
+            _ => 0,
+        };
+        let message = format!("not a reranker: the head has {classes} classes, expected 1");
+        return Err(Refusal::other_model(&message).into());
     }
     let cut = request.truncation.cut(&app);
     let RerankRequest { query, texts, .. } = request;
@@ -47,7 +51,7 @@ pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Result<Res
     let texts = Arc::new(texts);
     let returned = request.return_text.then(|| Arc::clone(&texts));
     let kept = returned.as_ref().map_or(0, |_| bytes);
-    let asked = Asked {
+    let asked = TokenizerRequest {
         param: "texts",
         count: texts.len(),
         // Each text is read behind the query.

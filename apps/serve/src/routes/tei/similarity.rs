@@ -8,7 +8,7 @@ use dynquant_embed::{Head, normalized};
 use serde::Deserialize;
 
 use super::super::App;
-use super::super::inputs::{Asked, Behind, each};
+use super::super::inputs::{Behind, TokenizerRequest, each};
 use super::truncation::Truncation;
 use crate::body;
 use crate::error::{Refusal, Tei};
@@ -32,7 +32,7 @@ struct Parameters {
     truncation: Truncation,
 }
 
-/// `POST /similarity`: the cosine of the source sentence with each of the others.
+/// `POST /similarity`: the cosine of the source sentence with each other sentence.
 pub async fn similarity(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<SimilarityRequest>(request).await?;
     let (source, sentences) = (request.inputs.source_sentence, request.inputs.sentences);
@@ -43,7 +43,7 @@ pub async fn similarity(State(app): State<Arc<App>>, request: Request) -> Result
     let parameters = request.parameters.unwrap_or_default();
     let prompt = app.embedder()?.prompt(parameters.prompt_name.as_deref())?;
     let cut = parameters.truncation.cut(&app);
-    let asked = Asked {
+    let asked = TokenizerRequest {
         param: "inputs",
         count: 1 + sentences.len(),
         bytes: source.len() + sentences.iter().map(String::len).sum::<usize>(),

@@ -8,12 +8,12 @@ use dynquant_embed::Token;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::App;
-use super::super::inputs::{Asked, Fault, Strings, each};
+use super::super::inputs::{Fault, Strings, TokenizerRequest, each};
 use crate::error::Tei;
 
-/// Bytes of a token in an answer, without its text.
+/// The bytes of a token in an answer, without its text.
 const TOKEN: usize = 80;
-/// Bytes of a byte of text in JSON, at most.
+/// The most bytes in JSON for a byte of text.
 const ESCAPED: usize = 6;
 
 #[derive(Deserialize)]
@@ -28,14 +28,14 @@ fn yes() -> bool {
     true
 }
 
-/// `POST /tokenize`: the tokens of texts, of any number, with their bytes in the text and its
+/// `POST /tokenize`: the tokens of texts, of any number, with their bytes in the text with its
 /// prompt.
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<TokenizeRequest>(request).await?;
     let prompt = app.embedder()?.prompt(request.prompt_name.as_deref())?;
     let special = request.add_special_tokens;
     let texts = request.inputs.into_list();
-    let asked = Asked {
+    let asked = TokenizerRequest {
         param: "inputs",
         count: texts.len(),
         bytes: texts.iter().map(|text| prompt.len() + text.len()).sum(),
@@ -58,7 +58,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<R
     Ok(app.convert(admission, asked, size).await?)
 }
 
-/// Tokens as the API writes them.
+/// Tokens in the API's format.
 struct Listed(Vec<Token>);
 
 impl Serialize for Listed {
@@ -81,7 +81,7 @@ impl Serialize for Listed {
     }
 }
 
-/// The ids of one text or of several.
+/// The ids of one or several texts.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -107,7 +107,7 @@ pub async fn decode(State(app): State<Arc<App>>, request: Request) -> Result<Res
         Ids::One(ids) => vec![ids],
         Ids::Many(lists) => lists,
     };
-    let asked = Asked {
+    let asked = TokenizerRequest {
         param: "ids",
         count: lists.len(),
         bytes: lists.iter().map(Vec::len).sum(),

@@ -1,4 +1,4 @@
-//! Whether and where a text is cut that is too long.
+//! Whether a text that is too long is cut, and at which end.
 
 use dynquant_embed::Direction;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ pub struct Truncation {
     truncation_direction: End,
 }
 
-/// Which end of a text is cut.
+/// The end of a text to cut.
 #[derive(Clone, Copy, Default, Deserialize)]
 enum End {
     #[serde(alias = "left")]
