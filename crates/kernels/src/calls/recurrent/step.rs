@@ -1,4 +1,4 @@
-//! One step over the products of all its rows, for a loop that takes steps one by one.
+//! A single step over the products of all its rows, for a loop that takes steps one by one.
 
 use std::ops::Range;
 
