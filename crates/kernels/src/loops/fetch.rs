@@ -33,8 +33,8 @@ pub fn prefetch<const LEVEL: usize>(bytes: *const u8, offset: usize) {
     let _ = (bytes, offset);
 }
 
-/// Brings the weights some way behind a group to L1: one row uses them faster than they come from L3
-/// or, by the hardware's prefetchers, from L2. Behind a panel mostly lies the next. Each line is
+/// Brings the weights some way behind a group to L1: one row uses them faster than they come from
+/// L3 or, by the hardware's prefetchers, from L2. Behind a panel mostly lies the next. Each line is
 /// asked for right before one is used: all of two groups at once took 3 to 4% longer, and half of
 /// the lines 30%.
 #[inline(always)]

@@ -34,7 +34,7 @@ impl Gates {
 pub const MAX_GATES: usize = 4;
 
 /// Some units of one row: of each gate, and of the state.
-pub struct Units<'a> {
+pub struct RowUnits<'a> {
     pub ih: [&'a [f32]; MAX_GATES],
     pub hh: [&'a [f32]; MAX_GATES],
     pub h: &'a mut [f32],
@@ -52,7 +52,7 @@ type Block = [f32; BLOCK];
 
 /// Updates the state of units.
 #[inline(always)]
-pub fn update(gates: Gates, units: Units<'_>) {
+pub fn update(gates: Gates, units: RowUnits<'_>) {
     match gates {
         Gates::Lstm => blocks::<LstmStep, 4>(units),
         Gates::Gru => blocks::<GruStep, 3>(units),
@@ -91,8 +91,8 @@ trait BlockStep<const GATES: usize> {
 /// Takes units block by block. The last block is filled up, so that no unit is computed by
 /// itself.
 #[inline(always)]
-fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: Units<'_>) {
-    let Units { ih, hh, h, c } = units;
+fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: RowUnits<'_>) {
+    let RowUnits { ih, hh, h, c } = units;
     let hidden = h.len();
     // One length for all, so that it is looked at once.
     let ih: [_; GATES] = std::array::from_fn(|gate| &ih[gate][..hidden]);

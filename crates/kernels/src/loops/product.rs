@@ -324,7 +324,7 @@ impl<'a, G> Product<'a, G> {
             rows.clone().for_each(|row| apply(activation, written(row)));
             return;
         }
-        // A block of its own would be filled up for each row.
+        // A separate block would be filled up for each row.
         let mut together = [0f32; 16 * BLOCK];
         for first in rows.clone().step_by(16) {
             let rows = first..rows.end.min(first + 16);

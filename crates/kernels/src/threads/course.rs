@@ -156,7 +156,7 @@ where
     }
 }
 
-/// Ends all phases, unless it is forgotten: a thread that waits for one that panicked would wait
+/// Ends all phases, unless it is forgotten: a thread that waits for a panicked thread would wait
 /// for ever.
 struct EndOnPanic<'a>(&'a AtomicU64);
 

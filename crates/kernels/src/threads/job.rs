@@ -1,9 +1,8 @@
 //! A closure on its caller's stack that other threads may join.
 //!
 //! A caller opens a job, does it as well as it can, and closes it. A thread that came in time has
-//! joined it and is waited for; one that did not come is not. So a call never takes longer for
-//! having asked for help from a thread whose core is busy, or which the system has put on the
-//! caller's own.
+//! joined it and is waited for; a late thread is not. So a call never takes longer for having asked
+//! for help from a thread whose core is busy, or which the system has put on the caller's own.
 //!
 //! A caller waits for threads that have joined, for nothing else, and it waits by looking:
 //! it takes no other work meanwhile.

@@ -6,7 +6,7 @@ use super::operands::Recurrence;
 use super::step::update;
 use crate::isa::Isa;
 use crate::loops::buffer::{self, Aligned};
-use crate::loops::gates::{Gates, Units};
+use crate::loops::gates::{Gates, RowUnits};
 use crate::loops::product::Sink;
 use crate::threads::Shared;
 
@@ -183,7 +183,7 @@ impl<'a> RecurrentState<'a> {
             _ => unsafe { states.part(stored.clone()) },
         };
         let (h, c) = (part(self.stored_h), part(self.stored_c));
-        let units = Units {
+        let units = RowUnits {
             ih: of_gates(self.ih, first.1),
             hh: of_gates(self.hh, 0),
             h: &mut *h,
