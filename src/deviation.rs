@@ -38,7 +38,7 @@ impl Deviation {
     /// Adds the elements of two tensors of one shape.
     ///
     /// # Errors
-    /// When the shapes differ, or a dtype is no float.
+    /// When the shapes differ, or a dtype is not a float.
     pub fn add(&mut self, expected: &Tensor, got: &Tensor) -> Result<()> {
         if expected.dims() != got.dims() {
             let expected = format!("{:?}", expected.dims());
@@ -68,7 +68,7 @@ impl Deviation {
         }
     }
 
-    /// Adds what another has gathered.
+    /// Adds the elements that another deviation has compared.
     #[doc(hidden)]
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
@@ -86,7 +86,7 @@ impl Deviation {
     }
 
     /// `10 log10(sum x^2 / sum (x - x')^2)`, in decibels: infinite if nothing differs, minus
-    /// infinity where a value is no finite number.
+    /// infinity where a value is not finite.
     pub fn sqnr_db(&self) -> f64 {
         match (self.signal, self.noise) {
             (_, 0.) => f64::INFINITY,
@@ -95,8 +95,8 @@ impl Deviation {
         }
     }
 
-    /// The cosine of the angle between both, as vectors of all their elements: exactly 1 of two
-    /// that are equal, 0 of one that is zero or not finite.
+    /// The cosine of the angle between both, as vectors of all their elements: exactly 1 if they
+    /// are equal, 0 if either is zero or not finite.
     pub fn cosine(&self) -> f64 {
         // Rounding would leave equal vectors a little below 1.
         if self.noise == 0. {

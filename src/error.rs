@@ -21,17 +21,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// assert_eq!((error.kind(), error.path()), (ErrorKind::NonFinite, Some("0")));
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub struct Error(Box<Placed>);
+pub struct Error(Box<PlacedFault>);
 
-struct Placed {
+struct PlacedFault {
     fault: Fault,
-    /// The innermost first.
-    places: Vec<Place>,
+    /// The places, the innermost first.
+    places: Vec<ErrorPlace>,
 }
 
 #[derive(Debug)]
-enum Place {
-    /// Of a layer in the model, or the checkpoint name it was loaded under.
+enum ErrorPlace {
+    /// The path of a layer in the model, or the checkpoint name it was loaded under.
     Path(String),
     File(PathBuf),
 }
@@ -69,11 +69,11 @@ pub enum ErrorKind {
     InvalidCheckpoint,
     /// An invalid argument.
     InvalidArgument,
-    /// An error of candle's own.
+    /// An error of candle.
     Candle,
 }
 
-/// A fault, as it is told.
+/// A fault and its message.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("shape mismatch in {op}: expected {expected}, got {got:?}")]
@@ -114,7 +114,7 @@ pub(crate) enum Fault {
         "two layers have the path {path:?}: expected unique paths, rename one with #[quantizable(rename = \"..\")]"
     )]
     DuplicatePath { path: String },
-    #[error("{what} in use: expected one that can be borrowed; drop its guards before")]
+    #[error("{what} is already borrowed or locked; drop the guard first")]
     InUse { what: &'static str },
     #[error(
         "quantization cancelled after {layers} of {total_layers} layers; the model is as it was"
@@ -228,7 +228,7 @@ impl Error {
         Self::from(Fault::UnsupportedDType { op, expected, got })
     }
 
-    /// For `map_err`.
+    /// The error of an action, for `map_err`.
     pub(crate) fn io(action: &'static str) -> impl Fn(std::io::Error) -> Self + Copy {
         move |error| Self::from(Fault::Io { action, error })
     }
@@ -241,16 +241,16 @@ impl Error {
     /// The path of the layer in the model, or the checkpoint name that it was loaded under.
     pub fn path(&self) -> Option<&str> {
         self.0.places.iter().rev().find_map(|place| match place {
-            Place::Path(path) => Some(&**path),
-            Place::File(_) => None,
+            ErrorPlace::Path(path) => Some(&**path),
+            ErrorPlace::File(_) => None,
         })
     }
 
     /// The file that cannot be read, or whose content is at fault.
     pub fn file(&self) -> Option<&Path> {
         self.0.places.iter().rev().find_map(|place| match place {
-            Place::Path(_) => None,
-            Place::File(file) => Some(&**file),
+            ErrorPlace::Path(_) => None,
+            ErrorPlace::File(file) => Some(&**file),
         })
     }
 
@@ -260,24 +260,24 @@ impl Error {
     pub fn at(mut self, path: &str) -> Self {
         match self.0.places.last_mut() {
             _ if path.is_empty() => {}
-            Some(Place::Path(within)) => *within = format!("{path}.{within}"),
-            _ => self.0.places.push(Place::Path(path.to_owned())),
+            Some(ErrorPlace::Path(within)) => *within = format!("{path}.{within}"),
+            _ => self.0.places.push(ErrorPlace::Path(path.to_owned())),
         }
         self
     }
 
-    /// Adds the file; one that the error already has stays.
+    /// Adds the file; a file that the error already has stays.
     #[must_use]
     pub(crate) fn in_file(mut self, path: &Path) -> Self {
         if !self.is_in_file() {
-            self.0.places.push(Place::File(path.to_owned()));
+            self.0.places.push(ErrorPlace::File(path.to_owned()));
         }
         self
     }
 
     /// Whether a file is the outermost place.
     pub(crate) fn is_in_file(&self) -> bool {
-        matches!(self.0.places.last(), Some(Place::File(_)))
+        matches!(self.0.places.last(), Some(ErrorPlace::File(_)))
     }
 
     pub(crate) fn fault(&self) -> &Fault {
@@ -316,7 +316,7 @@ constructors! {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let places = Vec::new();
-        Self(Box::new(Placed { fault, places }))
+        Self(Box::new(PlacedFault { fault, places }))
     }
 }
 
@@ -326,13 +326,13 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// As it is told.
+/// The places, the outermost first, then the message of the fault.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for place in self.0.places.iter().rev() {
             match place {
-                Place::Path(path) => write!(f, "{path}: ")?,
-                Place::File(file) => write!(f, "{}: ", file.display())?,
+                ErrorPlace::Path(path) => write!(f, "{path}: ")?,
+                ErrorPlace::File(file) => write!(f, "{}: ", file.display())?,
             }
         }
         self.0.fault.fmt(f)
@@ -341,7 +341,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Placed { fault, places } = &*self.0;
+        let PlacedFault { fault, places } = &*self.0;
         let debug = &mut f.debug_struct("Error");
         debug.field("fault", fault).field("places", places).finish()
     }

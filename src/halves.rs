@@ -75,7 +75,7 @@ impl Halves {
         }
     }
 
-    /// The first that is NaN or infinite, and its place.
+    /// The index and the value of the first element that is NaN or infinite.
     pub fn non_finite(&self) -> Option<(usize, f32)> {
         let value = |i: usize| match self {
             Self::Float16(values) => values[i].to_f32(),
@@ -85,7 +85,7 @@ impl Halves {
         values.find(|(_, value)| !value.is_finite())
     }
 
-    /// The bytes of a file.
+    /// The elements as the bytes of a file.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Float16(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),

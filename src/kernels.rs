@@ -1,4 +1,4 @@
-//! The instruction sets, and the definition of every result; the kernels are a crate of their own.
+//! The instruction sets, and the definition of every result; the kernels are a separate crate.
 //!
 //! ```
 //! use candle_dynquant::Isa;
@@ -21,7 +21,7 @@ pub enum FusedActivation {
     Relu,
     /// `x P(X <= x)` of a standard normal X, `x (1 + erf(x / sqrt 2)) / 2`.
     Gelu,
-    /// Its approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
+    /// GELU's approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
     GeluTanh,
     /// `x sigmoid(x)`.
     Silu,
@@ -75,7 +75,7 @@ impl From<candle_dynquant_kernels::Error> for Error {
     }
 }
 
-/// Has the kernels compute with as many threads as candle, where no variable says how many.
+/// Sets the kernels to as many threads as candle has, where no variable sets the number.
 fn as_many_threads_as_candle() {
     set_default_threads(candle_core::utils::get_num_threads);
 }

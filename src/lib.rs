@@ -89,7 +89,7 @@
 //!   variables that their weights were made from are not in it. For inference, load tensors from a
 //!   file and not into a `VarMap`: candle tracks results that are computed from variables, which
 //!   keeps them in memory and takes the slower operations.
-//! - Load a checkpoint in f32, also if it is stored as bf16: quantized weights are no larger, and
+//! - Load a checkpoint in f32, also if it is stored as bf16: quantized weights are not larger, and
 //!   candle's operations between the layers are several times faster.
 //!
 //! # Numbers
@@ -127,7 +127,7 @@ pub mod tune;
 mod weight;
 mod words;
 
-/// For the code that the derive writes.
+/// Items for the code that the derive writes.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::module::private::{

@@ -68,7 +68,8 @@ fn invalid(pattern: &str, message: &str) -> Error {
 /// Characters of an error's message.
 const MESSAGE: usize = 500;
 
-/// The message, or of one that is too long its last line: before it the whole pattern is repeated.
+/// The message, or the last line of a message that is too long: the lines before it repeat the
+/// pattern.
 fn reason(message: &str) -> &str {
     if message.chars().count() <= MESSAGE {
         message
@@ -117,7 +118,7 @@ impl NameRegexes {
         set.map(Self)
     }
 
-    /// The number of the first that matches.
+    /// The number of the first regex that matches.
     pub fn first(&self, name: &str) -> Option<usize> {
         self.0.matches(name).iter().next()
     }
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_regex_matches_anywhere_from_the_start_or_as_a_whole() {
-        // In a group of its own: an alternative is anchored too.
+        // In a separate group: an alternative is anchored too.
         let pattern = r"x|layer\.\d+\.key";
         let cases = [
             (NameRegex::new(pattern), [true, true, true, false]),

@@ -54,7 +54,7 @@ pub(crate) fn mismatch(op: &'static str, expected: impl fmt::Display, got: &Tens
     Error::shape(op, expected, got.dims())
 }
 
-/// The tensor, or if it has no elements an equal one at the start of a storage of its own.
+/// The tensor, or if it has no elements an equal one at the start of a new storage.
 ///
 /// An empty view may begin beyond its storage, and most of candle's operations panic at that.
 pub(crate) fn readable(tensor: &Tensor) -> Result<Tensor> {
@@ -66,13 +66,13 @@ pub(crate) fn readable(tensor: &Tensor) -> Result<Tensor> {
 
 /// The tensor without the copies that a broadcast shows of it.
 pub(crate) fn unrepeated(tensor: &Tensor) -> Result<Tensor> {
-    let mut own = tensor.clone();
+    let mut compact = tensor.clone();
     for (dim, stride) in tensor.stride().iter().enumerate() {
         if *stride == 0 && tensor.dims()[dim] > 1 {
-            own = own.narrow(dim, 0, 1)?;
+            compact = compact.narrow(dim, 0, 1)?;
         }
     }
-    Ok(own)
+    Ok(compact)
 }
 
 /// A float tensor on the CPU as f32; one that is f32 keeps its strides.
@@ -120,14 +120,14 @@ pub(crate) fn from_f32_vec(values: Vec<f32>, shape: &[usize], dtype: DType) -> R
 pub(crate) fn without_gradient(ys: Tensor, sources: &[&Tensor]) -> Result<Tensor> {
     Ok(match sources.iter().find(|source| source.track_op()) {
         None => ys,
-        Some(source) => source.apply_op1(Quantized(ys))?,
+        Some(source) => source.apply_op1(NoGradient(ys))?,
     })
 }
 
 /// The operation of which a tensor is the result, for candle's backward pass.
-struct Quantized(Tensor);
+struct NoGradient(Tensor);
 
-impl CustomOp1 for Quantized {
+impl CustomOp1 for NoGradient {
     fn name(&self) -> &'static str {
         "a layer quantized by candle-dynquant"
     }

@@ -305,7 +305,10 @@ fn what_is_in_use_is_an_error_that_names_it() {
             quantize_dynamic(model, &QConfigSpec::int8().min_params(0)).expect_err("borrowed");
         let named = error.path() == Some("1");
         assert!(
-            named && error.to_string().contains("RefCell in use"),
+            named
+                && error
+                    .to_string()
+                    .contains("RefCell is already borrowed or locked"),
             "{error}"
         );
     };
@@ -324,7 +327,9 @@ fn what_is_in_use_is_an_error_that_names_it() {
     let error =
         quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("locked");
     assert!(
-        error.to_string().starts_with("mutex: Mutex in use"),
+        error
+            .to_string()
+            .starts_with("mutex: Mutex is already borrowed or locked"),
         "{error}"
     );
     let mut model = cells();
@@ -332,7 +337,9 @@ fn what_is_in_use_is_an_error_that_names_it() {
     let error =
         quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("locked");
     assert!(
-        error.to_string().starts_with("rw_lock: RwLock in use"),
+        error
+            .to_string()
+            .starts_with("rw_lock: RwLock is already borrowed or locked"),
         "{error}"
     );
 }

@@ -29,7 +29,7 @@ struct Reader<'a> {
     at: usize,
     line: usize,
     column: usize,
-    /// How many values there were.
+    /// The number of values so far.
     values: usize,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         let malformed = |e: &serde_json::Error| fault(line, column, without_place(&e.to_string()));
         let value = match raw.as_bytes().first() {
             Some(b'{') => {
-                let Entries(raw) = serde_json::from_str(raw).map_err(|e| malformed(&e))?;
+                let ObjectEntries(raw) = serde_json::from_str(raw).map_err(|e| malformed(&e))?;
                 Value::Map(self.entries(raw, depth + 1)?)
             }
             Some(b'[') => {
@@ -108,14 +108,14 @@ impl<'a> Reader<'a> {
 }
 
 /// An object's keys and values, in their order.
-struct Entries<'a>(Vec<(&'a RawValue, &'a RawValue)>);
+struct ObjectEntries<'a>(Vec<(&'a RawValue, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ObjectEntries<'a> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Collect;
+        struct CollectEntries;
 
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Entries<'de>;
+        impl<'de> Visitor<'de> for CollectEntries {
+            type Value = ObjectEntries<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -126,11 +126,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
                 while let Some(entry) = from.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Entries(entries))
+                Ok(ObjectEntries(entries))
             }
         }
 
-        from.deserialize_map(Collect)
+        from.deserialize_map(CollectEntries)
     }
 }
 

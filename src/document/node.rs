@@ -128,7 +128,7 @@ impl Node {
         Ok(entries)
     }
 
-    /// A map that has none but these keys, which are told as they are: `a, b`.
+    /// A map with none but these keys, which messages show as they are written: `a, b`.
     pub fn map(&self, expected: &str, keys: &str) -> Result<Map<'_>> {
         let entries = self.entries(&format!("{expected}: a map with keys {keys}"))?;
         for (key, _) in entries {
@@ -155,7 +155,7 @@ impl Node {
     }
 
     fn is(&self, text: &str) -> bool {
-        matches!(&self.value, Value::Text(own) if own == text)
+        matches!(&self.value, Value::Text(found) if found == text)
     }
 
     /// Names every value below after the keys that lead to it.

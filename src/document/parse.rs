@@ -1,4 +1,4 @@
-//! From text to tree, within limits: the text may be anything.
+//! The parsers from text to tree, within limits: the text may be anything.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -26,7 +26,7 @@ impl Node {
                 max_documents: 1,
             },
         };
-        let Tree::<true>(mut node) =
+        let NodeTree::<true>(mut node) =
             serde_saphyr::from_str_with_options(without_mark(text), options).map_err(malformed)?;
         node.set_key(String::new());
         Ok(node)
@@ -39,7 +39,7 @@ impl Node {
         Ok(node)
     }
 
-    /// By the file's extension.
+    /// Reads a file, as YAML or as JSON by its extension.
     pub fn from_file(path: &Path) -> Result<Self> {
         let read = |parse: fn(&str) -> Result<Self>| {
             let bytes = match input::read(path, MAX_BYTES as u64) {
@@ -100,9 +100,9 @@ fn malformed(error: serde_saphyr::Error) -> Error {
     fault(line, column, &message)
 }
 
-/// For `Deserialize` from any format: places are known to our own reading of YAML only.
+/// Reads a value from any format by `Deserialize`; only the crate's parsers know places.
 pub(crate) fn deserialize<'de, T: Read, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
-    let Tree::<false>(mut node) = Tree::deserialize(from)?;
+    let NodeTree::<false>(mut node) = NodeTree::deserialize(from)?;
     node.set_key(String::new());
     T::read(&node).map_err(serde::de::Error::custom)
 }
@@ -121,12 +121,12 @@ macro_rules! deserialize_by_read {
 pub(crate) use deserialize_by_read;
 
 /// A node with its place, or without: only YAML gives places.
-struct Tree<const PLACED: bool>(Node);
+struct NodeTree<const PLACED: bool>(Node);
 
 /// A value whose parts are such trees.
 struct Branch<const PLACED: bool>(Value);
 
-impl<'de, const PLACED: bool> Deserialize<'de> for Tree<PLACED> {
+impl<'de, const PLACED: bool> Deserialize<'de> for NodeTree<PLACED> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (line, column, value) = if PLACED {
             let Spanned::<Branch<PLACED>> {
@@ -198,7 +198,7 @@ impl<'de, const PLACED: bool> Visitor<'de> for Growing<PLACED> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(Tree::<PLACED>(item)) = from.next_element()? {
+        while let Some(NodeTree::<PLACED>(item)) = from.next_element()? {
             items.push(item);
         }
         Ok(Value::List(items))
@@ -206,7 +206,7 @@ impl<'de, const PLACED: bool> Visitor<'de> for Growing<PLACED> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
-        while let Some((Tree::<PLACED>(key), Tree::<PLACED>(value))) = from.next_entry()? {
+        while let Some((NodeTree::<PLACED>(key), NodeTree::<PLACED>(value))) = from.next_entry()? {
             entries.push((key, value));
         }
         Ok(Value::Map(entries))

@@ -1,7 +1,6 @@
 //! How a model is equalized.
 
-/// How [`equalize`](super::equalize) goes about it; [`default`](Self::default) finds the pairs
-/// itself.
+/// The options of [`equalize`](super::equalize); [`default`](Self::default) finds the pairs itself.
 #[derive(Clone, Debug)]
 pub struct Equalization {
     pub(super) alpha: f64,

@@ -19,7 +19,7 @@ use crate::nn::Linear;
 use crate::quantize::Skipped;
 
 /// A layer or a norm of the model.
-struct Place {
+struct ProbedLayer {
     path: String,
     is_norm: bool,
     /// Whether its inputs can be multiplied by factors.
@@ -29,11 +29,11 @@ struct Place {
     /// Columns of its weights; the length of a norm.
     sizes: Vec<usize>,
     weights: Vec<WeightId>,
-    calls: Vec<Call>,
+    calls: Vec<ProbedCall>,
 }
 
 /// A forward call. The memory of its tensors is not used for others as long as the tensors live.
-struct Call {
+struct ProbedCall {
     /// Calls that ended before, of all places.
     before: usize,
     inputs: Vec<MemoryId>,
@@ -44,12 +44,12 @@ struct Call {
 
 /// The places of a model in the order of the walk, with their calls.
 pub(super) struct Probed {
-    places: Vec<Place>,
+    places: Vec<ProbedLayer>,
 }
 
 /// The pairs to be folded, and the sources that cannot be.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FoundPairs {
     pub pairs: Vec<EqualizedPair>,
     pub left: Vec<Skipped>,
 }
@@ -65,7 +65,7 @@ impl Visitor for Probed {
         let linear = (layer as &dyn Any).downcast_ref::<Linear>();
         let linear = linear.filter(|linear| linear.projection().activation().is_none());
         let divided = linear.filter(|_| is_float).and(weights.first());
-        self.places.push(Place {
+        self.places.push(ProbedLayer {
             path: path.to_owned(),
             is_norm: false,
             folds: layer.kind() == LayerKind::Linear && is_float,
@@ -81,7 +81,7 @@ impl Visitor for Probed {
     }
 
     fn norm(&mut self, path: &str, norm: &dyn AnyNorm) -> Result<()> {
-        self.places.push(Place {
+        self.places.push(ProbedLayer {
             path: path.to_owned(),
             is_norm: true,
             folds: true,
@@ -103,9 +103,9 @@ impl Probed {
         let mut probed = Self { places: Vec::new() };
         Walk::over(model, &mut probed)?;
         let ended = AtomicUsize::new(0);
-        let add = move |calls: &mut Vec<Call>, inputs: &[&Tensor], output: &Tensor| {
+        let add = move |calls: &mut Vec<ProbedCall>, inputs: &[&Tensor], output: &Tensor| {
             let memory = |tensor: &Tensor| WeightId::of_tensor(tensor).memory();
-            calls.push(Call {
+            calls.push(ProbedCall {
                 before: ended.fetch_add(1, Relaxed),
                 inputs: inputs.iter().map(|input| memory(input)).collect(),
                 output: memory(output),
@@ -124,8 +124,8 @@ impl Probed {
         Ok((output, probed))
     }
 
-    /// The maximum of each channel's absolute values in the outputs of a pair's norm, or in what its
-    /// layers read.
+    /// The maximum of each channel's absolute values in the outputs of a pair's norm, or in what
+    /// its layers read.
     pub fn ranges(&self, pair: &EqualizedPair) -> Result<Vec<f32>> {
         let place = |path: &str| self.places.iter().find(|place| place.path == path);
         let source = place(&pair.source).filter(|place| place.is_norm);
@@ -146,10 +146,10 @@ impl Probed {
     }
 
     /// The pairs that the config names, or else those that were seen.
-    pub fn pairs(&self, config: &Equalization) -> Result<Found> {
+    pub fn pairs(&self, config: &Equalization) -> Result<FoundPairs> {
         let unused = self.unused(config)?;
         let named = self.named(config)?;
-        let mut found = Found::default();
+        let mut found = FoundPairs::default();
         for source in self.places.iter().filter(|place| place.divides.is_some()) {
             let outputs: BTreeSet<MemoryId> = source.calls.iter().map(|call| call.output).collect();
             let layers = match named.get(source.path.as_str()) {
@@ -174,9 +174,10 @@ impl Probed {
         Ok(found)
     }
 
-    /// Layers that do not read a norm, each with one whose output may be a factor of its input and
-    /// has as many elements: the last one before, or the one that is `rank` before that. Beside each
-    /// pair is why it cannot be folded, as far as that is known. Without `known` readers.
+    /// Layers that do not read a norm, each with a layer whose output may be a factor of its input
+    /// and has as many elements: the last one before it, or the `rank`-th before that. Each pair
+    /// has the reason why it cannot be folded, as far as that is known. Readers in `known` are left
+    /// out.
     pub fn guesses(
         &self,
         config: &Equalization,
@@ -187,10 +188,10 @@ impl Probed {
         let norms = self.places.iter().filter(|place| place.is_norm);
         let calls = norms.flat_map(|place| &place.calls);
         let outputs: BTreeSet<MemoryId> = calls.map(|call| call.output).collect();
-        let source = |reader: &Place, call: &Call| {
+        let source = |reader: &ProbedLayer, call: &ProbedCall| {
             let mut sources = Vec::new();
             for (index, place) in self.places.iter().enumerate() {
-                let calls = place.calls.iter().map(|own| own.before);
+                let calls = place.calls.iter().map(|earlier| earlier.before);
                 let last = calls.filter(|before| *before < call.before).max();
                 let fits = !place.is_norm && reader.sizes.first() == place.divides.as_ref();
                 let last = last.filter(|_| fits && place.path != reader.path);
@@ -199,10 +200,10 @@ impl Probed {
             sources.sort_unstable();
             Some(sources.iter().nth_back(rank)?.1)
         };
-        let mut readers: BTreeMap<usize, Vec<&Place>> = BTreeMap::new();
+        let mut readers: BTreeMap<usize, Vec<&ProbedLayer>> = BTreeMap::new();
         for reader in &self.places {
             let is_reader = !reader.is_norm && reader.folds && !known.contains(&reader.path);
-            let reads = |call: &Call| call.inputs.iter().any(|input| outputs.contains(input));
+            let reads = |call: &ProbedCall| call.inputs.iter().any(|input| outputs.contains(input));
             if !is_reader || reader.calls.iter().any(reads) {
                 continue;
             }
@@ -223,7 +224,7 @@ impl Probed {
     }
 
     /// The layers that no output depends on.
-    fn unused(&self, config: &Equalization) -> Result<Vec<&Place>> {
+    fn unused(&self, config: &Equalization) -> Result<Vec<&ProbedLayer>> {
         let mut all = Vec::new();
         for pattern in &config.unused {
             all.extend(self.matching(pattern, |_| true)?);
@@ -231,12 +232,17 @@ impl Probed {
         Ok(all)
     }
 
-    /// Some of those whose paths a regex matches as a whole, of which there is one at least.
-    fn matching(&self, pattern: &str, of: impl Fn(&Place) -> bool) -> Result<Vec<&Place>> {
+    /// The layers and norms whose paths a regex matches as a whole and that `accepts` takes; an
+    /// error if there are none.
+    fn matching(
+        &self,
+        pattern: &str,
+        accepts: impl Fn(&ProbedLayer) -> bool,
+    ) -> Result<Vec<&ProbedLayer>> {
         let regex = NameRegex::whole(pattern);
         let regex = regex.compiled()?;
         let all = self.places.iter();
-        let all = all.filter(|place| regex.is_match(&place.path) && of(place));
+        let all = all.filter(|place| regex.is_match(&place.path) && accepts(place));
         let all: Vec<_> = all.collect();
         if all.is_empty() {
             return Err(unmatched(pattern, "the path of a layer"));
@@ -244,42 +250,42 @@ impl Probed {
         Ok(all)
     }
 
-    /// Those with a call whose input of that index is one of these outputs.
-    fn readers(&self, outputs: &BTreeSet<MemoryId>, index: usize) -> Vec<&Place> {
+    /// The layers whose input `index` is one of `outputs`.
+    fn readers(&self, outputs: &BTreeSet<MemoryId>, index: usize) -> Vec<&ProbedLayer> {
         let is_output = |input: &MemoryId| outputs.contains(input);
-        let reads = |call: &Call| call.inputs.get(index).is_some_and(is_output);
-        let reads = |place: &&Place| place.calls.iter().any(reads);
+        let reads = |call: &ProbedCall| call.inputs.get(index).is_some_and(is_output);
+        let reads = |place: &&ProbedLayer| place.calls.iter().any(reads);
         self.places.iter().filter(reads).collect()
     }
 
-    /// That a place may read the source, but was not called.
-    fn missed(&self, source: &Place, unused: &[&Place]) -> Option<String> {
+    /// Why the source is left if a layer that may read it was not called.
+    fn missed(&self, source: &ProbedLayer, unused: &[&ProbedLayer]) -> Option<String> {
         let may_read =
-            |place: &&Place| place.sizes.iter().any(|size| source.divides == Some(*size));
-        let is_unused = |place: &&Place| unused.iter().any(|other| other.path == place.path);
+            |place: &&ProbedLayer| place.sizes.iter().any(|size| source.divides == Some(*size));
+        let is_unused = |place: &&ProbedLayer| unused.iter().any(|other| other.path == place.path);
         let missed = self.places.iter().filter(|place| place.calls.is_empty());
         let mut missed = missed.filter(may_read).filter(|place| !is_unused(place));
         Some(format!("the probe does not reach {}", missed.next()?.path))
     }
 
-    /// Why the output cannot be divided for these readers. Of layers that a user names it is not
-    /// asked what they read: the norm's output may reach them by way of a copy.
+    /// Why the output cannot be divided for these readers. Layers named by the user are not checked
+    /// for what they read: the norm's output may reach them through a copy.
     fn fault(
         &self,
-        layers: &[&Place],
-        residuals: &[&Place],
+        layers: &[&ProbedLayer],
+        residuals: &[&ProbedLayer],
         outputs: &BTreeSet<MemoryId>,
         seen: bool,
     ) -> Option<String> {
-        let only = |place: &Place, index: usize| {
+        let only = |place: &ProbedLayer, index: usize| {
             let mut inputs = place.calls.iter().map(|call| call.inputs.get(index));
             inputs.all(|input| input.is_some_and(|input| outputs.contains(input)))
         };
-        let reads_others = |place: &Place| format!("{} reads other tensors too", place.path);
+        let reads_others = |place: &ProbedLayer| format!("{} reads other tensors too", place.path);
         for place in layers {
             if place.is_norm || !place.folds {
                 let layer = &place.path;
-                return Some(format!("read by {layer}, which is no float Linear"));
+                return Some(format!("read by {layer}, which is not a float Linear"));
             }
             if seen && !only(place, 0) {
                 return Some(reads_others(place));
@@ -292,8 +298,8 @@ impl Probed {
         others.map(|place| reads_others(place))
     }
 
-    /// That another layer has the weight, which would be held twice.
-    fn tied(&self, place: &Place) -> Option<String> {
+    /// Why a layer is left if another has its weight, which would be held twice.
+    fn tied(&self, place: &ProbedLayer) -> Option<String> {
         let has = |weight: &WeightId| place.weights.contains(weight);
         let holders = self.places.iter();
         let holders = holders.filter(|other| other.weights.iter().any(has));
@@ -301,7 +307,7 @@ impl Probed {
     }
 
     /// The layers that the config names for each source.
-    fn named(&self, config: &Equalization) -> Result<BTreeMap<&str, Vec<&Place>>> {
+    fn named(&self, config: &Equalization) -> Result<BTreeMap<&str, Vec<&ProbedLayer>>> {
         let mut named = BTreeMap::new();
         for [source, layers] in &config.pairs {
             let sources = NameRegex::whole(source);
@@ -324,8 +330,9 @@ impl Probed {
 }
 
 impl EqualizedPair {
-    fn new(source: &Place, layers: &[&Place], residuals: &[&Place]) -> Self {
-        let paths = |places: &[&Place]| places.iter().map(|place| place.path.clone()).collect();
+    fn new(source: &ProbedLayer, layers: &[&ProbedLayer], residuals: &[&ProbedLayer]) -> Self {
+        let paths =
+            |places: &[&ProbedLayer]| places.iter().map(|place| place.path.clone()).collect();
         Self {
             source: source.path.clone(),
             layers: paths(layers),

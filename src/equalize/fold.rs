@@ -17,7 +17,7 @@ pub(super) struct Fold {
 
 impl Fold {
     /// Computes the fold from the ranges of what its layers read.
-    pub fn of<M: Quantizable>(
+    pub fn new<M: Quantizable>(
         model: &M,
         pair: EqualizedPair,
         ranges: &[f32],
@@ -25,7 +25,7 @@ impl Fold {
     ) -> Result<Self> {
         let mut weights = Vec::new();
         Walk::layers(model, |path, layer| {
-            if pair.layers.iter().any(|own| own == path) {
+            if pair.layers.iter().any(|reader| reader == path) {
                 weights.extend(layer.weights()?);
             }
             Ok(())
@@ -36,7 +36,7 @@ impl Fold {
     }
 }
 
-/// A copy of the model with all these folded in.
+/// A copy of the model with all folds in it.
 pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<M> {
     struct Apply<'a> {
         divided: BTreeMap<&'a str, &'a Tensor>,

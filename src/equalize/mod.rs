@@ -146,8 +146,8 @@ where
     M: Quantizable + Clone,
     P: FnMut(&M) -> candle_core::Result<Tensor>,
 {
-    /// Folds pairs of layers. Of each kind all are or none, since what holds for one block holds for
-    /// the others.
+    /// Folds pairs of layers. Either all pairs of a kind are folded or none, since what holds for
+    /// one block holds for the others.
     fn between_layers(&mut self, config: &Equalization) -> Result<()> {
         let mut left = Vec::new();
         for rank in 0..GUESSES {
@@ -175,11 +175,12 @@ where
         Ok(())
     }
 
-    /// Folds these pairs; the change of the output if it is too large, when the model stays.
+    /// Folds these pairs; returns the change of the output if it is too large, and the model then
+    /// stays.
     fn change(&mut self, pairs: Vec<EqualizedPair>) -> Result<Option<f64>> {
         let folds = pairs.into_iter().map(|pair| {
             let ranges = self.probed.ranges(&pair)?;
-            Fold::of(&self.model, pair, &ranges, self.alpha)
+            Fold::new(&self.model, pair, &ranges, self.alpha)
         });
         let folds: Vec<Fold> = folds.collect::<Result<_>>()?;
         let folded = fold(&self.model, &folds)?;

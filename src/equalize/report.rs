@@ -20,16 +20,16 @@ pub struct EqualizedPair {
 }
 
 impl EqualizedPair {
-    /// Its paths, with a sign for each number: equal for pairs of equal blocks.
+    /// The paths of the pair, with a sign for each number: equal for pairs of equal blocks.
     pub(super) fn kind(&self) -> Vec<String> {
         let paths = std::iter::once(&self.source).chain(&self.layers);
         let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-        let of = |path: &String| {
+        let pattern = |path: &String| {
             let parts = path.split('.');
             let parts = parts.map(|part| if is_number(part) { "*" } else { part });
             parts.collect::<Vec<_>>().join(".")
         };
-        paths.map(of).collect()
+        paths.map(pattern).collect()
     }
 }
 

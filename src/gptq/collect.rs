@@ -12,7 +12,7 @@ use crate::qconfig::QConfig;
 use crate::tensor::{Elements, as_f32};
 
 /// A layer to be quantized by its inputs.
-pub(super) struct Place {
+pub(super) struct LayerInputs {
     pub path: String,
     /// Inputs of its weight.
     pub k: usize,
@@ -21,7 +21,7 @@ pub(super) struct Place {
 
 /// The inputs that a layer was called with.
 pub(super) struct Inputs {
-    pub place: Place,
+    pub place: LayerInputs,
     pub products: InputProducts,
     pub rows: usize,
     /// Whether the weight could multiply all that was reported.
@@ -48,11 +48,11 @@ impl Inputs {
     }
 }
 
-/// Runs the model: the inputs of each place, by path.
+/// Runs the model and returns the inputs of each layer, by path.
 pub(super) fn collect<M, T>(
     model: &mut M,
     isa: Isa,
-    places: Vec<Place>,
+    places: Vec<LayerInputs>,
     run: impl FnOnce(&M) -> candle_core::Result<T>,
 ) -> Result<BTreeMap<String, Inputs>>
 where

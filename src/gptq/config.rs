@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::quantize::QConfigSpec;
 
-/// How [`gptq`](super::gptq()) goes about it: the layers and their configurations are a spec's.
+/// The options of [`gptq`](super::gptq()); a spec gives the layers and their configurations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptqConfig {
     pub(super) spec: QConfigSpec,
@@ -28,10 +28,10 @@ impl GptqConfig {
         Self { damping, ..self }
     }
 
-    /// Bytes for sums of products of inputs, 1 GiB by default; of a layer of `k` inputs they take
-    /// `4 k^2`. The model is run as often as it takes to have them of all layers, a layer at least
-    /// each time. A layer whose sums take more than this and than 4 GiB (32,768 inputs) is rounded,
-    /// and named in the report.
+    /// Bytes for sums of products of inputs, 1 GiB by default; for a layer of `k` inputs they take
+    /// `4 k^2`. The model is run as often as it takes to have the sums of all layers, at least one
+    /// layer each time. A layer whose sums take more than this and than 4 GiB (32,768 inputs) is
+    /// rounded, and named in the report.
     #[must_use]
     pub fn memory(self, bytes: usize) -> Self {
         Self {

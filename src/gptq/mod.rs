@@ -15,10 +15,10 @@ use crate::kernels::{self, InputProducts, Isa};
 use crate::module::{Layer, LayerKind, Quantizable, Visitor, Walk};
 use crate::qconfig::QConfig;
 use crate::quantize::spec::decision::Decision;
-use crate::quantize::survey::{Found, Survey};
+use crate::quantize::survey::{FoundLayer, Survey};
 use crate::quantize::swap::Replacements;
-use crate::quantize::{Skipped, quantize_made};
-use collect::{Inputs, Place, collect};
+use crate::quantize::{Skipped, quantize_prepared};
+use collect::{Inputs, LayerInputs, collect};
 use report::{KIND, LARGE, NOT_CALLED};
 
 /// Quantizes a model in place as [`quantize_dynamic`](crate::quantize_dynamic) does, layers in
@@ -26,9 +26,9 @@ use report::{KIND, LARGE, NOT_CALLED};
 ///
 /// `run` runs the model on typical inputs, some dozens of sentences for example, from one thread.
 /// It is called as often as the [memory](GptqConfig::memory) for sums makes it necessary, with the
-/// float model. Layers of kind `Linear` report their inputs; layers in groups that report none,
-/// are not called or have too many inputs are rounded, as by `quantize_dynamic`, and named in the report. The model is
-/// unchanged by an error.
+/// float model. Layers of kind `Linear` report their inputs; layers in groups that report none, are
+/// not called or have too many inputs are rounded, as by `quantize_dynamic`, and named in the
+/// report. The model is unchanged by an error.
 ///
 /// ```
 /// use candle_core::{Device, Module, Tensor};
@@ -82,7 +82,7 @@ where
     M: Quantizable + ?Sized,
 {
     config.check()?;
-    let mut made = Made {
+    let mut by_inputs = ByInputs {
         isa: kernels::active()?,
         damping: config.damping,
         inputs: BTreeMap::new(),
@@ -92,13 +92,16 @@ where
     };
     let mut runs = 0;
     let make = |model: &mut M, survey: &Survey, decisions: &[Decision]| {
-        let mut places = places(survey, decisions, config, &mut made.rounded)?;
+        let mut places = places(survey, decisions, config, &mut by_inputs.rounded)?;
         let mut is_reached = places.is_empty();
         while !places.is_empty() {
             let rest = places.split_off(at_once(&places, config.memory));
-            made.inputs = collect(model, made.isa, places, &mut run)?;
-            is_reached |= made.inputs.values().any(|own| own.rows > 0 || !own.fits);
-            Walk::over(model, &mut made)?;
+            by_inputs.inputs = collect(model, by_inputs.isa, places, &mut run)?;
+            is_reached |= by_inputs
+                .inputs
+                .values()
+                .any(|inputs| inputs.rows > 0 || !inputs.fits);
+            Walk::over(model, &mut by_inputs)?;
             runs += 1;
             places = rest;
         }
@@ -106,12 +109,12 @@ where
             let expected = "inputs for a layer in groups, from a call of the given model";
             return Err(Error::argument("run", expected, "none"));
         }
-        Ok(std::mem::take(&mut made.layers))
+        Ok(std::mem::take(&mut by_inputs.layers))
     };
-    let quantized = quantize_made(model, &config.spec, |_| ControlFlow::Continue(()), make)?;
+    let quantized = quantize_prepared(model, &config.spec, |_| ControlFlow::Continue(()), make)?;
     Ok(GptqReport {
-        fed_back: made.fed_back,
-        rounded: made.rounded,
+        fed_back: by_inputs.fed_back,
+        rounded: by_inputs.rounded,
         runs,
         quantized,
     })
@@ -123,7 +126,7 @@ fn places(
     decisions: &[Decision],
     config: &GptqConfig,
     rounded: &mut Vec<Skipped>,
-) -> Result<Vec<Place>> {
+) -> Result<Vec<LayerInputs>> {
     let mut places = Vec::new();
     for (layer, decision) in survey.layers.iter().zip(decisions) {
         let Decision::Swap { qconfig, .. } = decision else {
@@ -137,7 +140,7 @@ fn places(
             Some(k) if !config.has_memory(k) => {
                 rounded.push(Skipped::new(path, format!("{LARGE}: {k} inputs")));
             }
-            Some(k) => places.push(Place {
+            Some(k) => places.push(LayerInputs {
                 path,
                 k,
                 qconfig: qconfig.clone(),
@@ -152,8 +155,8 @@ fn places(
     Ok(places)
 }
 
-/// The inputs of its weight, of a layer that may report what this multiplies.
-fn inputs_of(layer: &Found) -> Option<usize> {
+/// The inputs of the weight of a layer that may report what the weight multiplies.
+fn inputs_of(layer: &FoundLayer) -> Option<usize> {
     let reports = matches!(layer.kind, LayerKind::Linear | LayerKind::Custom(_));
     match &layer.weights[..] {
         [weight] if reports => weight.shape.get(1).copied(),
@@ -162,7 +165,7 @@ fn inputs_of(layer: &Found) -> Option<usize> {
 }
 
 /// The number of places, one at least, whose sums fit.
-fn at_once(places: &[Place], memory: usize) -> usize {
+fn at_once(places: &[LayerInputs], memory: usize) -> usize {
     let mut bytes = 0usize;
     let fit = places.iter().take_while(|place| {
         bytes = bytes.saturating_add(InputProducts::bytes(place.k));
@@ -172,7 +175,7 @@ fn at_once(places: &[Place], memory: usize) -> usize {
 }
 
 /// The visitor that quantizes layers of which the inputs are known.
-struct Made {
+struct ByInputs {
     isa: Isa,
     damping: f64,
     inputs: BTreeMap<String, Inputs>,
@@ -181,7 +184,7 @@ struct Made {
     rounded: Vec<Skipped>,
 }
 
-impl Visitor for Made {
+impl Visitor for ByInputs {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
         let Some(inputs) = self.inputs.remove(path) else {
             return Ok(());

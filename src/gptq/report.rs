@@ -9,8 +9,8 @@ use crate::quantize::{Report, Skipped};
 
 /// Why a layer is rounded that was not called, or reports no calls.
 pub(super) const NOT_CALLED: &str = "the run does not reach it";
-/// Why an embedding is rounded, a recurrent layer, or one of a user's own without
-/// [`Layer::quantize_for`](crate::Layer::quantize_for).
+/// Why an embedding, a recurrent layer or a custom layer without
+/// [`Layer::quantize_for`](crate::Layer::quantize_for) is rounded.
 pub(super) const KIND: &str = "its kind has no form for given inputs";
 /// Why a layer of very many inputs is rounded.
 pub(super) const LARGE: &str = "its sums take more than GptqConfig::memory and than 4 GiB";

@@ -23,7 +23,7 @@ const CLIPPED: f32 = 0.51;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct WeightInspection {
-    /// Its name within the layer: `weight`, `weight_ih_l0`.
+    /// The name within the layer: `weight`, `weight_ih_l0`.
     pub name: String,
     /// How far the dequantized weight is from the float one.
     pub error: Deviation,
@@ -36,7 +36,7 @@ pub struct WeightInspection {
 }
 
 impl WeightInspection {
-    pub(super) fn of(
+    pub(super) fn new(
         name: &str,
         [float, quantized]: [&Tensor; 2],
         stored: &Quantized,
@@ -94,14 +94,14 @@ pub struct ActivationInspection {
 }
 
 /// Gathers what an [`ActivationInspection`] says.
-pub(super) struct Activations {
+pub(super) struct ActivationTotals {
     config: Option<DynamicConfig>,
     used: [bool; CODES],
     /// `None` if nothing was added.
     seen: Option<ActivationInspection>,
 }
 
-impl Activations {
+impl ActivationTotals {
     pub fn new(config: Option<DynamicConfig>) -> Self {
         Self {
             config,

@@ -1,4 +1,4 @@
-//! One run of a model whose layers report to taps.
+//! A single run of a model whose layers report to taps.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +18,8 @@ use crate::module::{
 pub struct Observed<T> {
     /// The result of the run.
     pub result: T,
-    /// For each layer, by path, that was called: how far the output of the other layer is from its
-    /// own, on its own inputs.
+    /// How far the output of the other layer is from the layer's, on the layer's inputs, for each
+    /// layer that was called, by path.
     pub outputs: BTreeMap<String, Deviation>,
     /// Layers, by path, that report nothing, or that were not called.
     pub silent: Vec<String>,
@@ -43,10 +43,10 @@ where
     M: Quantizable + ?Sized,
 {
     // The sums of one layer are in the order of its calls.
-    let compare = |own: &mut (Replay, Option<Deviation>), inputs: &[&Tensor], output: &Tensor| {
+    let compare = |other: &mut (Replay, Option<Deviation>), inputs: &[&Tensor], output: &Tensor| {
         let mut one = Deviation::default();
-        one.add(output, &(own.0)(inputs)?)?;
-        own.1.get_or_insert_default().merge(&one);
+        one.add(output, &(other.0)(inputs)?)?;
+        other.1.get_or_insert_default().merge(&one);
         Ok(())
     };
     let others = others.into_iter();
@@ -122,8 +122,8 @@ pub(super) fn is_quantized(layer: &dyn Layer) -> bool {
         || layer.weight_infos().iter().any(|weight| weight.quantized)
 }
 
-/// Runs a model whose layers and norms at these paths report each call to a state of their own, one
-/// call after the other: the result and the states.
+/// Runs a model whose layers and norms at these paths report each call to the state at the path,
+/// one call after the other; returns the result and the states.
 ///
 /// # Errors
 /// When the walk over the model fails, or `report` does, after which a state gets no more calls.
@@ -144,8 +144,8 @@ where
         let (state, report) = (Arc::clone(state), Arc::clone(&report));
         let receiver: Arc<Receiver> = Arc::new(move |inputs: &[&Tensor], output: &Tensor| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(Ok(own)) = &mut *state
-                && let Err(error) = report(own, inputs, output)
+            if let Some(Ok(current)) = &mut *state
+                && let Err(error) = report(current, inputs, output)
             {
                 *state = Some(Err(error));
             }

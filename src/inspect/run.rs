@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use candle_core::Tensor;
 use serde::Serialize;
 
-use super::codes::{ActivationInspection, Activations, WeightInspection};
+use super::codes::{ActivationInspection, ActivationTotals, WeightInspection};
 use super::observe::{gathered, is_quantized};
 use crate::deviation::Deviation;
 use crate::error::{Error, Result};
@@ -28,9 +28,9 @@ pub struct Inspection {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LayerInspection {
-    /// Its path.
+    /// The path of the layer.
     pub path: String,
-    /// Its kind.
+    /// The kind of layer.
     pub kind: LayerKind,
     /// Whether it is quantized.
     pub quantized: bool,
@@ -43,15 +43,15 @@ pub struct LayerInspection {
     /// Bits that each element of its weights takes now, scales and padding included; `None` if it
     /// has no weights.
     pub bits: Option<f64>,
-    /// Its quantized weights.
+    /// The quantized weights.
     pub weights: Vec<WeightInspection>,
     /// The activations that it multiplies; `None` if it was not called.
     pub input: Option<ActivationInspection>,
-    /// Its quantized output against its float one, both on the float model's inputs; `None` if it
-    /// was not called, or is not quantized.
+    /// The output of the quantized layer against the float one's, both on the float model's inputs;
+    /// `None` if it was not called, or is not quantized.
     pub output: Option<Deviation>,
-    /// Its output in the run of the quantized model against that in the float model's run: with
-    /// what the layers before it added; `None` if it was not called.
+    /// The output in the run of the quantized model against the output in the float model's run:
+    /// with what the layers before it added; `None` if it was not called.
     pub along: Option<Deviation>,
 }
 
@@ -83,8 +83,8 @@ pub struct LayerInspection {
 /// ```
 ///
 /// # Errors
-/// When `run` fails, the models have other layers than each other, or a layer computes something
-/// else by itself than in the model.
+/// When `run` fails, the models differ in their layers, or a layer computes something else by
+/// itself than in the model.
 pub fn inspect<M: Quantizable>(
     float: &mut M,
     quantized: &mut M,
@@ -118,7 +118,10 @@ pub fn inspect<M: Quantizable>(
             bits: bits(&after.infos),
             kind: after.kind,
             weights,
-            input: probe.activations.as_ref().and_then(Activations::finish),
+            input: probe
+                .activations
+                .as_ref()
+                .and_then(ActivationTotals::finish),
             output: probe.output,
             along: probe.along,
         })
@@ -150,7 +153,7 @@ fn sides<M: Quantizable>(model: &M) -> Result<Vec<Side>> {
             infos: layer.weight_infos(),
             quantized: is_quantized(layer),
             values: layer.weights()?,
-            // A layer of a user's own that cannot be saved has none to show.
+            // A custom layer that cannot be saved has none to show.
             stored: layer.stored().unwrap_or_default(),
             replay: layer.replay(),
         });
@@ -179,18 +182,22 @@ fn weights(before: &Side, after: &Side) -> Result<Vec<WeightInspection>> {
         let stored = after.stored.iter().rev();
         let mut stored = stored.filter(|weight| weight.name() == info.name);
         let stored = stored.find_map(StoredWeight::quantized)?;
-        Some(WeightInspection::of(&info.name, [float, quantized], stored))
+        Some(WeightInspection::new(
+            &info.name,
+            [float, quantized],
+            stored,
+        ))
     });
     weights.collect()
 }
 
 /// The measurements of a layer during the runs.
 struct Probe {
-    /// The quantized layer, if it is one.
+    /// The quantized layer as a function, if the layer is quantized.
     other: Option<Replay>,
-    /// How many of its inputs it multiplies, the first ones.
+    /// The number of inputs that the layer multiplies, from the first on.
     multiplied: usize,
-    activations: Option<Activations>,
+    activations: Option<ActivationTotals>,
     output: Option<Deviation>,
     along: Option<Deviation>,
     /// The outputs of the float model's calls, and how many of them were compared.
@@ -200,7 +207,7 @@ struct Probe {
 
 impl Probe {
     fn new(after: &Side) -> Self {
-        // Indexes are no activations, and of attention three operands are some.
+        // Indexes are not activations; of attention three operands are.
         let multiplied = match after.kind {
             LayerKind::Embedding => 0,
             LayerKind::Attention => 3,
@@ -211,7 +218,7 @@ impl Probe {
         Self {
             other: after.replay.clone().filter(|_| after.quantized),
             multiplied,
-            activations: (multiplied > 0).then(|| Activations::new(config)),
+            activations: (multiplied > 0).then(|| ActivationTotals::new(config)),
             output: None,
             along: None,
             outputs: Vec::new(),

@@ -53,8 +53,8 @@ impl fmt::Display for Inspection {
 pub(super) fn cells(layer: &LayerInspection) -> [String; 13] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let weights = &layer.weights;
-    let some = |of: &dyn Fn(&WeightInspection) -> Option<f64>| {
-        let all: Vec<f64> = weights.iter().filter_map(of).collect();
+    let some = |share: &dyn Fn(&WeightInspection) -> Option<f64>| {
+        let all: Vec<f64> = weights.iter().filter_map(share).collect();
         (!all.is_empty()).then(|| percent(all.iter().sum::<f64>() / all.len() as f64))
     };
     let mut error = Deviation::default();

@@ -1,7 +1,7 @@
 //! Trees in cells and locks.
 //!
-//! A walk that changes the tree has it to itself and needs no lock; one that only looks borrows or
-//! locks what it looks at, and fails where that is in use.
+//! A walk that changes the tree has it exclusively and needs no lock; a walk that only reads
+//! borrows or locks what it visits, and fails where that is in use.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError};
@@ -10,7 +10,7 @@ use super::trees::trees;
 use super::walk::Quantizable;
 
 trees! { self, walk:
-    /// Looked at as a copy.
+    /// Visited as a copy.
     [T: Quantizable + Copy] Cell<T> => self.get().visit(walk), self.get_mut().visit_mut(walk);
 
     [T: Quantizable + ?Sized] RefCell<T> =>
@@ -41,7 +41,7 @@ locks!(Mutex.try_lock, RwLock.try_read);
 macro_rules! once {
     ($($cell:ident),+) => {
         trees! { self, walk: $(
-            /// Without a value it is an empty tree.
+            /// An empty tree if it has no value.
             [T: Quantizable] $cell<T> =>
                 self.get().map_or(Ok(()), |value| value.visit(walk)),
                 self.get_mut().map_or(Ok(()), |value| value.visit_mut(walk));

@@ -23,7 +23,7 @@ trees! { self, walk:
     /// holds it; pointers held outside the tree keep the old value.
     [T: Quantizable + Clone + 'static] Arc<T> => walk.shared(self), walk.shared(self);
 
-    /// As an `Arc`.
+    /// Visited as an `Arc` is.
     [T: Quantizable + Clone + 'static] Rc<T> => walk.shared(self), walk.shared(self);
 
     [T: Quantizable] [T] =>

@@ -31,17 +31,17 @@ pub enum LayerKind {
     GRU,
     /// A plain recurrent network over a sequence; not among PyTorch's default kinds.
     RNN,
-    /// One LSTM step.
+    /// A step of an LSTM.
     LSTMCell,
-    /// One step of a plain recurrent network.
+    /// A step of a plain recurrent network.
     RNNCell,
-    /// One GRU step.
+    /// A step of a GRU.
     GRUCell,
     /// A table of vectors.
     Embedding,
     /// Attention: it multiplies, and has no weights.
     Attention,
-    /// A user's own layer, by the name it chose.
+    /// A custom layer, by its name.
     Custom(Cow<'static, str>),
 }
 
@@ -55,7 +55,7 @@ const WORDS: [(&str, LayerKind); 10] = [
     ("GRUCell", LayerKind::GRUCell),
     ("Embedding", LayerKind::Embedding),
     ("Attention", LayerKind::Attention),
-    // For the list of what there is: it is read otherwise.
+    // For the list of words only: it is parsed separately.
     ("Custom(name)", LayerKind::custom("name")),
 ];
 
@@ -83,7 +83,7 @@ impl LayerKind {
         Self::GRUCell,
     ];
 
-    /// The kind of a user's own layer.
+    /// The kind of a custom layer.
     pub const fn custom(name: &'static str) -> Self {
         Self::Custom(Cow::Borrowed(name))
     }
@@ -103,10 +103,10 @@ impl FromStr for LayerKind {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        let own = word
+        let custom = word
             .strip_prefix("Custom(")
             .and_then(|w| w.strip_suffix(')'));
-        match own.filter(|name| !name.is_empty()) {
+        match custom.filter(|name| !name.is_empty()) {
             Some(name) => Ok(Self::Custom(name.to_owned().into())),
             None => lookup("kind", word, WORDS),
         }

@@ -70,17 +70,18 @@ pub trait Layer: AnyLayer {
     /// The kind of layer.
     fn kind(&self) -> LayerKind;
 
-    /// The name it was loaded under, if it remembers one; rules match it as well as the path.
+    /// The name that the layer was loaded under, if it remembers it; rules match it as well as the
+    /// path.
     fn checkpoint_name(&self) -> Option<&str> {
         None
     }
 
-    /// Its weights as they are now.
+    /// The weights as they are now.
     fn weight_infos(&self) -> Vec<WeightInfo>;
 
-    /// The precision of the factors that it multiplies, of a layer that has no weights, as
-    /// [`nn::Attention`](crate::nn::Attention): one in fewer bits than float32 is quantized. `None`
-    /// by default.
+    /// The precision of the factors that a layer without weights multiplies, as
+    /// [`nn::Attention`](crate::nn::Attention): in fewer bits than float32, it counts as quantized.
+    /// `None` by default.
     fn precision(&self) -> Option<Precision> {
         None
     }
@@ -124,11 +125,11 @@ pub trait Layer: AnyLayer {
         None
     }
 
-    /// Its weights as they are now, each under its name within the layer, to be saved: quantized
-    /// ones, and float ones of an equalized model. All others are copied from there.
+    /// The weights to be saved, each under its name within the layer: quantized weights, and the
+    /// float weights of an equalized model. All others are copied from the float checkpoint.
     ///
     /// # Errors
-    /// When the layer cannot give them; by default, when it has any.
+    /// When the layer cannot give them; by default, when it has any weights.
     fn stored(&self) -> Result<Vec<StoredWeight>> {
         let mut weights = self.weight_infos().into_iter();
         match weights.find(|weight| weight.quantized) {
@@ -140,7 +141,7 @@ pub trait Layer: AnyLayer {
         }
     }
 
-    /// Its weights as float tensors of the shapes of [`weight_infos`](Self::weight_infos), in that
+    /// The weights as float tensors of the shapes of [`weight_infos`](Self::weight_infos), in that
     /// order, dequantized where they are quantized: to be measured by [`inspect`](crate::inspect).
     /// None by default.
     ///

@@ -19,14 +19,15 @@ pub struct Affine {
 /// A norm that a walk shows: [`nn::LayerNorm`](crate::nn::LayerNorm) and
 /// [`nn::RmsNorm`](crate::nn::RmsNorm).
 pub trait AnyNorm {
-    /// The name it was loaded under, if it remembers one.
+    /// The name that the norm was loaded under, if it remembers it.
     fn checkpoint_name(&self) -> Option<&str>;
-    /// Its parameters.
+    /// The parameters of the norm.
     fn affine(&self) -> Affine;
-    /// Whether its parameters were replaced since it was made.
+    /// Whether the parameters were replaced since the norm was built.
     fn is_folded(&self) -> bool;
-    /// Replaces its parameters.
+    /// Replaces the parameters.
     fn set_affine(&mut self, affine: Affine);
-    /// As [`Layer::attach`](super::Layer::attach); a residual is reported after the input.
+    /// Makes each forward call report to `tap`, or to nothing, as
+    /// [`Layer::attach`](super::Layer::attach); a residual is reported after the input.
     fn attach(&mut self, tap: Option<Tap>);
 }

@@ -14,7 +14,7 @@ trees! { self, walk:
 
     [] Var => self.as_tensor().visit(walk), Ok(());
 
-    /// It keeps the float memory of quantized layers that were made of its variables.
+    /// A map of variables, which keeps the float memory of quantized layers that were made of them.
     [] nn::VarMap => self.data().visit(walk), Ok(());
 
     [] QTensor => { walk.quantized_tensor(self, None); Ok(()) }, Ok(());

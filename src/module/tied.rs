@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, Layout, Storage, Tensor};
 
 use crate::tensor::MemoryId;
 
-/// Which memory a weight is in, and which part of it: equal for layers that hold the same matrix,
+/// The memory that a weight is in, and the part of it: equal for layers that hold the same matrix,
 /// through clones or views of one tensor, or one quantized weight.
 ///
 /// ```
@@ -32,14 +32,14 @@ pub struct WeightId {
     /// Bytes of the whole memory, where they are known.
     bytes: Option<usize>,
     /// The part that a view shows.
-    part: Option<Part>,
+    part: Option<ViewLayout>,
     /// Keeps the address from being used again.
     _alive: Arc<dyn Any + Send + Sync>,
 }
 
-/// Which elements, and in which order.
+/// The elements of a view, and their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Part {
+struct ViewLayout {
     offset: usize,
     /// Size and stride of each axis; the stride of an axis of one element leads nowhere.
     axes: Vec<(usize, usize)>,
@@ -59,7 +59,7 @@ impl WeightId {
                 Storage::Cpu(CpuStorage::F8E4M3(values)) => Some(size_of_val(&**values)),
                 _ => None,
             },
-            part: Some(Part::of(layout)),
+            part: Some(ViewLayout::new(layout)),
             _alive: Arc::new(tensor.clone()),
         }
     }
@@ -85,8 +85,8 @@ impl WeightId {
     }
 }
 
-impl Part {
-    fn of(layout: &Layout) -> Self {
+impl ViewLayout {
+    fn new(layout: &Layout) -> Self {
         let axes = layout.dims().iter().zip(layout.stride());
         let axes = axes.map(|(size, stride)| (*size, if *size > 1 { *stride } else { 0 }));
         Self {

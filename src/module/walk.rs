@@ -1,4 +1,4 @@
-//! One walk over a module tree: keeps the path, remembers shared pointers, calls the visitor.
+//! The walk over a module tree: keeps the path, remembers shared pointers, calls the visitor.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -165,10 +165,10 @@ impl Visitor for TensorsOnly<'_> {
     }
 }
 
-/// Events of a walk that this crate sees besides its visitor's.
+/// Findings of a walk for this crate alone, beside the visitor's.
 #[derive(Default)]
 pub(crate) struct Aside {
-    /// Tensors of candle's quantized ones that are no layers, of floats.
+    /// candle's quantized tensors of floats that belong to no layer.
     pub matrices: Vec<FoundTensor>,
     /// Paths of `VarBuilder`s in strict types.
     pub strict_builders: Vec<String>,
@@ -180,7 +180,7 @@ pub(crate) struct FoundTensor {
     pub held_by: Option<&'static str>,
     /// Whether it is in a strict type.
     pub strict: bool,
-    /// Without a name.
+    /// The description, without a name.
     pub info: WeightInfo,
 }
 
@@ -225,7 +225,7 @@ impl<'v> Walk<'v> {
         Walk::over(root, &mut Layers(show))
     }
 
-    /// [`over`](Self::over), with what only this crate is told.
+    /// [`over`](Self::over), with the findings for this crate alone.
     pub(crate) fn over_with_aside<M: Quantizable + ?Sized>(
         root: &M,
         visitor: &'v mut dyn Visitor,
@@ -288,7 +288,7 @@ impl<'v> Walk<'v> {
         self.below(name, |walk| walk.show_tensor(tensor, Some(holder)));
     }
 
-    /// Tells of a quantized tensor of candle's at the present path, if it is one of floats.
+    /// Reports a quantized tensor of candle's at the present path, if its elements are floats.
     pub(super) fn quantized_tensor(&mut self, tensor: &QTensor, id: Option<WeightId>) {
         let dtype = match tensor.dtype() {
             GgmlDType::F32 => WeightDType::F32,
@@ -382,8 +382,8 @@ pub struct WalkMut<'v> {
     path: String,
     /// The shared pointers that were visited, each the first time it was met.
     shared: HashMap<SharedKey, Replaced>,
-    /// Whether they are of another walk, by their new addresses: the old ones are put back, and none
-    /// is visited.
+    /// Whether the pointers are another walk's, by their new addresses: the old ones are put back,
+    /// and none is visited.
     puts_back: bool,
     changes: usize,
     visitor: &'v mut dyn VisitorMut,
@@ -394,7 +394,7 @@ pub struct WalkMut<'v> {
 struct Replaced {
     old: Box<dyn Any>,
     new: Box<dyn Any>,
-    /// The address of the new one.
+    /// The address of the replacement.
     key: SharedKey,
 }
 
@@ -460,7 +460,8 @@ impl<'v> WalkMut<'v> {
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Walks as far as it goes: how it ended, and the shared pointers that it replaced.
+    /// Walks as far as possible; returns how the walk ended, and the shared pointers that it
+    /// replaced.
     fn change<M: Quantizable + ?Sized>(
         root: &mut M,
         visitor: &mut dyn VisitorMut,

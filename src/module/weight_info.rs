@@ -74,7 +74,7 @@ impl From<candle_core::DType> for WeightDType {
     }
 }
 
-/// One weight of a layer, as the layer describes it.
+/// A weight of a layer, as the layer describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WeightInfo {
@@ -95,12 +95,12 @@ pub struct WeightInfo {
     /// normal range of its dtype.
     #[doc(hidden)]
     pub underflowed: usize,
-    /// Its memory, if the layer gives it: memory that several layers hold is counted once, and a
-    /// view counts the whole memory.
+    /// The memory of the weight, if the layer gives it: memory that several layers hold is counted
+    /// once, and a view counts the whole memory.
     #[serde(skip)]
     #[doc(hidden)]
     pub id: Option<WeightId>,
-    /// Where it is in the checkpoint that it was loaded from.
+    /// The place in the checkpoint that the weight was loaded from.
     #[serde(skip)]
     pub(crate) origin: Option<Origin>,
 }

@@ -13,7 +13,7 @@ use crate::words::converted;
 /// An activation function, in place of [`candle_nn::Activation`]: the same variants, words in a
 /// configuration and results. A transformer's functions are several times as fast on the CPU.
 ///
-/// [`FusedActivation`](crate::FusedActivation) lists the ones that a [`Linear`](super::Linear) can
+/// [`FusedActivation`](crate::FusedActivation) lists those that a [`Linear`](super::Linear) can
 /// apply itself.
 ///
 /// ```
@@ -66,7 +66,7 @@ impl Module for Activation {
 
 leaves! { Activation }
 
-/// In both directions.
+/// Converts in both directions.
 macro_rules! as_candle {
     ($($variants:tt)+) => {
         converted!(Activation => candle_nn::Activation { $($variants)+ });

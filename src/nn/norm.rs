@@ -9,7 +9,7 @@ use super::prefix::prefix_of;
 use crate::error;
 use crate::module::trees::trees;
 use crate::module::{Affine, AnyNorm};
-use crate::ops::Norm;
+use crate::ops::NormOp;
 use crate::sizes;
 use crate::tap::{self, Tap};
 use crate::tensor::mismatch;
@@ -40,7 +40,7 @@ use crate::weight::equalized;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
-    /// candle's, which says what the parameters are and computes where ours does not.
+    /// candle's layer, which holds the parameters and computes where the kernels do not.
     inner: candle_nn::LayerNorm,
     name: Option<Arc<str>>,
     /// The factors of a residual, `[hidden]`, if it is not added as it is.
@@ -146,13 +146,13 @@ impl LayerNorm {
 
     fn normal(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         if !self.fits(xs)? {
-            // candle's broadcasts other shapes, or names their fault.
+            // candle's layer broadcasts other shapes, or names their fault.
             return match residual {
                 None => self.inner.forward(xs),
                 Some(residual) => self.inner.forward(&self.sum(xs, residual)?),
             };
         }
-        let ys = self.norm().of(xs, residual);
+        let ys = self.norm().apply(xs, residual);
         Ok(ys.map_err(|e| self.placed(e))?)
     }
 
@@ -163,9 +163,9 @@ impl LayerNorm {
         Ok(fits(self.weight()) && self.bias().is_none_or(fits))
     }
 
-    fn norm(&self) -> Norm<'_> {
+    fn norm(&self) -> NormOp<'_> {
         let centered = self.remove_mean();
-        Norm {
+        NormOp {
             op: if centered { "layer_norm" } else { "rms_norm" },
             weight: self.weight(),
             bias: self.bias(),

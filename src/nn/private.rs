@@ -12,13 +12,13 @@ use crate::qconfig::QConfig;
     note = "for another type of weight, write `#[quantizable(layer)]` and implement `Layer`"
 )]
 pub trait Weight: Sized {
-    /// It.
+    /// The projection.
     fn projection(&self) -> &Projection;
 
-    /// It, to be changed.
+    /// The projection, to be changed.
     fn projection_mut(&mut self) -> &mut Projection;
 
-    /// It, quantized.
+    /// The field with a quantized projection.
     ///
     /// # Errors
     /// As [`Projection::quantize`], at its name.

@@ -44,12 +44,12 @@ impl Sequential {
         self.layers.len() as i64
     }
 
-    /// Whether there are none, so that the output is the input.
+    /// Whether the sequence is empty, so that the output is the input.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
 
-    /// Itself with a layer behind the others; one of candle's without a namesake here will do.
+    /// Adds a layer behind the others; a layer of candle's without a namesake here will do.
     #[must_use]
     #[allow(clippy::should_implement_trait, reason = "candle's name")]
     pub fn add<M: Module + Quantizable + 'static>(mut self, layer: M) -> Self {
@@ -57,8 +57,8 @@ impl Sequential {
         self
     }
 
-    /// Itself with a function behind the others. Layers that it captures are not seen by a walk,
-    /// which reports it as opaque then.
+    /// Adds a function behind the others. Layers that it captures are not seen by a walk, which
+    /// reports it as opaque then.
     #[must_use]
     pub fn add_fn<F>(self, f: F) -> Self
     where
@@ -70,7 +70,7 @@ impl Sequential {
     /// The output of each layer.
     ///
     /// # Errors
-    /// As the layers'.
+    /// When a layer fails.
     pub fn forward_all(&self, xs: &Tensor) -> Result<Vec<Tensor>> {
         let mut outputs: Vec<Tensor> = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::config::{Observer, ObserverConfig, ObserverKind};
-use super::formula::Formula;
+use super::formula::QParamsFormula;
 use super::histogram::HistogramObserver;
 use super::ranges::RangeObserver;
 use super::weight_qparams::WeightQParams;
@@ -39,7 +39,7 @@ impl ObserverConfig {
     }
 
     /// The formula for the ranges that an observer keeps; `None` if it keeps something else.
-    fn formula(&self) -> Result<Option<Formula>> {
+    fn formula(&self) -> Result<Option<QParamsFormula>> {
         if let Some(constant) = self.averaging_constant()
             && !(constant > 0. && constant <= 1.)
         {
@@ -47,11 +47,11 @@ impl ObserverConfig {
             return Err(Error::argument("averaging_constant", expected, constant));
         }
         match &self.kind {
-            ObserverKind::OnnxRuntime => Formula::onnxruntime(self).map(Some),
+            ObserverKind::OnnxRuntime => QParamsFormula::onnxruntime(self).map(Some),
             ObserverKind::Histogram { .. }
             | ObserverKind::Placeholder
             | ObserverKind::Custom(_) => Ok(None),
-            kind => Formula::pytorch(self, kind).map(Some),
+            kind => QParamsFormula::pytorch(self, kind).map(Some),
         }
     }
 }

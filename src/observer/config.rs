@@ -1,4 +1,4 @@
-//! Which observer, with its arguments, and what one does.
+//! The choice of an observer and its arguments, and the trait of observers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::qparams::{QDType, QScheme};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ObserverConfig {
-    /// Which observer.
+    /// The kind of observer.
     pub kind: ObserverKind,
     /// The codes.
     pub dtype: QDType,
@@ -30,7 +30,7 @@ pub struct ObserverConfig {
     pub eps: f32,
 }
 
-/// The observers there are.
+/// The kinds of observers.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ObserverKind {
@@ -55,13 +55,13 @@ pub enum ObserverKind {
     },
     /// ONNX Runtime's own formulas, per tensor or per channel.
     OnnxRuntime,
-    /// `PlaceholderObserver`: nothing is observed, and there is no scale.
+    /// `PlaceholderObserver`: observes nothing and has no scale.
     Placeholder,
-    /// A user's own.
+    /// A custom observer.
     Custom(CustomObserver),
 }
 
-/// A user's own observer: a name, and how to make one.
+/// A custom observer: a name, and a function that builds it.
 #[derive(Clone)]
 pub struct CustomObserver {
     name: Arc<str>,
@@ -114,7 +114,7 @@ pub trait Observer: fmt::Debug {
     /// As in PyTorch, they are 1 and 0 before the first element is seen.
     ///
     /// # Errors
-    /// When there is no scale, or none that f32 can hold.
+    /// When the scale is missing, or is one that f32 cannot hold.
     fn calculate_qparams(&self) -> Result<WeightQParams>;
 
     /// The minimum and maximum of the elements seen, or of each channel's; empty if none was seen,
@@ -136,7 +136,7 @@ impl CustomObserver {
         }
     }
 
-    /// Its name.
+    /// The name of the observer.
     #[doc(hidden)]
     pub fn name(&self) -> &str {
         &self.name
@@ -149,7 +149,7 @@ impl fmt::Debug for CustomObserver {
     }
 }
 
-/// Equal ones have one maker under one name.
+/// Observers are equal if they have the same function under the same name.
 impl PartialEq for CustomObserver {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.build, &other.build)
@@ -171,7 +171,7 @@ impl ObserverKind {
         }
     }
 
-    /// Whether it is per channel, if it is not both.
+    /// Whether it is per channel; `None` if it can be either.
     pub(crate) fn per_channel(&self) -> Option<bool> {
         match self {
             Self::MinMax | Self::MovingAverageMinMax { .. } | Self::Histogram { .. } => Some(false),

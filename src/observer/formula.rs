@@ -1,5 +1,5 @@
-//! From the ranges an observer kept to scales and zero points: PyTorch's `calculate_qparams`, and
-//! ONNX Runtime's formulas.
+//! Scales and zero points from the ranges an observer kept: PyTorch's `calculate_qparams`, and ONNX
+//! Runtime's formulas.
 
 use super::config::{ObserverConfig, ObserverKind};
 use super::weight_qparams::{WeightQParams, ZeroPoints, check_quant_range};
@@ -10,7 +10,7 @@ use crate::qparams::{
 
 /// The parts of a configuration that `calculate_qparams` needs, checked.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Formula {
+pub(super) enum QParamsFormula {
     PyTorch(PyTorch),
     /// The formulas of `onnxruntime.quantization.quantize_dynamic`.
     ///
@@ -24,14 +24,15 @@ pub(super) enum Formula {
     },
 }
 
-impl Formula {
-    /// For an observer that keeps one range, or one for each channel, as `kind` does.
+impl QParamsFormula {
+    /// The formula for an observer that keeps a single range, or a range for each channel, as
+    /// `kind` does.
     pub fn pytorch(config: &ObserverConfig, kind: &ObserverKind) -> Result<Self> {
         let per_channel = config.qscheme.is_per_channel();
         if kind.per_channel() == Some(!per_channel) {
-            let of = if per_channel { "tensor" } else { "channel" };
+            let unit = if per_channel { "tensor" } else { "channel" };
             let observer = kind.name().trim_end_matches("Observer");
-            let expected = format!("a scheme per {of} for the {observer} observer");
+            let expected = format!("a scheme per {unit} for the {observer} observer");
             return Err(Error::qconfig(expected, config.qscheme));
         }
         PyTorch::new(config).map(Self::PyTorch)
@@ -139,7 +140,8 @@ impl PyTorch {
         })
     }
 
-    /// Scale 1 and zero point 0 where there is no range, as PyTorch before the first tensor.
+    /// The parameters of each range; scale 1 and zero point 0 without a range, as PyTorch has them
+    /// before the first tensor.
     fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
         let &Self {
             quant_range, eps, ..

@@ -6,7 +6,7 @@
 use candle_core::Tensor;
 
 use super::config::{Observer, ObserverConfig, ObserverKind};
-use super::formula::Formula;
+use super::formula::QParamsFormula;
 use super::values::ranges;
 use super::weight_qparams::WeightQParams;
 use crate::error::{Error, Result};
@@ -32,13 +32,13 @@ use crate::tensor::{Elements, as_f32};
 /// ```
 #[derive(Clone, Debug)]
 pub struct HistogramObserver {
-    formula: Formula,
+    formula: QParamsFormula,
     bins: usize,
-    seen: Option<Histogram>,
+    seen: Option<BinCounts>,
 }
 
 impl HistogramObserver {
-    /// One that has seen nothing; `config.kind` does not matter. PyTorch's default is 2,048
+    /// An observer that has seen nothing; `config.kind` does not matter. PyTorch's default is 2,048
     /// bins.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl HistogramObserver {
             return Err(Error::argument("bins", "1 to 1048576", bins));
         }
         Ok(Self {
-            formula: Formula::pytorch(config, &ObserverKind::Histogram { bins })?,
+            formula: QParamsFormula::pytorch(config, &ObserverKind::Histogram { bins })?,
             bins,
             seen: None,
         })
@@ -64,7 +64,7 @@ impl HistogramObserver {
 
     /// The range with the minimum expected square error, from which scale and zero point follow.
     pub fn range(&self) -> Option<[f32; 2]> {
-        self.seen.as_ref().map(Histogram::search)
+        self.seen.as_ref().map(BinCounts::search)
     }
 }
 
@@ -84,7 +84,7 @@ impl Observer for HistogramObserver {
             return Err(Error::argument("range of a histogram", expected, got));
         }
         let elements = Elements::of(&tensor);
-        let new = Histogram::of(elements.as_slice()?, new_min, new_max, self.bins);
+        let new = BinCounts::counted(elements.as_slice()?, new_min, new_max, self.bins);
         self.seen = Some(match self.seen.take() {
             None => new,
             Some(seen) => seen.merge(new),
@@ -108,15 +108,15 @@ const DST_BINS: f64 = 256.;
 
 /// Counts in bins of the same width from `min` to `max`.
 #[derive(Clone, Debug)]
-struct Histogram {
+struct BinCounts {
     counts: Vec<f32>,
     min: f32,
     max: f32,
 }
 
-impl Histogram {
+impl BinCounts {
     /// `torch.histc`.
-    fn of(values: &[f32], min: f32, max: f32, bins: usize) -> Self {
+    fn counted(values: &[f32], min: f32, max: f32, bins: usize) -> Self {
         let (left, right) = if min == max {
             (min - 1., max + 1.)
         } else {
@@ -143,7 +143,7 @@ impl Histogram {
             (false, true) => {
                 let bins = self.counts.len();
                 let total = sum(&self.counts);
-                let one = Self::of(&[self.min], new.min, new.max, bins);
+                let one = Self::counted(&[self.min], new.min, new.max, bins);
                 one.counts.iter().map(|count| count * total).collect()
             }
             (false, false) => self.spread(new.min, new.max),
@@ -352,7 +352,7 @@ mod tests {
     /// Known answers of torch 2.9.1.
     #[test]
     fn errors_equal_torch() {
-        let histogram = Histogram {
+        let histogram = BinCounts {
             counts: (0..2_048u32).map(|i| (i * i % 97) as f32 / 16.).collect(),
             min: -1.,
             max: 2.3,

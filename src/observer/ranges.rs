@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::config::{Observer, ObserverConfig};
-use super::formula::Formula;
+use super::formula::QParamsFormula;
 use super::values::ranges;
 use super::weight_qparams::WeightQParams;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Minimum and maximum of the whole weight or of each channel, or averages of them.
 #[derive(Clone, Debug)]
 pub(super) struct RangeObserver {
-    formula: Formula,
+    formula: QParamsFormula,
     /// `None` for one range of all elements.
     ch_axis: Option<isize>,
     /// The share of the newest in averages; `None` keeps the extremes.
@@ -21,7 +21,7 @@ pub(super) struct RangeObserver {
 }
 
 impl RangeObserver {
-    pub fn new(formula: Formula, config: &ObserverConfig) -> Self {
+    pub fn new(formula: QParamsFormula, config: &ObserverConfig) -> Self {
         Self {
             formula,
             ch_axis: config.qscheme.is_per_channel().then_some(config.ch_axis),

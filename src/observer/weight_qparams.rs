@@ -45,12 +45,12 @@ pub struct WeightQParams {
 }
 
 impl WeightQParams {
-    /// One scale and zero point, or one of both for each channel; all codes of
+    /// Parameters with a single scale and zero point, or with both for each channel; all codes of
     /// `dtype` are used, and values are multiplied by the scale's inverse.
     ///
     /// # Errors
-    /// When there is no scale, scales and zero points differ in number, a scale is not a
-    /// positive normal number, or a zero point is not a code of `dtype` or not finite.
+    /// When `scales` is empty, scales and zero points differ in number, a scale is not a positive
+    /// normal number, or a zero point is not a code of `dtype` or not finite.
     pub fn new(dtype: QDType, scales: Vec<f32>, zero_points: ZeroPoints) -> Result<Self> {
         let [min, max] = dtype.codes();
         let count = zero_points.len();
@@ -86,7 +86,7 @@ impl WeightQParams {
         }
     }
 
-    /// As above with fewer codes: others are clamped to `quant_range`.
+    /// These parameters with fewer codes: others are clamped to `quant_range`.
     ///
     /// # Errors
     /// When the range holds fewer than two codes, or leaves the dtype's range.
@@ -111,12 +111,12 @@ impl WeightQParams {
         self.dtype
     }
 
-    /// One scale, or one for each channel.
+    /// The scale, or the scales of the channels.
     pub fn scales(&self) -> &[f32] {
         &self.scales
     }
 
-    /// One for each scale.
+    /// The zero points, one per scale.
     pub fn zero_points(&self) -> &ZeroPoints {
         &self.zero_points
     }
@@ -170,7 +170,7 @@ impl WeightQParams {
     }
 }
 
-/// That a range holds more than one code, all of them `dtype`'s.
+/// Checks that a range holds more than one code, all of them `dtype`'s.
 pub(super) fn check_quant_range(dtype: QDType, [min, max]: [i32; 2]) -> Result<()> {
     let [dtype_min, dtype_max] = dtype.codes();
     if dtype_min <= min && min < max && max <= dtype_max {

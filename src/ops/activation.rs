@@ -23,7 +23,7 @@ use crate::trace;
 /// ```
 ///
 /// # Errors
-/// When the dtype is no float.
+/// When the dtype is not a float.
 pub fn activate(xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
     trace::forward!("activation");
     let candle = || composite(xs, activation);
@@ -139,7 +139,7 @@ pub fn gelu_erf(xs: &Tensor) -> Result<Tensor> {
 /// ```
 ///
 /// # Errors
-/// When shapes or dtypes differ, or the dtype is no float.
+/// When shapes or dtypes differ, or the dtype is not a float.
 pub fn activate_mul(gates: &Tensor, xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
     trace::forward!("activation");
     let op = "activate_mul";
@@ -176,7 +176,7 @@ pub fn activate_mul(gates: &Tensor, xs: &Tensor, activation: FusedActivation) ->
 /// ```
 ///
 /// # Errors
-/// When the last dimension is odd or missing, or the dtype is no float.
+/// When the last dimension is odd or missing, or the dtype is not a float.
 pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
     let columns = match xs.dims() {
         [.., columns] if columns % 2 == 0 => *columns,

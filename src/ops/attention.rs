@@ -55,8 +55,8 @@ use crate::trace;
 /// ```
 ///
 /// # Errors
-/// When the shapes do not agree, a dtype is no float (a u8 mask that states its meaning may be), or
-/// a `q` without elements is to have millions of results.
+/// When the shapes do not agree, a dtype is not a float (a u8 mask that states its meaning may be),
+/// or a `q` without elements is to have millions of results.
 pub fn scaled_dot_product_attention<'a>(
     q: &Tensor,
     k: &Tensor,
@@ -72,24 +72,24 @@ pub fn scaled_dot_product_attention<'a>(
 /// values.
 ///
 /// [`Precision::BFloat16`] is for many queries on CPUs with AVX512-BF16 (AMD since Zen 4), where
-/// 512 of them take 0.6 to 0.7 times the time, and with AMX, whose tiles multiply then (not timed).
-/// An element of the result is beyond the error of f32 by at most
-/// `max |v| (e^(s / 63) - 1 + 2^-6)`, where `s` is the maximum of `scale sum |q_d k_d|` over the
-/// keys that the mask does not exclude. Other CPUs round the same factors and give the same bits,
-/// unless a sum is subnormal (below 1.2e-38), in up to 1.4 times the time of f32.
+/// 512 queries take 0.6 to 0.7 times the time of f32, and on CPUs with AMX, whose tiles then
+/// multiply (not timed). It adds at most `max |v| (e^(s / 63) - 1 + 2^-6)` to the error of f32,
+/// where `s` is the maximum of `scale sum |q_d k_d|` over the keys that the mask does not exclude.
+/// Other CPUs round the same factors and give the same bits, unless a sum is subnormal (below
+/// 1.2e-38), in up to 1.4 times the time of f32.
 ///
-/// [`Precision::Int8`] makes codes of 8 bits in the call, each row of `q`, `k` and `v` by a scale
-/// of its own, and multiplies weights in 8 bits, too, by the formula of
+/// [`Precision::Int8`] makes codes of 8 bits in the call, each row of `q`, `k` and `v` with a
+/// separate scale, and multiplies weights in 8 bits, too, by the formula of
 /// [`reference::attention_int8`](candle_dynquant_kernels::reference::attention_int8): a query
 /// depends on no other and on no key that it does not see. With AVX512-VNNI, 128 queries and keys
 /// take 0.5 to 0.7 times the time of f32, 512 of them 0.4 times; few take longer, since keys and
-/// values become codes in each call. An element of the result is beyond the error of f32 by at most
-/// `max |v| (e^(2 t) - 1 + 2^-7 + min(1, keys / (500 z)))`, the maximum over the rows of `v` that
-/// the query sees. There `t` is the maximum over the keys that it sees of `scale (K sum |q_d| + Q
-/// sum |k_d| + head_dim Q K / 254) / 254` with `Q = max |q_d|` and `K = max |k_d|`, and `z` the sum
-/// of `e^(score - maximum)`: the weight of many keys is lost where each has less than 1/510 of the
-/// greatest. A row of `q`, `k` or `v` that holds a NaN or an infinity makes NaN of all results of
-/// the query, or of each query that sees the key.
+/// values become codes in each call. It adds at most
+/// `max |v| (e^(2 t) - 1 + 2^-7 + min(1, keys / (500 z)))` to the error of f32, the maximum over
+/// the rows of `v` that the query sees. There `t` is the maximum over the keys that it sees of
+/// `scale (K sum |q_d| + Q sum |k_d| + head_dim Q K / 254) / 254` with `Q = max |q_d|` and
+/// `K = max |k_d|`, and `z` the sum of `e^(score - maximum)`: the weight of many keys is lost where
+/// each has less than 1/510 of the greatest. A row of `q`, `k` or `v` that holds a NaN or an
+/// infinity makes NaN of all results of the query, or of each query that sees the key.
 ///
 /// f64, other devices and gradients keep their precision. [`nn::Attention`](crate::nn::Attention)
 /// is this function as a layer, whose precision a spec chooses, and
@@ -124,7 +124,7 @@ pub fn scaled_dot_product_attention_with<'a>(
 
 const OP: &str = "scaled_dot_product_attention";
 
-/// As [`scaled_dot_product_attention_with`].
+/// [`scaled_dot_product_attention_with`] with this crate's error.
 pub(crate) fn attend(
     [q, k, v]: [&Tensor; 3],
     mask: Mask<'_>,
@@ -132,11 +132,11 @@ pub(crate) fn attend(
     precision: Precision,
 ) -> error::Result<Tensor> {
     trace::forward!("attention");
-    let sizes = Sizes::of(q, k, v)?;
+    let sizes = AttentionSizes::new(q, k, v)?;
     let added = mask.added(OP, &sizes.scores())?;
     let operands: Vec<_> = [q, k, v].into_iter().chain(&added).collect();
     let ours = is_ours(OP, &operands)?;
-    let call = Call {
+    let call = AttentionCall {
         op: OP,
         sizes,
         q,
@@ -161,10 +161,10 @@ pub(crate) fn attend(
     })
 }
 
-/// A call, of which the keys and values are anywhere.
-pub(super) struct Call<'a> {
+/// A call, wherever the keys and values are.
+pub(super) struct AttentionCall<'a> {
     pub op: &'static str,
-    pub sizes: Sizes,
+    pub sizes: AttentionSizes,
     pub q: &'a Tensor,
     /// The mask as a tensor to add.
     pub added: Option<Tensor>,
@@ -172,7 +172,7 @@ pub(super) struct Call<'a> {
     pub scale: f64,
 }
 
-impl Call<'_> {
+impl AttentionCall<'_> {
     /// Whether the result is zeros, or nothing.
     fn is_empty(&self) -> error::Result<bool> {
         let shape = self.sizes.result();
@@ -210,7 +210,7 @@ impl Call<'_> {
 
 /// The sizes of operands that agree.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct AttentionSizes {
     pub batch: usize,
     pub heads: usize,
     pub kv_heads: usize,
@@ -220,7 +220,7 @@ pub(super) struct Sizes {
     pub value_dim: usize,
 }
 
-impl Sizes {
+impl AttentionSizes {
     /// The shape of the scores.
     pub fn scores(self) -> [usize; 4] {
         [self.batch, self.heads, self.queries, self.keys]
@@ -231,7 +231,7 @@ impl Sizes {
         [self.batch, self.queries, self.heads, self.value_dim]
     }
 
-    fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> error::Result<Self> {
+    fn new(q: &Tensor, k: &Tensor, v: &Tensor) -> error::Result<Self> {
         let &[batch, heads, queries, head_dim] = q.dims() else {
             return Err(mismatch(OP, "q of [batch, heads, queries, head_dim]", q));
         };
@@ -287,7 +287,7 @@ pub(super) fn heads_of<'a>(elements: &'a Elements<'_>) -> error::Result<Heads<'a
 }
 
 /// Attention by candle's own operations; half precision in f32.
-fn composite(call: Call<'_>, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+fn composite(call: AttentionCall<'_>, k: &Tensor, v: &Tensor) -> Result<Tensor> {
     let (sizes, q) = (call.sizes, call.q);
     let (batch, heads, queries) = (sizes.batch, sizes.heads, sizes.queries);
     let dtype = match q.dtype() {

@@ -31,7 +31,7 @@ use crate::tensor::{Elements, readable};
 /// ```
 ///
 /// # Errors
-/// When the shapes do not agree, or an index is none of the dimension's.
+/// When the shapes do not agree, or an index is out of range.
 pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
     let dim = dim.to_index(xs.shape(), "gather")?;
     if is_empty(xs, indexes, dim) {
@@ -52,12 +52,12 @@ pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
     }
 }
 
-/// Whether there is nothing to gather, over whose rows candle's operation goes all the same, and no
-/// mistake.
+/// Whether the result is empty and the operands are valid; candle's operation would go over the
+/// rows all the same.
 fn is_empty(xs: &Tensor, indexes: &Tensor, dim: usize) -> bool {
     let mut dims = xs.dims().iter().zip(indexes.dims()).enumerate();
-    let fits =
-        xs.rank() == indexes.rank() && dims.all(|(d, (of_xs, own))| d == dim || own <= of_xs);
+    let fits = xs.rank() == indexes.rank()
+        && dims.all(|(d, (of_xs, of_indexes))| d == dim || of_indexes <= of_xs);
     let is_index = matches!(indexes.dtype(), DType::U8 | DType::U32 | DType::I64);
     indexes.elem_count() == 0 && fits && is_index
 }
@@ -71,7 +71,7 @@ fn is_ours(xs: &Tensor, indexes: &Tensor, dim: usize) -> bool {
     on_cpu && same_rows && !is_empty && xs.dtype() == DType::F32 && !xs.track_op()
 }
 
-/// `None` where candle's own names the fault.
+/// `None` where candle's operation names the fault.
 fn of_rows(xs: &Tensor, indexes: &Tensor) -> error::Result<Option<Tensor>> {
     let xs = xs.contiguous()?;
     let indexes = match indexes.stride() {

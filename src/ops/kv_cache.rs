@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
-use super::attention::{Call, Sizes, heads_of, with_rows};
+use super::attention::{AttentionCall, AttentionSizes, heads_of, with_rows};
 use super::mask::Mask;
 use crate::error::{Error, Result};
 use crate::kernels::{self, Attention, Heads, Isa, KeyValues, MAX_TERMS, Precision};
@@ -58,12 +58,12 @@ struct Kept {
     dims: [usize; 2],
     len: usize,
     capacity: usize,
-    rows: Rows,
+    rows: KvRows,
 }
 
-/// Keys and values of each head, with room behind them.
+/// Keys and values of each head, with spare capacity.
 #[derive(Clone)]
-enum Rows {
+enum KvRows {
     Floats([Vec<f32>; 2]),
     Halves([Vec<bf16>; 2]),
     Codes(Box<KeyValues>),
@@ -114,7 +114,7 @@ impl KvCache {
         self.kept.as_ref().map_or(0, |kept| kept.len)
     }
 
-    /// Whether there are none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -125,13 +125,13 @@ impl KvCache {
         self.kept.as_ref().map_or(0, |kept| kept.capacity)
     }
 
-    /// Bytes that it takes: keys and values, their scales, and the room behind them.
+    /// Bytes of memory: keys and values, their scales, and spare capacity.
     pub fn bytes(&self) -> usize {
         match self.kept.as_ref().map(|kept| &kept.rows) {
             None => 0,
-            Some(Rows::Floats([k, v])) => size_of_val(&**k) + size_of_val(&**v),
-            Some(Rows::Halves([k, v])) => size_of_val(&**k) + size_of_val(&**v),
-            Some(Rows::Codes(kept)) => kept.bytes(),
+            Some(KvRows::Floats([k, v])) => size_of_val(&**k) + size_of_val(&**v),
+            Some(KvRows::Halves([k, v])) => size_of_val(&**k) + size_of_val(&**v),
+            Some(KvRows::Codes(kept)) => kept.bytes(),
         }
     }
 
@@ -144,7 +144,7 @@ impl KvCache {
     pub fn truncate(&mut self, len: usize) {
         if let Some(kept) = &mut self.kept {
             kept.len = kept.len.min(len);
-            if let Rows::Codes(codes) = &mut kept.rows {
+            if let KvRows::Codes(codes) = &mut kept.rows {
                 codes.truncate(len);
             }
         }
@@ -200,16 +200,16 @@ impl KvCache {
         let kept = match &mut self.kept {
             Some(kept) => kept,
             kept @ None => kept.insert(Kept {
-                rows: Rows::none(isa, self.precision, &new),
+                rows: KvRows::none(isa, self.precision, &new),
                 ..new
             }),
         };
         kept.reserve(capacity);
         let place = [kept.batch, kept.heads, kept.len, kept.capacity];
         match &mut kept.rows {
-            Rows::Codes(codes) => codes.append(k, v),
-            Rows::Floats(all) => put([k, v], all, place, <[f32]>::copy_from_slice),
-            Rows::Halves(all) => put([k, v], all, place, <[bf16]>::convert_from_f32_slice),
+            KvRows::Codes(codes) => codes.append(k, v),
+            KvRows::Floats(all) => put([k, v], all, place, <[f32]>::copy_from_slice),
+            KvRows::Halves(all) => put([k, v], all, place, <[bf16]>::convert_from_f32_slice),
         }
         kept.len = len;
         Ok(())
@@ -244,7 +244,7 @@ impl KvCache {
             dims: [head_dim, value_dim],
             len: 0,
             capacity: 0,
-            rows: Rows::Floats([Vec::new(), Vec::new()]),
+            rows: KvRows::Floats([Vec::new(), Vec::new()]),
         };
         Ok((new, rows))
     }
@@ -283,7 +283,7 @@ impl KvCache {
         for tensor in std::iter::once(q).chain(&added) {
             check_kernel_float(tensor, ATTEND)?;
         }
-        let call = Call {
+        let call = AttentionCall {
             op: ATTEND,
             sizes,
             q,
@@ -293,12 +293,12 @@ impl KvCache {
         };
         let ys = call.by_kernels(|isa, queries| {
             Ok(match &kept.rows {
-                Rows::Codes(codes) => kernels::attend(queries, codes),
-                Rows::Halves(all) => {
+                KvRows::Codes(codes) => kernels::attend(queries, codes),
+                KvRows::Halves(all) => {
                     let [k, v] = kept.heads_of(all);
                     kernels::attention_to_bf16(isa, queries, k, v)
                 }
-                Rows::Floats(all) => {
+                KvRows::Floats(all) => {
                     let [k, v] = kept.heads_of(all);
                     let precision = Precision::Float32.into();
                     kernels::attention(isa, Attention::new(queries, k, v, precision))
@@ -313,7 +313,7 @@ impl KvCache {
         let Some(kept) = &self.kept else {
             return Ok(None);
         };
-        let Rows::Floats([k, v]) = &kept.rows else {
+        let KvRows::Floats([k, v]) = &kept.rows else {
             return Ok(None);
         };
         let tensor = |values: &Vec<f32>, dim| -> Result<Tensor> {
@@ -337,7 +337,7 @@ impl fmt::Debug for KvCache {
 }
 
 impl Kept {
-    fn sizes(&self, q: &Tensor) -> Result<Sizes> {
+    fn sizes(&self, q: &Tensor) -> Result<AttentionSizes> {
         let (batch, kv_heads, [head_dim, value_dim]) = (self.batch, self.heads, self.dims);
         let [_, heads, queries, _] = *q.dims() else {
             let expected = "q of [batch, heads, queries, head_dim]";
@@ -351,7 +351,7 @@ impl Kept {
             );
             return Err(mismatch(ATTEND, expected, q));
         }
-        Ok(Sizes {
+        Ok(AttentionSizes {
             batch,
             heads,
             kv_heads,
@@ -369,9 +369,9 @@ impl Kept {
         }
         let sizes = [self.batch * self.heads, self.capacity, capacity];
         match &mut self.rows {
-            Rows::Codes(codes) => **codes = codes.with_capacity(capacity),
-            Rows::Floats(all) => grow(all, self.dims, sizes, self.len),
-            Rows::Halves(all) => grow(all, self.dims, sizes, self.len),
+            KvRows::Codes(codes) => **codes = codes.with_capacity(capacity),
+            KvRows::Floats(all) => grow(all, self.dims, sizes, self.len),
+            KvRows::Halves(all) => grow(all, self.dims, sizes, self.len),
         }
         self.capacity = capacity;
     }
@@ -390,13 +390,13 @@ impl Kept {
     }
 }
 
-impl Rows {
-    fn none(isa: Isa, precision: Precision, of: &Kept) -> Self {
+impl KvRows {
+    fn none(isa: Isa, precision: Precision, sizes: &Kept) -> Self {
         match precision {
             Precision::Float32 => Self::Floats([Vec::new(), Vec::new()]),
             Precision::BFloat16 => Self::Halves([Vec::new(), Vec::new()]),
             Precision::Int8 => {
-                let empty = KeyValues::new(isa, [of.batch, of.heads], of.dims, 0);
+                let empty = KeyValues::new(isa, [sizes.batch, sizes.heads], sizes.dims, 0);
                 Self::Codes(Box::new(empty))
             }
         }
@@ -422,8 +422,8 @@ fn grow<T: Copy + Default>(
     for (rows, columns) in all.iter_mut().zip(dims) {
         let mut grown = vec![T::default(); heads * new * columns];
         for head in 0..heads {
-            let own = &rows[head * old * columns..][..len * columns];
-            grown[head * new * columns..][..len * columns].copy_from_slice(own);
+            let kept = &rows[head * old * columns..][..len * columns];
+            grown[head * new * columns..][..len * columns].copy_from_slice(kept);
         }
         *rows = grown;
     }
@@ -446,7 +446,7 @@ fn put<T>(
             let first = (sequence * heads + head) * capacity + len;
             let rows = to[first * columns..][..from.rows * columns].chunks_exact_mut(columns);
             for (row, to) in rows.enumerate() {
-                write(to, &from.of(sequence, head, row)[..columns]);
+                write(to, &from.rows_from(sequence, head, row)[..columns]);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Which keys a query of attention sees.
+//! The keys that a query of attention sees.
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::error::{self, Error};
 use crate::tensor::{mismatch, readable, to_f32, unrepeated};
 
-/// Which keys a query of [`scaled_dot_product_attention`](super::scaled_dot_product_attention)
+/// The keys that a query of [`scaled_dot_product_attention`](super::scaled_dot_product_attention)
 /// sees.
 ///
 /// An `Option<&Tensor>` is [`Add`](Self::Add) or [`All`](Self::All). Tensors have any shape that
@@ -29,14 +29,14 @@ pub enum Mask<'a> {
     /// Every key.
     #[default]
     All,
-    /// No key behind its own; the last query's own key is the last one, so that with a cache of
-    /// keys query `i` sees the first `keys - queries + i + 1`.
+    /// No key behind its position; the last query has the position of the last key, so that with a
+    /// cache of keys query `i` sees the first `keys - queries + i + 1`.
     Causal,
     /// Every key, with a float tensor added to the scores after scaling: minus infinity excludes.
     Add(&'a Tensor),
-    /// Those where a u8 tensor is 0: the mask of candle's `masked_fill(scores, mask, -inf)`.
+    /// The keys where a u8 tensor is 0: the mask of candle's `masked_fill(scores, mask, -inf)`.
     Exclude(&'a Tensor),
-    /// Those where a u8 tensor is not 0: PyTorch's boolean `attn_mask`.
+    /// The keys where a u8 tensor is not 0: PyTorch's boolean `attn_mask`.
     Include(&'a Tensor),
 }
 

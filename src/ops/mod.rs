@@ -42,7 +42,7 @@ pub use activation::{
 pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_with};
 pub use gather::gather;
 pub use mask::Mask;
-pub(crate) use norm::Norm;
+pub(crate) use norm::NormOp;
 pub use norm::{add_layer_norm, add_rms_norm, layer_norm, rms_norm};
 pub use rope::{rope, rope_thd};
 pub use softmax::{softmax, softmax_last_dim};

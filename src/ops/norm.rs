@@ -31,15 +31,15 @@ use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch};
 /// ```
 ///
 /// # Errors
-/// When a shape is another, or a dtype is no float.
+/// When a shape does not fit, or a dtype is not a float.
 pub fn layer_norm<'a>(
     xs: &Tensor,
     weight: &'a Tensor,
     bias: impl Into<Option<&'a Tensor>>,
     eps: impl Into<f64>,
 ) -> Result<Tensor> {
-    let norm = Norm::layer("layer_norm", weight, bias.into(), eps.into());
-    Ok(norm.of(xs, None)?)
+    let norm = NormOp::layer("layer_norm", weight, bias.into(), eps.into());
+    Ok(norm.apply(xs, None)?)
 }
 
 /// [`layer_norm`] of `xs + residual`, without the sum in memory: a transformer's "add and norm".
@@ -68,8 +68,8 @@ pub fn add_layer_norm<'a>(
     bias: impl Into<Option<&'a Tensor>>,
     eps: impl Into<f64>,
 ) -> Result<Tensor> {
-    let norm = Norm::layer("add_layer_norm", weight, bias.into(), eps.into());
-    Ok(norm.of(xs, Some(residual))?)
+    let norm = NormOp::layer("add_layer_norm", weight, bias.into(), eps.into());
+    Ok(norm.apply(xs, Some(residual))?)
 }
 
 /// `x / sqrt(mean of x^2 + eps) * weight` over the last dimension: PyTorch's `rms_norm`.
@@ -94,7 +94,7 @@ pub fn add_layer_norm<'a>(
 /// # Errors
 /// As [`layer_norm`].
 pub fn rms_norm(xs: &Tensor, weight: &Tensor, eps: impl Into<f64>) -> Result<Tensor> {
-    Ok(Norm::rms("rms_norm", weight, eps.into()).of(xs, None)?)
+    Ok(NormOp::rms("rms_norm", weight, eps.into()).apply(xs, None)?)
 }
 
 /// [`rms_norm`] of `xs + residual`, and the sum, to which a decoder adds again: one pass where both
@@ -126,13 +126,13 @@ pub fn add_rms_norm(
     weight: &Tensor,
     eps: impl Into<f64>,
 ) -> Result<(Tensor, Tensor)> {
-    let norm = Norm::rms("add_rms_norm", weight, eps.into());
+    let norm = NormOp::rms("add_rms_norm", weight, eps.into());
     Ok(norm.of_sum(xs, residual)?)
 }
 
 /// A norm over the last dimension.
 #[derive(Clone, Copy)]
-pub(crate) struct Norm<'a> {
+pub(crate) struct NormOp<'a> {
     pub op: &'static str,
     pub weight: &'a Tensor,
     pub bias: Option<&'a Tensor>,
@@ -143,7 +143,7 @@ pub(crate) struct Norm<'a> {
     pub centered: bool,
 }
 
-impl<'a> Norm<'a> {
+impl<'a> NormOp<'a> {
     fn layer(op: &'static str, weight: &'a Tensor, bias: Option<&'a Tensor>, eps: f64) -> Self {
         Self {
             op,
@@ -163,7 +163,7 @@ impl<'a> Norm<'a> {
     }
 
     /// The norm of `xs`, or of its sum with `residual`.
-    pub fn of(self, xs: &Tensor, residual: Option<&Tensor>) -> error::Result<Tensor> {
+    pub fn apply(self, xs: &Tensor, residual: Option<&Tensor>) -> error::Result<Tensor> {
         let operands = self.operands(xs, residual)?;
         let ours = is_ours(self.op, &operands)?;
         if xs.elem_count() == 0 {
@@ -205,7 +205,7 @@ impl<'a> Norm<'a> {
             }
             _ => (xs + residual)?,
         };
-        Ok((self.of(&sum, None)?, sum))
+        Ok((self.apply(&sum, None)?, sum))
     }
 
     /// The operands of a call, whose shapes fit.
@@ -261,7 +261,8 @@ impl<'a> Norm<'a> {
         Ok(run(isa, input.as_slice()?, residual, norm))
     }
 
-    /// By candle's layer, which other devices than the CPU have a kernel for, without gradients.
+    /// Normalizes by candle's layer, which other devices than the CPU have a kernel for, without
+    /// gradients.
     fn candle(self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let sum = match residual {
             None => xs.clone(),
@@ -285,7 +286,7 @@ impl<'a> Norm<'a> {
         }
     }
 
-    /// By candle's operations, with gradients; half precision in f32.
+    /// Normalizes by candle's operations, with gradients; half precision in f32.
     fn composite(self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let dtype = match xs.dtype() {
             DType::F64 => DType::F64,
@@ -314,13 +315,13 @@ mod tests {
 
     use super::*;
 
-    /// As on other devices than the CPU, which no test has.
+    /// Normalizes as on other devices than the CPU, which no test has.
     #[test]
     fn candles_layer_gets_the_sum() -> Result<()> {
         let xs = Tensor::new(&[[1f32, 2., 4.]], &Device::Cpu)?;
         let residual = Tensor::new(&[[3f32, 1., 2.]], &Device::Cpu)?;
         let weight = Tensor::ones(3, DType::F32, &Device::Cpu)?;
-        let norm = Norm::layer("add_layer_norm", &weight, None, 1e-5);
+        let norm = NormOp::layer("add_layer_norm", &weight, None, 1e-5);
         let got = norm.candle(&xs, Some(&residual))?;
         let expected = norm.candle(&(xs + residual)?, None)?;
         assert_eq!(got.to_vec2::<f32>()?, expected.to_vec2::<f32>()?);

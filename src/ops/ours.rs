@@ -9,7 +9,7 @@ use crate::tensor::{Elements, as_f32, check_float, from_f32_vec};
 /// Whether the kernels here compute this, or candle's own operations.
 ///
 /// # Errors
-/// When a tensor has a dtype that is no float.
+/// When a tensor has a dtype that is not a float.
 pub fn is_ours(op: &'static str, tensors: &[&Tensor]) -> Result<bool> {
     let mut ours = true;
     for tensor in tensors {

@@ -30,7 +30,7 @@ use crate::trace;
 /// ```
 ///
 /// # Errors
-/// When a shape is another, or a dtype is no float.
+/// When a shape does not fit, or a dtype is not a float.
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     rotate("rope", xs, [cos, sin], false, rotary_emb::rope)
 }
@@ -108,8 +108,8 @@ fn rotate(
 fn fits(angle: &Tensor, [batch, positions, dim]: [usize; 3]) -> bool {
     let is_half = |pairs| dim % 2 == 0 && pairs == dim / 2;
     match *angle.dims() {
-        [of, pairs] => of >= positions && is_half(pairs),
-        [sequences, of, pairs] => sequences == batch && of >= positions && is_half(pairs),
+        [count, pairs] => count >= positions && is_half(pairs),
+        [sequences, count, pairs] => sequences == batch && count >= positions && is_half(pairs),
         _ => false,
     }
 }

@@ -23,7 +23,7 @@ use crate::trace;
 /// ```
 ///
 /// # Errors
-/// When there is no such dimension, or a dtype is no float.
+/// When the dimension does not exist, or a dtype is not a float.
 pub fn softmax(xs: &Tensor, dim: impl Dim) -> Result<Tensor> {
     let dim = dim.to_index(xs.shape(), "softmax")?;
     is_ours("softmax", &[xs])?;
@@ -54,7 +54,7 @@ pub fn softmax(xs: &Tensor, dim: impl Dim) -> Result<Tensor> {
 /// ```
 ///
 /// # Errors
-/// When `xs` has rank 0, or a dtype that is no float.
+/// When `xs` has rank 0, or a dtype that is not a float.
 pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
     trace::forward!("softmax");
     let op = "softmax_last_dim";

@@ -48,16 +48,15 @@ pub enum QDType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QScheme {
-    /// One scale for the whole tensor, zero in the middle of the codes.
+    /// A single scale for the whole tensor, zero in the middle of the codes.
     PerTensorSymmetric,
-    /// One scale and zero point for the whole tensor.
+    /// A single scale and zero point for the whole tensor.
     PerTensorAffine,
-    /// One scale for each output channel, zero in the middle of the codes.
+    /// A scale for each output channel, zero in the middle of the codes.
     PerChannelSymmetric,
-    /// One scale and zero point for each output channel.
+    /// A scale and a zero point for each output channel.
     PerChannelAffine,
-    /// One scale and one float zero point for each row: a table that is looked up, never
-    /// multiplied.
+    /// A scale and a float zero point for each row: a table that is looked up, never multiplied.
     PerChannelAffineFloatQParams,
 }
 
@@ -85,7 +84,7 @@ impl QScheme {
         }
     }
 
-    /// Whether each channel has a scale of its own.
+    /// Whether each channel has a separate scale.
     #[doc(hidden)]
     pub const fn is_per_channel(self) -> bool {
         !matches!(self, Self::PerTensorSymmetric | Self::PerTensorAffine)

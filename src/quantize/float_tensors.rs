@@ -21,9 +21,9 @@ use crate::module::WeightDType;
 pub struct FloatTensor {
     /// Path in the model.
     pub path: String,
-    /// Its shape.
+    /// The shape of the tensor.
     pub shape: Vec<usize>,
-    /// Its dtype; `Other` is f8e4m3.
+    /// The dtype of the tensor; `Other` is f8e4m3.
     pub dtype: WeightDType,
     /// Bytes in memory. Memory of several tensors is counted with the first, and a view counts the
     /// whole memory.
@@ -39,7 +39,7 @@ pub struct FloatTensor {
     own_bytes: usize,
 }
 
-/// Advice on them.
+/// Advice on such tensors.
 pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
                                  or mark the field #[quantizable(skip)]";
 
@@ -47,7 +47,7 @@ impl FloatTensor {
     /// Dtype, shape, bytes and holder, without the path.
     pub(super) fn description(&self) -> String {
         let dtype = match self.dtype {
-            // The one other that is found.
+            // The only other dtype that is found.
             WeightDType::Other => "f8e4m3".to_owned(),
             dtype => format!("{dtype:?}").to_lowercase(),
         };

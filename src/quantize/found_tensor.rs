@@ -4,15 +4,15 @@ use candle_core::DType;
 
 use crate::module::{FoundTensor, TensorField, WeightDType, WeightId, WeightInfo};
 
-/// Whether a tensor of this size, in a memory of that size, keeps other bytes than its own.
-pub fn keeps_more(own: usize, memory: usize) -> bool {
-    memory > 0 && memory >= 2 * own
+/// Whether a tensor of `bytes` keeps a memory alive that is at least twice as large.
+pub fn keeps_more(bytes: usize, memory: usize) -> bool {
+    memory > 0 && memory >= 2 * bytes
 }
 
 impl FoundTensor {
     /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of
     /// more: norms and biases are vectors, and indexes and masks are integers.
-    pub fn of(path: &str, field: TensorField<'_>) -> Option<Self> {
+    pub fn new(path: &str, field: TensorField<'_>) -> Option<Self> {
         let TensorField {
             tensor,
             held_by,

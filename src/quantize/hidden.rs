@@ -15,7 +15,7 @@ pub(super) const BUILDER_ADVICE: &str = "may keep all tensors that it loads: do 
 pub struct OpaqueField {
     /// Path in the model.
     pub path: String,
-    /// Its Rust type.
+    /// The Rust type of the field.
     pub type_name: String,
     /// If it may hold layers, which then stayed float: the change after which a walk sees them.
     pub advice: Option<String>,
@@ -47,44 +47,46 @@ impl fmt::Display for OpaqueField {
 /// Why a walk does not see into a field.
 #[derive(Debug, PartialEq)]
 enum HiddenReason {
-    /// It holds a layer, of this type, that has a namesake in [`nn`](crate::nn).
-    Namesake { of: String },
-    /// It holds this trait object or closure.
-    Dynamic { of: String },
-    /// It only refers to what it holds, or shares a lock: nothing there can be exchanged.
+    /// A layer, of this type, that has a namesake in [`nn`](crate::nn).
+    Namesake { held: String },
+    /// A trait object or closure.
+    Dynamic { held: String },
+    /// A reference, or a shared lock: what it holds cannot be exchanged.
     Borrowed,
-    /// It holds this type, which does not derive [`Quantizable`](crate::Quantizable).
-    NotDerived { of: String },
+    /// A type that does not derive [`Quantizable`](crate::Quantizable).
+    NotDerived { held: String },
 }
 
 impl HiddenReason {
     /// The change after which a walk sees the layers of a field of that type.
     fn advice(&self, type_name: &str) -> String {
         match self {
-            HiddenReason::Namesake { of } => {
-                let name = of.rsplit("::").next().unwrap_or_default();
+            HiddenReason::Namesake { held } => {
+                let name = held.rsplit("::").next().unwrap_or_default();
                 format!("use candle_dynquant::nn::{name}")
             }
-            HiddenReason::Dynamic { of } => format!(
-                "hold the type itself or an enum in place of {of}, or make Quantizable a supertrait"
+            HiddenReason::Dynamic { held } => format!(
+                "hold the type itself or an enum in place of {held}, or make Quantizable a supertrait"
             ),
-            HiddenReason::Borrowed => "hold it by value, Box, or an Arc of what is Clone".into(),
-            HiddenReason::NotDerived { of } => {
+            HiddenReason::Borrowed => {
+                "store it by value, in a Box, or in an Arc<T> with T: Clone".into()
+            }
+            HiddenReason::NotDerived { held } => {
                 let shared = ["Arc<", "Rc<"].iter().any(|p| type_name.contains(p));
-                let is_generic = type_name.contains(&format!("{of}<"));
+                let is_generic = type_name.contains(&format!("{held}<"));
                 let container = container_advice(type_name);
-                let whole = *of == type_name;
+                let whole = *held == type_name;
                 let derive = if whole && container.is_some() {
                     String::new()
                 } else if !shared {
-                    format!("derive Quantizable for {of}")
+                    format!("derive Quantizable for {held}")
                 } else if whole {
-                    // A parameter that is a layer: there is no type to derive for.
+                    // A parameter that is a layer: no type remains to derive for.
                     BOUND.to_owned()
                 } else if is_generic {
-                    format!("derive Quantizable and Clone for {of}; if it does, {BOUND}")
+                    format!("derive Quantizable and Clone for {held}; if it does, {BOUND}")
                 } else {
-                    format!("derive Quantizable and Clone for {of}")
+                    format!("derive Quantizable and Clone for {held}")
                 };
                 let all = [Some(derive).filter(|d| !d.is_empty()), container];
                 let all: Vec<_> = all.into_iter().flatten().collect();
@@ -126,7 +128,7 @@ const WALKED: [&str; 19] = [
     "BuildHasherDefault",
 ];
 
-/// It holds tensors, and no layer.
+/// The type of a `VarBuilder`, which holds tensors and no layer.
 const BUILDER: &str = "candle_nn::var_builder::VarBuilderArgs";
 
 /// Crates whose types hold no layers but in their type arguments.
@@ -168,11 +170,11 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
         match token {
             "&" | "*" => borrowed = true,
             "dyn" => {
-                let of = tokens
+                let held = tokens
                     .find(|token| token.contains("::"))
                     .unwrap_or_default();
-                let of = format!("dyn {of}");
-                return Some(HiddenReason::Dynamic { of });
+                let held = format!("dyn {held}");
+                return Some(HiddenReason::Dynamic { held });
             }
             "fn" | BUILDER => drop(take_type(&mut tokens)),
             path => {
@@ -196,7 +198,7 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
         }
     }
     let whole = || HiddenReason::NotDerived {
-        of: type_name.to_owned(),
+        held: type_name.to_owned(),
     };
     match (ours, borrowed) {
         (true, true) => Some(HiddenReason::Borrowed),
@@ -208,21 +210,21 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
 /// The possible content of a named type, its type arguments aside.
 enum Holds {
     Nothing,
-    /// It is of this crate, or may well be a tree.
+    /// A type of this crate, or a type that may well be a tree.
     Ours,
     Layer(HiddenReason),
 }
 
 fn holds(path: &str, krate: &str, name: &str) -> Holds {
-    let of = path.to_owned();
+    let held = path.to_owned();
     match krate {
         env!("CARGO_CRATE_NAME") => Holds::Ours,
         _ if WITHOUT_LAYERS.contains(&krate) => Holds::Nothing,
         "candle_nn" | "candle_transformers" if NAMESAKES.contains(&name) => {
-            Holds::Layer(HiddenReason::Namesake { of })
+            Holds::Layer(HiddenReason::Namesake { held })
         }
         "candle_nn" if matches!(name, "Func" | "FuncT") => {
-            Holds::Layer(HiddenReason::Dynamic { of })
+            Holds::Layer(HiddenReason::Dynamic { held })
         }
         "candle_core" | "candle_nn" => Holds::Nothing,
         // Its configurations are sizes and choices; other configurations may be anything.
@@ -231,9 +233,9 @@ fn holds(path: &str, krate: &str, name: &str) -> Holds {
         }
         // It stands before `{{closure}}`.
         _ if name.is_empty() => Holds::Layer(HiddenReason::Dynamic {
-            of: format!("the closure in {}", path.trim_end_matches(':')),
+            held: format!("the closure in {}", path.trim_end_matches(':')),
         }),
-        _ => Holds::Layer(HiddenReason::NotDerived { of }),
+        _ => Holds::Layer(HiddenReason::NotDerived { held }),
     }
 }
 

@@ -99,28 +99,28 @@ pub fn quantize_dynamic_with<M>(
 where
     M: Quantizable + ?Sized,
 {
-    quantize_made(model, spec, progress, |_, _, _| Ok(Replacements::new()))
+    quantize_prepared(model, spec, progress, |_, _, _| Ok(Replacements::new()))
 }
 
-/// [`quantize_dynamic_with`] that takes the layers that `make` has quantized already, once it is
-/// known that the spec fits the model. `make` leaves the model as it is.
-pub(crate) fn quantize_made<M>(
+/// [`quantize_dynamic_with`] that takes the layers that `prepare` has quantized already, once it is
+/// known that the spec fits the model. `prepare` leaves the model as it is.
+pub(crate) fn quantize_prepared<M>(
     model: &mut M,
     spec: &QConfigSpec,
     mut progress: impl FnMut(&Progress<'_>) -> ControlFlow<()>,
-    make: impl FnOnce(&mut M, &Survey, &[Decision]) -> Result<Replacements>,
+    prepare: impl FnOnce(&mut M, &Survey, &[Decision]) -> Result<Replacements>,
 ) -> Result<Report>
 where
     M: Quantizable + ?Sized,
 {
     let isa = kernels::active()?;
-    let survey = Survey::of(model)?;
+    let survey = Survey::new(model)?;
     let mut decisions = spec.resolve(&survey)?;
     float_tensors::checked(&survey, |layer| decisions[layer].is_swapped())?;
-    let made = make(model, &survey, &decisions)?;
+    let prepared = prepare(model, &survey, &decisions)?;
     let reporter = Reporter::new(&survey, &decisions, &mut progress);
     trace::quantize!(isa, reporter.total());
-    let mut quantized = swap::quantize(model, &survey, &decisions, made, reporter)?;
+    let mut quantized = swap::quantize(model, &survey, &decisions, prepared, reporter)?;
     quantized.settle(&survey, &mut decisions)?;
     let report = Report::new(isa, survey, decisions, &quantized);
     swap::rehearse(model, &quantized.replacements)?;
@@ -131,8 +131,8 @@ where
 
 /// The report of a model as it is.
 pub(crate) fn report<M: Quantizable + ?Sized>(model: &M) -> Result<Report> {
-    let survey = Survey::of(model)?;
-    let decision = |found: &survey::Found| {
+    let survey = Survey::new(model)?;
+    let decision = |found: &survey::FoundLayer| {
         Decision::Leave(if found.is_quantized() {
             LeftReason::AlreadyQuantized
         } else {
@@ -144,6 +144,6 @@ pub(crate) fn report<M: Quantizable + ?Sized>(model: &M) -> Result<Report> {
         kernels::active()?,
         survey,
         decisions,
-        &swap::Quantized::default(),
+        &swap::QuantizedLayers::default(),
     ))
 }

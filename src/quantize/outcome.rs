@@ -36,7 +36,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Skipped {
-    /// Its path.
+    /// The path of the layer.
     pub path: String,
     /// Why, in words.
     pub reason: String,
@@ -61,36 +61,37 @@ pub enum LeftReason {
     },
     /// No rule matches it.
     NoRule,
-    /// It is an embedding or attention, and no rule matches it: presets leave them unless
+    /// The layer is an embedding or attention, and no rule matches it: presets leave them unless
     /// [`embeddings`](crate::QConfigSpec::embeddings) or
     /// [`attention`](crate::QConfigSpec::attention) adds them.
     OffByDefault {
         /// The method that adds them.
         by: &'static str,
     },
-    /// It is attention, and the rule for the part of the model around it asks for what has no
-    /// meaning for factors that are no weights.
+    /// The layer is attention, and the rule for the part of the model around it has no meaning for
+    /// factors, which are not weights.
     NoPrecision {
         /// The configuration, in words.
         qconfig: String,
     },
-    /// It is a matrix of a checkpoint that is multiplied as no Linear is, or not at all.
+    /// The matrix of a checkpoint is not multiplied as a Linear's is, or not at all.
     Kind {
         /// The kind of matrix, in words.
         why: &'static str,
     },
-    /// It was quantized before.
+    /// The layer was quantized before.
     AlreadyQuantized,
-    /// It is float in the model that is reported on, by [`checkpoint::loaded`](crate::checkpoint::loaded).
+    /// The layer is float in the model that is reported on, by
+    /// [`checkpoint::loaded`](crate::checkpoint::loaded).
     Float,
-    /// It is smaller than [`min_params`](crate::QConfigSpec::min_params).
+    /// The layer is smaller than [`min_params`](crate::QConfigSpec::min_params).
     TooSmall {
         /// Elements of its weights.
         parameters: usize,
         /// The minimum for quantization.
         min_params: usize,
     },
-    /// Its products could leave the range of an i32: see
+    /// The products of the layer could leave the range of an i32: see
     /// [`ErrorKind::AccumulatorOverflow`](crate::ErrorKind::AccumulatorOverflow).
     AccumulatorOverflow {
         /// The first such output channel.
@@ -101,7 +102,7 @@ pub enum LeftReason {
 }
 
 impl LeftReason {
-    /// The reason that a layer's error is, if it tells a limit of int8 and no mistake.
+    /// The reason of a layer's error, if the error tells a limit of int8 and not a mistake.
     pub(super) fn of_limit(error: &Error) -> Option<Self> {
         match *error.fault() {
             Fault::AccumulatorOverflow { channel, got } => {

@@ -6,7 +6,7 @@ use super::survey::Survey;
 use crate::module::{LayerKind, MemoryId, WeightId, WeightInfo};
 
 /// The weights of a layer, before or after quantization, or a tensor in none.
-pub(super) struct Held {
+pub(super) struct HeldWeights {
     pub swapped: bool,
     pub holder: Holder,
     pub weights: Vec<WeightInfo>,
@@ -23,7 +23,7 @@ pub(super) enum Holder {
 }
 
 impl Holder {
-    pub fn of(kind: &LayerKind) -> Self {
+    pub fn new(kind: &LayerKind) -> Self {
         match kind {
             LayerKind::Embedding => Self::Embedding,
             _ => Self::Multiplies,
@@ -50,10 +50,10 @@ struct Count {
 impl Owners {
     /// Counts each memory once, however many views of it there are.
     ///
-    /// A layer that was left counts before one that was swapped, because all the memory it holds
+    /// A layer that was left counts before a swapped one, because all the memory it holds
     /// stays allocated; then a layer that multiplies before an embedding, which would share its
     /// weight, and before a tensor in no layer, first one in a strict type; then the first.
-    pub fn of(layers: Vec<Held>) -> Self {
+    pub fn new(layers: Vec<HeldWeights>) -> Self {
         let mut counts = BTreeMap::new();
         let mut memories: BTreeMap<Place, _> = BTreeMap::new();
         let mut firsts: HashMap<MemoryId, Place> = HashMap::new();
@@ -88,12 +88,12 @@ impl Owners {
     /// which will be swapped, then the tensors.
     pub fn before(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Self {
         let layers = survey.layers.iter().enumerate();
-        let layers = layers.map(|(index, found)| Held {
+        let layers = layers.map(|(index, found)| HeldWeights {
             swapped: is_swapped(index),
-            holder: Holder::of(&found.kind),
+            holder: Holder::new(&found.kind),
             weights: found.weights.clone(),
         });
-        let tensors = survey.tensors.iter().map(|found| Held {
+        let tensors = survey.tensors.iter().map(|found| HeldWeights {
             swapped: false,
             holder: if found.strict {
                 Holder::Strict
@@ -102,7 +102,7 @@ impl Owners {
             },
             weights: vec![found.info.clone()],
         });
-        Self::of(layers.chain(tensors).collect())
+        Self::new(layers.chain(tensors).collect())
     }
 
     /// The bytes that the layer counts.
@@ -112,10 +112,11 @@ impl Owners {
     }
 
     /// The sum of a count of elements over the weights that the layer counts.
-    pub fn count(&self, layer: usize, of: fn(&WeightInfo) -> usize) -> usize {
+    pub fn count(&self, layer: usize, elements: fn(&WeightInfo) -> usize) -> usize {
         let weights = self.layers[layer].iter().enumerate();
-        let own = weights.filter(|(weight, _)| self.owner((layer, *weight)) == (layer, *weight));
-        own.map(|(_, info)| of(info)).sum()
+        let counted =
+            weights.filter(|(weight, _)| self.owner((layer, *weight)) == (layer, *weight));
+        counted.map(|(_, info)| elements(info)).sum()
     }
 
     /// The layer that counts a weight of this one, if it is another.

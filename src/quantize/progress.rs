@@ -18,7 +18,7 @@ pub struct Progress<'a> {
     pub layers: usize,
     /// Layers that are to be quantized.
     pub total_layers: usize,
-    /// Bytes that the weights of those layers had; one that several hold counts for each.
+    /// Bytes that the weights of those layers had; a weight that several hold counts for each.
     pub bytes: usize,
     /// Bytes of the weights of all layers that are to be quantized.
     pub total_bytes: usize,

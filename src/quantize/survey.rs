@@ -13,19 +13,19 @@ use crate::module::{
 /// The last part of the names of output projections.
 const HEADS: [&str; 2] = ["lm_head", "embed_out"];
 
-/// One layer of the model.
-pub(crate) struct Found {
+/// A layer of the model.
+pub(crate) struct FoundLayer {
     pub path: String,
     pub checkpoint_name: Option<String>,
     pub kind: LayerKind,
     /// Other paths that lead to the same layer through a shared pointer.
     pub shared_as: Vec<String>,
     pub weights: Vec<WeightInfo>,
-    /// Of a layer without weights.
+    /// The precision of a layer without weights.
     pub precision: Option<Precision>,
 }
 
-impl Found {
+impl FoundLayer {
     /// Every path that leads to the layer.
     pub fn paths(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.path).chain(&self.shared_as)
@@ -53,7 +53,7 @@ impl Found {
 /// The result of a walk over the model.
 #[derive(Default)]
 pub(crate) struct Survey {
-    pub layers: Vec<Found>,
+    pub layers: Vec<FoundLayer>,
     pub tensors: Vec<FoundTensor>,
     pub opaque: Vec<OpaqueField>,
     /// Paths of `VarBuilder`s in strict types.
@@ -61,7 +61,7 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    pub fn of<M: Quantizable + ?Sized>(model: &M) -> Result<Self> {
+    pub fn new<M: Quantizable + ?Sized>(model: &M) -> Result<Self> {
         let mut survey = Self::default();
         let aside = Walk::over_with_aside(model, &mut survey)?;
         survey.strict_builders = aside.strict_builders;
@@ -83,16 +83,16 @@ impl Survey {
 
     /// Whether a layer is an output projection, by its name or because it shares the matrix of an
     /// embedding.
-    pub fn is_head(&self, layer: &Found) -> bool {
+    pub fn is_head(&self, layer: &FoundLayer) -> bool {
         let is_named = |name: &str| HEADS.contains(&name.rsplit('.').next().unwrap_or(name));
-        fn id(layer: &Found) -> Option<&WeightId> {
+        fn id(layer: &FoundLayer) -> Option<&WeightId> {
             layer.weights.first()?.id.as_ref()
         }
-        let own = id(layer);
+        let matrix = id(layer);
         let mut embeddings = (self.layers.iter()).filter(|l| l.kind == LayerKind::Embedding);
         layer.kind == LayerKind::Linear
             && (layer.names().any(is_named)
-                || own.is_some() && embeddings.any(|embedding| id(embedding) == own))
+                || matrix.is_some() && embeddings.any(|embedding| id(embedding) == matrix))
     }
 
     /// The opaque fields that may hold layers.
@@ -104,7 +104,7 @@ impl Survey {
 
 impl Visitor for Survey {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-        self.layers.push(Found {
+        self.layers.push(FoundLayer {
             path: path.to_owned(),
             checkpoint_name: layer.checkpoint_name().map(str::to_owned),
             kind: layer.kind(),
@@ -116,7 +116,7 @@ impl Visitor for Survey {
     }
 
     fn tensor(&mut self, path: &str, tensor: TensorField<'_>) {
-        self.tensors.extend(FoundTensor::of(path, tensor));
+        self.tensors.extend(FoundTensor::new(path, tensor));
     }
 
     fn opaque(&mut self, path: &str, type_name: &'static str) {

@@ -19,7 +19,7 @@ pub(crate) type Replacements = BTreeMap<String, Box<dyn Layer>>;
 
 /// The quantized layers, not yet installed.
 #[derive(Default)]
-pub(crate) struct Quantized {
+pub(crate) struct QuantizedLayers {
     pub replacements: Replacements,
     /// Layers that read the quantized weight of another, by path, and the path of the other.
     pub sharing: BTreeMap<String, String>,
@@ -27,7 +27,7 @@ pub(crate) struct Quantized {
     pub refused: BTreeMap<String, Error>,
 }
 
-impl Quantized {
+impl QuantizedLayers {
     /// Turns the decisions for layers that were refused into the reasons why they are left.
     ///
     /// # Errors
@@ -54,14 +54,14 @@ impl Quantized {
 ///
 /// Layers that hold one matrix quantize it once, where they can read the same weight. Embeddings
 /// come last: they can read what others multiply with, not the other way round. Layers that are
-/// `made` already are taken as they are.
+/// `prepared` already are taken as they are.
 pub(crate) fn quantize<M: Quantizable + ?Sized>(
     model: &M,
     survey: &Survey,
     decisions: &[Decision],
-    made: Replacements,
+    prepared: Replacements,
     reporter: Reporter<'_>,
-) -> Result<Quantized> {
+) -> Result<QuantizedLayers> {
     let mut visitor = Quantize {
         qconfigs: survey
             .layers
@@ -75,9 +75,9 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
             })
             .collect(),
         embeddings: false,
-        made,
+        prepared,
         lent: HashMap::new(),
-        done: Quantized::default(),
+        done: QuantizedLayers::default(),
         reporter,
     };
     Walk::over(model, &mut visitor)?;
@@ -89,15 +89,15 @@ pub(crate) fn quantize<M: Quantizable + ?Sized>(
 
 /// The visitor that quantizes the layers of one pass.
 struct Quantize<'a, 'r> {
-    /// By path, with what follows from an error.
+    /// The configuration of each layer by path, with the consequence of an error.
     qconfigs: BTreeMap<&'a str, (&'a QConfig, Refusal)>,
     /// Whether this walk is for the embeddings.
     embeddings: bool,
-    made: Replacements,
+    prepared: Replacements,
     /// Weights lent by quantized layers, with their paths, by the float matrix they were made
     /// from.
     lent: HashMap<WeightId, (String, LentWeight)>,
-    done: Quantized,
+    done: QuantizedLayers,
     reporter: Reporter<'r>,
 }
 
@@ -117,13 +117,13 @@ impl Visitor for Quantize<'_, '_> {
             let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
             Some((lender.clone(), quantized))
         });
-        let made = self.made.remove(path);
+        let prepared = self.prepared.remove(path);
         let quantized = match sharing {
             Some((lender, quantized)) => {
                 self.done.sharing.insert(path.to_owned(), lender);
                 quantized
             }
-            None => match made.map_or_else(|| layer.quantize_boxed(qconfig), Ok) {
+            None => match prepared.map_or_else(|| layer.quantize_boxed(qconfig), Ok) {
                 Err(error) if refusal.leaves(&error) => {
                     self.done.refused.insert(path.to_owned(), error);
                     self.reporter.advance(path, &weights);

@@ -36,7 +36,7 @@ pub fn shown(path: &str) -> &str {
     }
 }
 
-/// Some of them, and how many more there are; `None` of none.
+/// Some of the items, and how many more there are; `None` without items.
 pub fn some<T: Display>(all: &[T]) -> Option<String> {
     let mut texts: Vec<_> = all.iter().take(3).map(T::to_string).collect();
     if all.len() > texts.len() {

@@ -1,4 +1,4 @@
-//! Each layer in all its precisions, made once: one of them is in the model, the others wait here.
+//! Each layer in all its precisions, quantized once: one is in the model, the others wait here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use crate::qconfig::{HalfType, IntType, QConfig};
 use crate::quantize::progress::Reporter;
 use crate::quantize::spec::decision::{Decision, Refusal};
 use crate::quantize::spec::with_hidden;
-use crate::quantize::survey::{Found, Survey};
+use crate::quantize::survey::{FoundLayer, Survey};
 use crate::quantize::swap::{self, Replacements};
 use crate::quantize::{FloatTensor, LeftReason, Progress, QConfigSpec, float_tensors};
 use crate::weight::StoredWeight;
@@ -28,8 +28,8 @@ pub(super) struct Candidates {
 
 impl Candidates {
     /// Quantizes every layer that `spec` matches, in each precision that it supports.
-    pub fn of<M: Quantizable + ?Sized>(model: &mut M, spec: &QConfigSpec) -> Result<Self> {
-        let survey = Survey::of(model)?;
+    pub fn new<M: Quantizable + ?Sized>(model: &mut M, spec: &QConfigSpec) -> Result<Self> {
+        let survey = Survey::new(model)?;
         let decisions = spec.resolve(&survey)?;
         if !decisions.iter().any(Decision::is_swapped) {
             let hint = "all layers that the spec matches are quantized already";
@@ -47,9 +47,9 @@ impl Candidates {
             LayerPrecision::BFloat16,
             LayerPrecision::Float16,
         ] {
-            let own = decisions.iter().zip(&survey.layers);
-            let decisions: Vec<_> = own
-                .map(|(own, layer)| in_precision(own, &layer.kind, precision))
+            let pairs = decisions.iter().zip(&survey.layers);
+            let decisions: Vec<_> = pairs
+                .map(|(decision, layer)| in_precision(decision, &layer.kind, precision))
                 .collect();
             let mut go_on = |_: &Progress<'_>| ControlFlow::Continue(());
             let reporter = Reporter::new(&survey, &decisions, &mut go_on);
@@ -129,32 +129,32 @@ impl Candidates {
     }
 }
 
-/// The decision for a layer in a precision, where `own` is the spec's. The layer may refuse another
-/// configuration than its own: then it does not have that precision.
-fn in_precision(own: &Decision, kind: &LayerKind, precision: LayerPrecision) -> Decision {
+/// The decision for a layer in a precision, given the spec's. The layer may refuse another
+/// configuration than the spec's: then it does not have that precision.
+fn in_precision(given: &Decision, kind: &LayerKind, precision: LayerPrecision) -> Decision {
     // Nothing reads the reason.
     let left = Decision::Leave(LeftReason::NoRule);
     let Decision::Swap {
-        qconfig: own,
+        qconfig: given,
         refusal,
-    } = own
+    } = given
     else {
         return left;
     };
-    let half = match own {
+    let half = match given {
         QConfig::Half(half) => Some(*half),
         _ => None,
     };
     let attention = *kind == LayerKind::Attention;
     let per_row = QConfig::int8();
-    let multiplies = matches!(own, QConfig::Int8 { .. });
-    let is_int4 = matches!(own, QConfig::Groups(groups) if groups.dtype == IntType::Int4);
+    let multiplies = matches!(given, QConfig::Int8 { .. });
+    let is_int4 = matches!(given, QConfig::Groups(groups) if groups.dtype == IntType::Int4);
     let qconfig = match precision {
-        LayerPrecision::Int4 => is_int4.then(|| own.clone()),
+        LayerPrecision::Int4 => is_int4.then(|| given.clone()),
         LayerPrecision::Int8 if is_int4 => Some(per_row),
-        LayerPrecision::Int8 => half.is_none().then(|| own.clone()),
+        LayerPrecision::Int8 => half.is_none().then(|| given.clone()),
         LayerPrecision::Int8PerRow => {
-            let other = multiplies && *own != per_row;
+            let other = multiplies && *given != per_row;
             (other && !attention && *kind != LayerKind::Embedding).then_some(per_row)
         }
         LayerPrecision::BFloat16 => {
@@ -166,7 +166,7 @@ fn in_precision(own: &Decision, kind: &LayerKind, precision: LayerPrecision) -> 
         LayerPrecision::Float => None,
     };
     qconfig.map_or(left, |qconfig| Decision::Swap {
-        refusal: if qconfig == *own {
+        refusal: if qconfig == *given {
             *refusal
         } else {
             Refusal::Leaves
@@ -213,7 +213,7 @@ fn units(
     Units(units)
 }
 
-fn channels(layer: &Found) -> usize {
+fn channels(layer: &FoundLayer) -> usize {
     let axis = usize::from(layer.kind == LayerKind::Embedding);
     let shape = layer.weights.first().map(|weight| &weight.shape);
     shape
@@ -221,13 +221,13 @@ fn channels(layer: &Found) -> usize {
         .map_or(1, |size| (*size).max(1))
 }
 
-fn float_bytes(layer: &Found) -> usize {
-    let of = |dtype| match dtype {
+fn float_bytes(layer: &FoundLayer) -> usize {
+    let bytes = |dtype| match dtype {
         WeightDType::F64 => 8,
         dtype if dtype.is_half() => 2,
         _ => 4,
     };
-    let bytes = layer.weights.iter().map(|weight| of(weight.dtype));
+    let bytes = layer.weights.iter().map(|weight| bytes(weight.dtype));
     bytes.max().unwrap_or(4)
 }
 
@@ -248,7 +248,7 @@ fn fingerprint(survey: &Survey, waiting: &BTreeMap<LayerPrecision, Replacements>
     for (precision, layers) in waiting {
         for (path, layer) in layers {
             add(format!("{precision} {path} ").as_bytes());
-            // A layer of the user's own may not give them.
+            // A custom layer may not give them.
             let stored = layer.stored().unwrap_or_default();
             for weight in stored.iter().filter_map(StoredWeight::quantized) {
                 for scale in weight.scales() {

@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = 1 << 30;
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Header {
+pub(super) struct HistoryHeader {
     version: u32,
     model: String,
     baseline: Box<RawValue>,
@@ -34,7 +34,7 @@ pub(super) struct Header {
 
 /// Any other line.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct TrialLine {
     trial: usize,
     value: Box<RawValue>,
     passed: bool,
@@ -52,7 +52,7 @@ pub(super) struct Baseline {
 }
 
 /// The records of an earlier run.
-pub(super) struct Recorded {
+pub(super) struct EarlierRun {
     pub baseline: Baseline,
     /// Value and seconds of each assignment.
     pub trials: HashMap<Assignment, (f64, f64)>,
@@ -87,7 +87,7 @@ impl History {
     /// Reads a file and opens it to be continued; `None` if there is none, or nothing in it.
     ///
     /// A last line without an end was being written when the run was stopped, and is cut off.
-    pub fn resume(path: &Path, model: &str, units: &Units) -> Result<Option<(Self, Recorded)>> {
+    pub fn resume(path: &Path, model: &str, units: &Units) -> Result<Option<(Self, EarlierRun)>> {
         let read = || -> Result<_> {
             let io = Error::io("read");
             let mut options = OpenOptions::new();
@@ -118,10 +118,10 @@ impl History {
         units: &Units,
     ) -> std::io::Result<()> {
         let ranking = baseline.ranking.as_ref().map(|ranking| {
-            let of = |(unit, db): &(usize, f64)| (units.0[*unit].paths[0].clone(), number(*db));
-            ranking.iter().map(of).collect()
+            let entry = |(unit, db): &(usize, f64)| (units.0[*unit].paths[0].clone(), number(*db));
+            ranking.iter().map(entry).collect()
         });
-        self.write(&Header {
+        self.write(&HistoryHeader {
             version: VERSION,
             model: model.to_owned(),
             baseline: number(baseline.value),
@@ -131,7 +131,7 @@ impl History {
     }
 
     pub fn append(&mut self, number_of: usize, trial: &Trial) -> std::io::Result<()> {
-        self.write(&Line {
+        self.write(&TrialLine {
             trial: number_of,
             value: number(trial.value),
             passed: trial.passed,
@@ -140,7 +140,7 @@ impl History {
         })
     }
 
-    /// In one piece, so that a line is whole or has no end.
+    /// Writes a line in one piece, so that it is whole or has no end.
     fn write(&mut self, line: &impl Serialize) -> std::io::Result<()> {
         let mut text = serde_json::to_string(line)?;
         text.push('\n');
@@ -206,13 +206,13 @@ fn read<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T> {
 }
 
 /// The unit of each layer, for lists of a history in which every layer of a unit comes once.
-struct Layers<'a> {
+struct UnitsByPath<'a> {
     units: &'a Units,
     by_path: HashMap<&'a str, usize>,
 }
 
-impl<'a> Layers<'a> {
-    fn of(units: &'a Units) -> Self {
+impl<'a> UnitsByPath<'a> {
+    fn new(units: &'a Units) -> Self {
         let units_of_paths = (units.0.iter().enumerate())
             .flat_map(|(i, unit)| unit.paths.iter().map(move |path| (path.as_str(), i)));
         Self {
@@ -230,7 +230,7 @@ impl<'a> Layers<'a> {
         self.by_path.get(path).copied().ok_or_else(unknown)
     }
 
-    /// All units, in an order of their own.
+    /// All units, in the order of the ranking.
     fn ranking(&self, ranking: &[(String, Box<RawValue>)]) -> Result<Vec<(usize, f64)>> {
         let mut seen = HashSet::new();
         let mut read = Vec::with_capacity(ranking.len());
@@ -291,10 +291,10 @@ impl<'a> Layers<'a> {
     }
 }
 
-fn parse(text: &str, model: &str, units: &Units) -> Result<Recorded> {
+fn parse(text: &str, model: &str, units: &Units) -> Result<EarlierRun> {
     let mut lines = text.lines().zip(1..);
     let header = lines.next().map_or("", |(line, _)| line);
-    let header: Header = read(1, header)?;
+    let header: HistoryHeader = read(1, header)?;
     if header.version != VERSION {
         let got = header.version;
         let message = format!("expected a history of version {VERSION}, got {got}");
@@ -305,7 +305,7 @@ fn parse(text: &str, model: &str, units: &Units) -> Result<Recorded> {
         let message = format!("expected the history of this model and spec, {model}, got {got}");
         return Err(fault(1, "model", &message));
     }
-    let layers = Layers::of(units);
+    let layers = UnitsByPath::new(units);
     let baseline = value(1, "baseline", &header.baseline)?;
     if !baseline.is_finite() {
         let message = format!("expected a finite number, got {baseline}");
@@ -319,7 +319,7 @@ fn parse(text: &str, model: &str, units: &Units) -> Result<Recorded> {
     };
     let mut trials = HashMap::new();
     for (line, at) in lines {
-        let line: Line = read(at, line)?;
+        let line: TrialLine = read(at, line)?;
         // A search that is resumed with another strategy counts its own trials.
         let most = trials.len() + 1;
         if !(1..=most).contains(&line.trial) {
@@ -333,12 +333,12 @@ fn parse(text: &str, model: &str, units: &Units) -> Result<Recorded> {
             return Err(fault(at, "layers", message));
         }
     }
-    Ok(Recorded { baseline, trials })
+    Ok(EarlierRun { baseline, trials })
 }
 
-/// Where a search writes its history, and whether it continues one.
+/// The file that a search writes its history to, and whether it continues one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct HistoryFile {
     pub path: PathBuf,
     pub resume: bool,
 }

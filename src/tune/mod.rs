@@ -9,8 +9,9 @@
 //! | 0 | ends at the first success; of [`Strategy::Sensitivity`] that is the end of its bisection |
 //! | more | goes on to look for a smaller model, until the time is over or nothing is left to try |
 //!
-//! It also ends after `max_trials`, if the progress function says so, and where an evaluation or the history fails. The model is then the best one
-//! found: the smallest one that passes, or else the most accurate one.
+//! It also ends after `max_trials`, if the progress function says so, and where an evaluation or
+//! the history fails. The model is then the best one found: the smallest one that passes, or else
+//! the most accurate one.
 //!
 //! # Results that can be repeated
 //! No strategy draws random numbers or reads a clock, and trials are compared by accuracy and
@@ -43,7 +44,7 @@ use crate::error::{Error, Result};
 use crate::inspect::{self, Deviation};
 use crate::module::Quantizable;
 use candidates::Candidates;
-use history::{Baseline, History, Recorded};
+use history::{Baseline, EarlierRun, History};
 use search::{Eval, Search, evaluate};
 use stop::{Halt, Stopped as Stop};
 
@@ -131,7 +132,7 @@ where
 {
     config.criterion.check()?;
     let started = Instant::now();
-    let candidates = Candidates::of(model, &config.spec)?;
+    let candidates = Candidates::new(model, &config.spec)?;
     // With the alternate form, anyhow's errors give their causes.
     let mut eval = |model: &M| eval(model).map_err(|error| format!("{error:#}"));
     let mut evals = 0;
@@ -171,14 +172,14 @@ where
         None => search.candidates.units.uniform(LayerPrecision::Float),
     };
     search.candidates.install(search.model, &best)?;
-    TuningOutcome::of(search, stopped)
+    TuningOutcome::new(search, stopped)
 }
 
 /// The history that is wanted, if any, and what an earlier run left in it.
 fn open_history(
     config: &TuningConfig,
     candidates: &Candidates,
-) -> Result<(Option<History>, Option<Recorded>)> {
+) -> Result<(Option<History>, Option<EarlierRun>)> {
     let Some(place) = &config.history else {
         return Ok((None, None));
     };
@@ -226,8 +227,8 @@ fn measure_float<M: Quantizable + ?Sized>(
             let score = |d: &Deviation| {
                 d.sqnr_db() + 10. * (d.count() as f64 / unit.channels as f64).log10()
             };
-            let of = outputs.map(|d| (score(d), d.sqnr_db()));
-            let worst = of.min_by(|(a, _), (b, _)| a.total_cmp(b));
+            let scores = outputs.map(|d| (score(d), d.sqnr_db()));
+            let worst = scores.min_by(|(a, _), (b, _)| a.total_cmp(b));
             // A layer that reports nothing comes last.
             (index, worst.unwrap_or((f64::INFINITY, f64::INFINITY)))
         });

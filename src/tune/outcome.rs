@@ -17,7 +17,7 @@ use crate::kernels::Precision;
 use crate::module::{LayerKind, Quantizable, WeightDType};
 use crate::quantize::report::fold::fold;
 use crate::quantize::report::{fmt_float_tensors, fmt_hidden};
-use crate::quantize::survey::{Found, Survey};
+use crate::quantize::survey::{FoundLayer, Survey};
 use crate::quantize::{FloatTensor, OpaqueField};
 
 /// The result of [`tune`](crate::tune()).
@@ -68,7 +68,7 @@ pub struct TunedLayer {
     pub path: String,
     /// The kind of layer.
     pub kind: LayerKind,
-    /// Its precision now.
+    /// The precision of the layer now.
     pub precision: LayerPrecision,
     /// Elements of its weights.
     pub parameters: usize,
@@ -79,12 +79,12 @@ pub struct TunedLayer {
 }
 
 impl TuningOutcome {
-    pub(super) fn of<M: Quantizable + ?Sized>(
+    pub(super) fn new<M: Quantizable + ?Sized>(
         search: Search<'_, M>,
         stopped: Stopped,
     ) -> Result<Self> {
         let config = search.config;
-        let survey = Survey::of(search.model)?;
+        let survey = Survey::new(search.model)?;
         let best = search.best.map(|best| &search.trials[best].1);
         let ranking = search.baseline.ranking.as_deref().unwrap_or_default();
         let units = &search.candidates.units.0;
@@ -151,7 +151,7 @@ fn precision_in(trial: &Trial, path: &str) -> Option<LayerPrecision> {
 }
 
 /// The precision of a layer that was not tuned.
-fn precision_of(layer: &Found) -> LayerPrecision {
+fn precision_of(layer: &FoundLayer) -> LayerPrecision {
     let all = |dtype| layer.weights.iter().all(|weight| weight.dtype == dtype);
     match layer.precision {
         _ if !layer.is_quantized() => LayerPrecision::Float,
@@ -207,7 +207,7 @@ fn fmt_table(f: &mut fmt::Formatter<'_>, title: &str, table: &Table) -> fmt::Res
     writeln!(f, "|{title:*^width$}|\n{text}")
 }
 
-/// As Python's PrettyTable draws.
+/// The style of Python's PrettyTable.
 const ASCII: TableStyle = ASCII_FULL_CONDENSED.header_separator(LineStyle::new('+', '-', '+', '+'));
 
 fn table(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
@@ -231,9 +231,11 @@ impl TuningOutcome {
             ("FP16", &[LayerPrecision::Float16]),
             ("FP32", &[LayerPrecision::Float]),
         ];
-        let is = |layer: &TunedLayer, own: &[LayerPrecision]| own.contains(&layer.precision);
+        let is = |layer: &TunedLayer, precisions: &[LayerPrecision]| {
+            precisions.contains(&layer.precision)
+        };
         let mut columns = columns.to_vec();
-        columns.retain(|(_, own)| self.layers.iter().any(|layer| is(layer, own)));
+        columns.retain(|(_, precisions)| self.layers.iter().any(|layer| is(layer, precisions)));
         let header = ["Op Type", "Total"].into_iter();
         let header = header.chain(columns.iter().map(|(name, _)| *name));
         let mut kinds: BTreeMap<&LayerKind, Vec<&TunedLayer>> = BTreeMap::new();
@@ -241,8 +243,10 @@ impl TuningOutcome {
             kinds.entry(&layer.kind).or_default().push(layer);
         }
         let rows = kinds.into_iter().map(|(kind, layers)| {
-            let count = |own| layers.iter().filter(|layer| is(layer, own)).count();
-            let counts = columns.iter().map(|(_, own)| count(own).to_string());
+            let count = |precisions| layers.iter().filter(|layer| is(layer, precisions)).count();
+            let counts = columns
+                .iter()
+                .map(|(_, precisions)| count(precisions).to_string());
             let first = [kind.to_string(), layers.len().to_string()];
             first.into_iter().chain(counts).collect()
         });
@@ -256,13 +260,18 @@ impl TuningOutcome {
             last => format!("Tune {last} result"),
         };
         let header = ["Info Type", "Baseline", &last, "Best tune result"];
-        let cell = |trial: Option<&Trial>, of: fn(&Trial) -> f64| {
-            trial.map_or_else(|| "n/a".to_owned(), |trial| format!("{:.4}", of(trial)))
+        let cell = |trial: Option<&Trial>, figure: fn(&Trial) -> f64| {
+            trial.map_or_else(|| "n/a".to_owned(), |trial| format!("{:.4}", figure(trial)))
         };
         let (last, best) = (self.trials.last(), self.best());
-        let row = |name: &str, baseline: f64, of: fn(&Trial) -> f64| {
+        let row = |name: &str, baseline: f64, figure: fn(&Trial) -> f64| {
             let baseline = format!("{baseline:.4}");
-            vec![name.to_owned(), baseline, cell(last, of), cell(best, of)]
+            vec![
+                name.to_owned(),
+                baseline,
+                cell(last, figure),
+                cell(best, figure),
+            ]
         };
         let (accuracy, seconds) = (self.baseline, self.baseline_seconds);
         let rows = [

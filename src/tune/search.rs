@@ -19,7 +19,7 @@ use crate::module::Quantizable;
 /// A user's evaluation, whose errors are texts from here on.
 pub(super) type Eval<'a, M> = &'a mut dyn FnMut(&M) -> Result<f64, String>;
 
-/// A user's function that is told of each trial.
+/// A user's function that is called after each trial.
 pub(super) type Tell<'a> = &'a mut dyn FnMut(&TuningProgress<'_>) -> ControlFlow<()>;
 
 pub(super) struct Search<'a, M: Quantizable + ?Sized> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::criterion::compare;
 use super::units::{Assignment, LayerPrecision, Units};
 
-/// One mix of precisions and its accuracy.
+/// A mix of precisions and its accuracy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Trial {
@@ -49,8 +49,9 @@ impl Trial {
         }
     }
 
-    /// One that passes before one that does not; of those that pass the one of fewer bytes, then
-    /// the more accurate one; of the others the more accurate one.
+    /// Whether this trial is better than another. A trial that passes is better than a trial that
+    /// does not; of those that pass the one of fewer bytes is better, then the more accurate one;
+    /// of the others the more accurate one.
     pub(super) fn is_better(&self, than: &Self, higher_is_better: bool) -> bool {
         let accuracy = compare(higher_is_better, self.value, than.value);
         let bytes = than.bytes.cmp(&self.bytes);
@@ -92,22 +93,22 @@ pub struct TuningProgress<'a> {
     pub baseline: f64,
     /// The best trial until now.
     pub best: &'a Trial,
-    /// Until the timeout, or until all expected trials are made.
+    /// The time until the timeout, or until all expected trials are made.
     pub time_left: Duration,
 }
 
 impl fmt::Display for TuningProgress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const WIDTH: usize = 20;
-        let of = self.expected_trials.max(self.trials);
-        let done = WIDTH * self.trials / of;
+        let total = self.expected_trials.max(self.trials);
+        let done = WIDTH * self.trials / total;
         let (bar, trials, trial) = ("=".repeat(done), self.trials, self.trial);
         let (value, best, baseline) = (trial.value, self.best.value, self.baseline);
         let met = if self.best.passed { "met" } else { "not met" };
         let seconds = self.time_left.as_secs_f64().ceil();
         write!(
             f,
-            "[{bar:<WIDTH$}] trial {trials}/{of}, {value:.5} with {trial}"
+            "[{bar:<WIDTH$}] trial {trials}/{total}, {value:.5} with {trial}"
         )?;
         write!(f, "; best {best:.5} ({met}), baseline {baseline:.5}")?;
         write!(f, "; at most {seconds:.0} s left")

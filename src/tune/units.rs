@@ -21,7 +21,7 @@ pub enum LayerPrecision {
     BFloat16,
     /// float16 weights.
     Float16,
-    /// As it was.
+    /// The float weights as they were.
     Float,
 }
 
@@ -48,12 +48,12 @@ pub(super) struct Unit {
     pub channels: usize,
     /// Bytes of an element of the float weight.
     pub float_bytes: usize,
-    /// Its possible precisions, the last of which is `Float`.
+    /// The possible precisions, the last of which is `Float`.
     pub precisions: BTreeSet<LayerPrecision>,
 }
 
 impl Unit {
-    /// Its own precision that comes first from `wanted` on.
+    /// The first possible precision of the unit from `wanted` on.
     fn at(&self, wanted: LayerPrecision) -> LayerPrecision {
         let mut from = self.precisions.range(wanted..);
         from.next().copied().unwrap_or(LayerPrecision::Float)
@@ -85,7 +85,7 @@ impl Units {
         self.0.len()
     }
 
-    /// One precision for all, as far as they can.
+    /// The same precision for all units, as far as they support it.
     pub fn uniform(&self, precision: LayerPrecision) -> Assignment {
         Assignment(self.0.iter().map(|unit| unit.at(precision)).collect())
     }

@@ -348,7 +348,7 @@ fn what_cannot_be_folded_is_left_and_undone() {
     });
     assert_eq!(
         report.unwrap().left[0].reason,
-        "read by first, which is no float Linear"
+        "read by first, which is not a float Linear"
     );
 }
 

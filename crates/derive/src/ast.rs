@@ -35,7 +35,7 @@ pub struct Field<'a> {
 
 /// The path of a field, relative to the type that contains it.
 pub enum Place {
-    /// Below it, under a name written or implied at that span.
+    /// A segment below that path: the name, written or implied at that span.
     Below(String, Span),
     /// The path of the type itself: `flatten`, and the only field of a newtype variant.
     Here,
@@ -80,7 +80,7 @@ impl<'a> Variant<'a> {
     fn parse(variant: &'a syn::Variant, errors: &mut Errors) -> Self {
         attr::variant(&variant.attrs, errors);
         let mut fields = Field::parse_all(&variant.fields, errors);
-        // A variant selects the value at a path, so the value needs no segment of its own.
+        // A variant selects the value at a path, so the value needs no segment.
         if let (Fields::Unnamed(_), [only]) = (&variant.fields, fields.as_mut_slice())
             && only.attrs.rename.is_none()
         {

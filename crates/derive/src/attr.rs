@@ -41,7 +41,7 @@ pub struct FieldAttrs {
 }
 
 impl FieldAttrs {
-    /// Where each attribute is written, by its name.
+    /// The attributes that are given, by name, with their spans.
     pub fn spans(&self) -> impl Iterator<Item = (&'static str, Span)> {
         [
             ("skip", self.skip),
@@ -142,7 +142,7 @@ pub fn variant(attrs: &[Attribute], errors: &mut Errors) {
     }
 }
 
-/// One `key` or `key = value` between commas.
+/// An entry, `key` or `key = value`, between commas.
 struct Entry {
     key: Ident,
     /// Everything that follows the key, to be judged by what the key expects.

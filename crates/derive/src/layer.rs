@@ -24,7 +24,7 @@ pub fn implementation(
         quantized,
         checkpoint_name,
         measured,
-    } = Parts::of(fields, krate, &qconfig);
+    } = Parts::new(fields, krate, &qconfig);
     quote! {
         const _: () = {
             #[allow(unused_imports)]
@@ -82,7 +82,7 @@ fn generics(input: &Input<'_>) -> Generics {
 /// The parts of the impl that fields give.
 #[derive(Default)]
 struct Parts<'f> {
-    /// Of the weights.
+    /// The names of the weights.
     names: Vec<&'f LitStr>,
     projections: Vec<TokenStream>,
     /// The fields of the quantized twin.
@@ -93,7 +93,7 @@ struct Parts<'f> {
 }
 
 impl<'f> Parts<'f> {
-    fn of(fields: &'f [Field<'_>], krate: &TokenStream, qconfig: &Ident) -> Self {
+    fn new(fields: &'f [Field<'_>], krate: &TokenStream, qconfig: &Ident) -> Self {
         let mut parts = Self::default();
         for field in fields {
             let member = &field.member;

@@ -1,10 +1,10 @@
 //! `#[derive(Quantizable)]` for `candle-dynquant`, which re-exports it and documents it.
 //!
-//! A derive goes through its rooms in order: `attr` reads the `#[quantizable(..)]`
-//! attributes, `ast` gives every field its place and its name, `valid` rejects contradictions,
-//! `expand` writes the impl of `Quantizable`, `layer` the impl of `Layer`. Every mistake is
-//! collected, so that one compilation shows all of them, and a stub replaces the impl, so that none
-//! is followed by a "`Quantizable` is not implemented".
+//! A derive goes through its modules in order: `attr` reads the `#[quantizable(..)]` attributes,
+//! `ast` gives every field its place and its name, `valid` rejects contradictions, `expand` writes
+//! the impl of `Quantizable`, `layer` the impl of `Layer`. Every mistake is collected, so that one
+//! compilation shows all of them, and a stub replaces the impl, so that none is followed by a
+//! "`Quantizable` is not implemented".
 
 mod ast;
 mod attr;

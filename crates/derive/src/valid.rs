@@ -24,8 +24,8 @@ pub fn check(input: &Input<'_>, errors: &mut Errors) {
     }
 }
 
-/// A leaf shows itself to the walk and nothing below, so nothing can be said of its fields but what
-/// its own weights and name are.
+/// A leaf hides its fields from the walk, so attributes of fields may only name its weights and its
+/// checkpoint name.
 fn check_layer(input: &Input<'_>, errors: &mut Errors) {
     let layer = input.attrs.layer.as_ref();
     if let (Some(_), Some(span)) = (layer, input.attrs.strict) {
@@ -62,7 +62,7 @@ fn check_layer(input: &Input<'_>, errors: &mut Errors) {
     }
 }
 
-/// A layer that is derived is a struct with one weight or more, each under its own name.
+/// A derived layer is a struct with one weight or more, under distinct names.
 fn check_derived(input: &Input<'_>, kind: &LitStr, errors: &mut Errors) {
     if kind.value().is_empty() {
         errors.at(kind.span(), "empty kind: expected a name, as of the type");
@@ -129,15 +129,15 @@ fn check_name(name: &LitStr, if_empty: &str, errors: &mut Errors) {
     }
 }
 
-/// Paths must differ; what two flattened fields bring along only the walk can tell.
+/// Paths must differ; only the walk can tell what two flattened fields bring along.
 fn check_unique(fields: &[Field<'_>], errors: &mut Errors) {
-    // Fields that keep their own name come first, so that the blame falls on a rename.
-    let (renamed, own): (Vec<_>, Vec<_>) = fields
+    // Fields that are not renamed come first, so that the blame falls on a rename.
+    let (renamed, unrenamed): (Vec<_>, Vec<_>) = fields
         .iter()
         .filter(|f| !f.is_skipped())
         .partition(|f| f.attrs.rename.is_some());
     let mut seen = HashSet::new();
-    for field in own.into_iter().chain(renamed) {
+    for field in unrenamed.into_iter().chain(renamed) {
         if let Place::Below(name, span) = &field.place
             && !seen.insert(name)
         {

@@ -11,7 +11,7 @@ pub enum Error {
     NonFiniteWeight {
         /// Index of the first such element, row first.
         index: Vec<usize>,
-        /// Its value.
+        /// The value of that element.
         value: f32,
     },
     /// A layer's dot products could leave the range of an i32.
@@ -24,7 +24,7 @@ pub enum Error {
         /// The bound that channel reaches.
         got: i64,
     },
-    /// `DYNQUANT_ISA` is no name of an instruction set.
+    /// `DYNQUANT_ISA` is not the name of an instruction set.
     #[error("unknown instruction set in DYNQUANT_ISA: expected one of {expected:?}, got {got:?}")]
     UnknownIsa {
         /// The name found.

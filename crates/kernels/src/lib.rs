@@ -1,7 +1,7 @@
 //! The kernels: slices in, slices out, and the only place with `unsafe`.
 //!
 //! [`mod@reference`] says in plain loops what they compute; every instruction set gives the same
-//! bits. They are built in floors, and imports go down only:
+//! bits. They are built in layers, and imports go down only:
 //!
 //! - `calls` take slices, cut the work and hold the thresholds for threads;
 //! - `arch` has the instruction sets and is the only place that chooses between them;

@@ -14,10 +14,10 @@
 //! activations. Two groups of bfloat16 are stored together where pairs are of alternate inputs
 //! ([`Registers::alternate`]). Missing inputs and channels are zeros. Stored beside the weights,
 //! per channel: the sum of its codes less their zero point (for the activations' zero point), its
-//! zero point, its scale and its bias. Nothing outside this room indexes weights.
+//! zero point, its scale and its bias. Nothing outside this module indexes weights.
 //!
-//! Weights in blocks of inputs with a scale each have a layout of their own, see [`blocks`], and so
-//! have keys and values of attention: see [`heads`].
+//! Weights in blocks of inputs with a scale each have another layout, see [`blocks`], and so have
+//! keys and values of attention: see [`heads`].
 //!
 //! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
 //! are shifted by 128; sums, which are of their differences, are not.
@@ -31,7 +31,7 @@ use half::{bf16, f16};
 
 use super::isa::{Isa, Registers};
 use super::reference::Affine;
-use super::threads::Line;
+use super::threads::CacheLine;
 use crate::qparams::activation::DynamicConfig;
 use crate::qparams::blocks::{Blocks, INPUTS};
 use crate::sizes;
@@ -104,32 +104,32 @@ pub struct Packed {
     groups: usize,
     /// Ranges of channels that are cut alike.
     gates: usize,
-    /// In the order of memory: the panels of the same units of all gates follow one another.
-    places: Vec<Place>,
+    /// The panels in the order of memory, where the same units of all gates are adjacent.
+    places: Vec<PanelPlace>,
     /// Weights start at `aligned`, a multiple of a cache line.
     weights: Vec<u8>,
     aligned: usize,
     sums: Vec<i32>,
-    /// Empty where all are 0.
+    /// The zero points; empty where all are 0.
     zero_points: Vec<i32>,
     scales: Vec<f32>,
     bias: Vec<f32>,
     reduced_range: bool,
     /// Whether the next pass over all panels begins with the last: see [`Packed::turn`]. Each call
-    /// writes it, and on its own line it takes no other field from the caches of the threads that
+    /// writes it; on a separate line it takes no other field from the caches of the threads that
     /// read them.
-    backwards: Line<AtomicBool>,
+    backwards: CacheLine<AtomicBool>,
 }
 
 /// The place of a panel in memory.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// First of its channels, and how many it has.
+struct PanelPlace {
+    /// The first channel, and the number of channels.
     start: usize,
     channels: usize,
-    /// The first where each gate's channels have their padding behind them.
+    /// The first channel, counted with the padding of each gate.
     padded_start: usize,
-    /// Its first place, counted over all panels with padding, and its number of places.
+    /// The first lane, counted over all panels with padding, and the number of lanes.
     at: usize,
     width: usize,
 }
@@ -169,7 +169,7 @@ pub struct Panel<'a> {
     pub start: usize,
     /// Channels that are real; the rest of the width is padding.
     pub channels: usize,
-    /// First channel, where each gate's channels have their padding behind them.
+    /// The first channel, counted with the padding of each gate.
     pub padded_start: usize,
 }
 
@@ -274,11 +274,10 @@ impl PanelMut<'_> {
 
 impl Packed {
     /// Weights of `k` inputs that are all zero, with a bias per channel, to be written by panels;
-    /// `n` is the length of `bias`. Channels are `gates` stretches of one length, 1 where they are
-    /// no gates.
+    /// `n` is the length of `bias`. Channels are `gates` stretches of one length, 1 without gates.
     ///
     /// # Panics
-    /// If `n` is no multiple of `gates`, or memory cannot hold the weights.
+    /// If `gates` does not divide `n`, or memory cannot hold the weights.
     pub fn zeros(isa: Isa, element: Element, k: usize, gates: usize, bias: &[f32]) -> Self {
         let n = bias.len();
         let places = places(isa, n, gates);
@@ -287,7 +286,7 @@ impl Packed {
         let sizes = [width, groups, element.group_bytes()];
         let weights = vec![0; sizes::length("packed weights", &sizes) + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
-        // Halves have neither scales nor zero points, and blocks their own.
+        // Halves have neither scales nor zero points; blocks have theirs among the codes.
         let (scale, zero_points) = match element {
             Element::Int8(_) => (0., width),
             Element::Float16 | Element::BFloat16 | Element::Blocks { .. } => (1., 0),
@@ -307,7 +306,7 @@ impl Packed {
             scales: vec![scale; width],
             bias: vec![0.; width],
             reduced_range: false,
-            backwards: Line(AtomicBool::new(false)),
+            backwards: CacheLine(AtomicBool::new(false)),
         };
         for place in &packed.places {
             let of_place = &bias[place.start..][..place.channels];
@@ -365,12 +364,12 @@ impl Packed {
     /// An output channel.
     ///
     /// # Panics
-    /// If there is no such channel.
+    /// If `channel` is out of range.
     pub fn channel(&self, channel: usize) -> Channel<'_> {
         assert!(channel < self.n, "channel {channel} of {}", self.n);
         let units = self.n / self.gates;
         let (gate, unit) = (channel / units, channel % units);
-        let before = |place: &Place| place.start % units + place.channels <= unit;
+        let before = |place: &PanelPlace| place.start % units + place.channels <= unit;
         let panel = self.panel(self.places.partition_point(before) + gate);
         Channel {
             order: self.order(panel.sums.len()),
@@ -403,7 +402,7 @@ impl Packed {
         self.backwards.0.fetch_xor(true, Ordering::Relaxed)
     }
 
-    /// The int8 codes in row order again, `[n, k]`; none of other weights.
+    /// The int8 codes in row order again, `[n, k]`; empty for other weights.
     pub fn codes(&self) -> Vec<i8> {
         let (shift, element) = (self.isa.registers().shift, self.element);
         self.unpack(matches!(element, Element::Int8(_)), |[byte]| {
@@ -411,12 +410,12 @@ impl Packed {
         })
     }
 
-    /// The float16 weights in row order again, `[n, k]`; none of other weights.
+    /// The float16 weights in row order again, `[n, k]`; empty for other weights.
     pub fn halves(&self) -> Vec<f16> {
         self.unpack(self.element == Element::Float16, f16::from_le_bytes)
     }
 
-    /// The bfloat16 weights in row order again, `[n, k]`; none of other weights.
+    /// The bfloat16 weights in row order again, `[n, k]`; empty for other weights.
     pub fn bfloats(&self) -> Vec<bf16> {
         self.unpack(self.element == Element::BFloat16, bf16::from_le_bytes)
     }
@@ -448,8 +447,8 @@ impl Packed {
         values
     }
 
-    /// Weights in blocks for activations that have one scale a row, or one for each 32 inputs, as
-    /// they have after packing; others as they are.
+    /// These weights, if in blocks, for activations with one scale a row, or one for each 32
+    /// inputs, as they have after packing; other weights as they are.
     #[must_use]
     pub fn scaled_per_row(mut self, by_row: bool) -> Self {
         if let Element::Blocks { per_row, .. } = &mut self.element {
@@ -485,7 +484,7 @@ impl Packed {
     /// The scale of a channel.
     ///
     /// # Panics
-    /// If there is no such channel.
+    /// If `channel` is out of range.
     pub fn scale(&self, channel: usize) -> f32 {
         self.channel(channel).scale()
     }
@@ -493,7 +492,7 @@ impl Packed {
     /// The code that stands for 0.0 in a channel.
     ///
     /// # Panics
-    /// If there is no such channel.
+    /// If `channel` is out of range.
     pub fn zero_point(&self, channel: usize) -> i32 {
         self.channel(channel).zero_point()
     }
@@ -527,8 +526,7 @@ impl Packed {
         self.places.len()
     }
 
-    /// Panels that follow one another with the same units, one a gate; 1 where channels are no
-    /// gates.
+    /// Panels that follow one another with the same units, one a gate; 1 without gates.
     pub fn gates(&self) -> usize {
         self.gates
     }
@@ -541,7 +539,7 @@ impl Packed {
     }
 
     pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
-        let Place {
+        let PanelPlace {
             start,
             channels,
             padded_start,
@@ -623,22 +621,22 @@ impl Channel<'_> {
     }
 }
 
-/// The panels of `n` channels in `gates` ranges: as few and as wide as possible, since a narrow one
-/// has too few sums to hide the latency of a dot product.
+/// The panels of `n` channels in `gates` ranges: as few and as wide as possible, since a narrow
+/// panel has too few sums to hide the latency of a dot product.
 ///
 /// # Panics
-/// If there are channels that belong to no gate: no panel would have them.
-fn places(isa: Isa, n: usize, gates: usize) -> Vec<Place> {
+/// If `gates` does not divide `n`: no panel would have the channels that are left.
+fn places(isa: Isa, n: usize, gates: usize) -> Vec<PanelPlace> {
     assert!(
         gates > 0 && n.is_multiple_of(gates),
-        "gates: expected some that divide the {n} channels, got {gates}"
+        "gates: {gates} does not divide {n} channels"
     );
     let cut = Cut::new(isa, n / gates);
     let places = (0..cut.panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
     let place = |(gate, panel)| {
         let place = cut.place(gate, panel);
         let first = place.padded_start - gate * cut.registers * cut.lanes;
-        Place {
+        PanelPlace {
             at: first * gates + gate * place.width,
             ..place
         }
@@ -672,11 +670,11 @@ impl Cut {
     }
 
     /// A panel of one of several ranges, which follow one another in memory.
-    fn place(self, range: usize, panel: usize) -> Place {
+    fn place(self, range: usize, panel: usize) -> PanelPlace {
         let bound = |panel: usize| self.registers * panel / self.panels * self.lanes;
         let (first, end) = (bound(panel), bound(panel + 1));
         let padded_start = range * self.registers * self.lanes + first;
-        Place {
+        PanelPlace {
             start: range * self.units + first,
             padded_start,
             channels: end.min(self.units) - first,

@@ -30,7 +30,7 @@ pub struct Affine {
 
 /// A quantized row of activations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct AffineRow {
     /// u8 codes, `[k]`.
     pub codes: Vec<u8>,
     /// The value of one step of a code; NaN if the row holds a NaN or an infinity.
@@ -40,7 +40,7 @@ pub struct Row {
 }
 
 /// Codes of one row: `clamp(round(..), 0, 255)` as the [`Arithmetic`] says, half to even.
-pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithmetic>) -> Row {
+pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithmetic>) -> AffineRow {
     let arithmetic = arithmetic.into();
     let QParams { scale, zero_point } = qparams;
     let inv_scale = 1. / scale;
@@ -52,13 +52,13 @@ pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithme
         code.clamp(0., 255.) as u8
     };
     if row.iter().all(|x| x.is_finite()) {
-        Row {
+        AffineRow {
             codes: row.iter().map(code).collect(),
             scale,
             zero_point,
         }
     } else {
-        Row {
+        AffineRow {
             codes: vec![0; row.len()],
             scale: f32::NAN,
             zero_point: 0,
@@ -70,7 +70,7 @@ pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithme
 /// scale[m] * scale[n], bias[n])`.
 ///
 /// The sum is exact in i32; the product of the scales and the `fma` round once each, in f32.
-pub fn linear(lhs: &[Row], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
+pub fn linear(lhs: &[AffineRow], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
     let mut out = Vec::with_capacity(lhs.len() * bias.len());
     for row in lhs {
         let k = row.codes.len();
@@ -86,7 +86,7 @@ pub fn linear(lhs: &[Row], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Weights in row order, `[n, k]`, whose blocks of 32 inputs have scales of their own.
+/// Weights in row order, `[n, k]`, with a scale for each block of 32 inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct InBlocks<'a> {
     /// The meaning of the codes.
@@ -95,7 +95,7 @@ pub struct InBlocks<'a> {
     pub codes: &'a [u8],
     /// `[n, blocks]`; the last block of a channel may have fewer inputs.
     pub scales: &'a [BlockScale],
-    /// By which all values of a channel are multiplied, `[n]`.
+    /// The numbers by which all values of a channel are multiplied, `[n]`.
     pub factors: &'a [f32],
 }
 
@@ -245,7 +245,7 @@ const CHUNK: usize = 128;
 /// finite are added to that by themselves, so that where one is excluded no `0 * inf` is. The
 /// quotient by the sum of the weights is a product with its reciprocal.
 pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
-    let factors = Factors {
+    let factors = FactorArithmetic {
         round: |x| x,
         sum: |[before, keep], pairs| {
             let fma = |sum, (a, b): &(f32, f32)| a.mul_add(*b, sum);
@@ -261,7 +261,7 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> V
 /// Products are summed in the order of [`linear_bf16`], with the earlier sum as the first
 /// term. Where an intermediate sum is subnormal, an instruction set may take it as 0.
 pub fn attention_bf16(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32) -> Vec<f32> {
-    let factors = Factors {
+    let factors = FactorArithmetic {
         round: |x| round_bf16(x).to_f32(),
         sum: |[before, keep], pairs| add_blocks(before * keep, pairs.iter().copied()),
     };
@@ -382,7 +382,7 @@ fn exp_for_code(x: f32) -> f32 {
 }
 
 /// How attention rounds its factors, and adds products of them.
-struct Factors {
+struct FactorArithmetic {
     round: fn(f32) -> f32,
     sum: Sum,
 }
@@ -390,7 +390,7 @@ struct Factors {
 /// `before * keep` and the products of pairs, in the order of their dtype.
 type Sum = fn([f32; 2], &[(f32, f32)]) -> f32;
 
-impl Factors {
+impl FactorArithmetic {
     fn attention(&self, [q, k, v]: [&[f32]; 3], mask: &[f32], scale: f32) -> Vec<f32> {
         let Self { round, sum } = self;
         let (head_dim, value_dim) = (q.len(), v.len().checked_div(mask.len()).unwrap_or(0));

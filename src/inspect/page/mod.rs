@@ -61,8 +61,8 @@ impl Inspection {
 
     fn summary(&self) -> String {
         let quantized = self.layers.iter().filter(|layer| layer.quantized).count();
-        let megabytes = |of: fn(&LayerInspection) -> usize| {
-            self.layers.iter().map(of).sum::<usize>() as f64 / 1e6
+        let megabytes = |bytes: fn(&LayerInspection) -> usize| {
+            self.layers.iter().map(bytes).sum::<usize>() as f64 / 1e6
         };
         format!(
             "{quantized} of {} layers quantized, weights {:.2} MB → {:.2} MB; {}",
@@ -88,7 +88,9 @@ fn kilobytes(bytes: usize) -> Bar {
 fn distributions(layer: &LayerInspection) -> String {
     let weights = layer.weights.iter().map(|w| (&*w.name, &w.histogram));
     let input = layer.input.iter().map(|i| ("activations", &i.histogram));
-    let pictures = weights.chain(input).map(|(name, of)| histogram(name, of));
+    let pictures = weights
+        .chain(input)
+        .map(|(name, counts)| histogram(name, counts));
     let (name, pictures) = (escaped(shown(&layer.path)), pictures.collect::<String>());
     format!("<details><summary>{name}</summary>\n{pictures}</details>\n")
 }

@@ -9,7 +9,7 @@ use crate::quantize::text::shown;
 /// A step of a search for a quantization, as it is drawn on a page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PagePoint {
-    /// Its name, for example the number of a trial.
+    /// The name of the step, for example the number of a trial.
     pub label: String,
     /// The score that it reached; `None` of a trial that failed.
     pub score: Option<f64>,
@@ -69,9 +69,9 @@ pub fn histogram(name: &str, histogram: &Histogram) -> String {
 
 /// Scores over trials.
 pub fn curve(points: &[PagePoint]) -> String {
-    let line = |of: fn(&PagePoint) -> Option<f64>| {
+    let line = |figure: fn(&PagePoint) -> Option<f64>| {
         let points = points.iter().enumerate();
-        let points = points.filter_map(|(at, point)| Some([at as f64, of(point)?]));
+        let points = points.filter_map(|(at, point)| Some([at as f64, figure(point)?]));
         // Values within f32's range leave room for the arithmetic of axes.
         points.filter(|[_, y]| (*y as f32).is_finite()).collect()
     };
@@ -130,7 +130,7 @@ fn range(values: impl Iterator<Item = f64>) -> [f64; 2] {
     }
 }
 
-/// At most seven round numbers in a range. An f32 shows no noise of the arithmetic.
+/// Round numbers in a range, at most seven. An f32 shows no noise of the arithmetic.
 fn ticks([low, high]: [f64; 2]) -> Vec<(f64, String)> {
     let least = (high - low) / 6.;
     let power = 10f64.powf(least.log10().floor());

@@ -19,7 +19,7 @@ use crate::trace;
 use crate::weight::{
     Origin, QTable, QWeight, Quantized as Rows, StoredWeight, Value, WeightCodes, find, origin,
 };
-use quantized::{Quantized, read};
+use quantized::{QuantizedTable, read};
 
 /// A table of vectors, looked up by index; call-compatible with [`candle_nn::Embedding`].
 ///
@@ -51,7 +51,7 @@ pub struct Embedding {
     table: Table,
     hidden_size: usize,
     name: Option<Arc<str>>,
-    /// Where the table is in the checkpoint that it was loaded from.
+    /// The place of the table in the checkpoint that it was loaded from.
     origin: Option<Origin>,
     tap: Option<Tap>,
 }
@@ -59,7 +59,7 @@ pub struct Embedding {
 #[derive(Clone, Debug)]
 enum Table {
     Float(Tensor),
-    Quantized(Arc<Quantized>),
+    Quantized(Arc<QuantizedTable>),
 }
 
 impl Embedding {
@@ -74,7 +74,7 @@ impl Embedding {
         let quantized = origin.as_ref().and_then(|origin| {
             let rows = read(origin.table().ok()??).ok()?;
             let dtype = embeddings.dtype();
-            Some(Quantized::new(rows, dtype, Some(origin.clone())))
+            Some(QuantizedTable::new(rows, dtype, Some(origin.clone())))
         });
         Self {
             origin,
@@ -100,7 +100,7 @@ impl Embedding {
     /// ```
     ///
     /// # Errors
-    /// When the table is no matrix.
+    /// When the table is not a matrix.
     pub fn from_weights(embeddings: Tensor) -> CandleResult<Self> {
         let &[_, hidden_size] = embeddings.dims() else {
             return Err(mismatch("embeddings", "[rows, hidden_size]", &embeddings).into());
@@ -129,7 +129,7 @@ impl Embedding {
         self.quantized()?.codes()
     }
 
-    /// The quantized table, if it is quantized and its own, not an output projection's.
+    /// The quantized table; `None` if the table is float or an output projection's weight.
     #[doc(hidden)]
     pub fn qtable(&self) -> Option<&QTable> {
         match &self.quantized()?.rows {
@@ -176,7 +176,7 @@ impl Embedding {
         }
     }
 
-    fn quantized(&self) -> Option<&Arc<Quantized>> {
+    fn quantized(&self) -> Option<&Arc<QuantizedTable>> {
         match &self.table {
             Table::Quantized(quantized) => Some(quantized),
             Table::Float(_) => None,
@@ -199,7 +199,7 @@ impl Embedding {
     }
 }
 
-/// By candle's own operation, so that gradients flow.
+/// Selects rows by candle's operation, so that gradients flow.
 fn select_float(table: &Tensor, indexes: &Tensor, rows: usize) -> Result<Tensor> {
     if indexes.device().is_cpu() {
         Elements::of(indexes).to_indexes("embedding", rows)?;
@@ -258,7 +258,7 @@ impl Layer for Embedding {
             },
             _ => Rows::Table(Arc::new(QTable::from_float(table, qconfig)?)),
         };
-        let mut quantized = Quantized::new(rows, table.dtype(), None);
+        let mut quantized = QuantizedTable::new(rows, table.dtype(), None);
         quantized.qconfig = Some(qconfig.clone());
         Ok(self.reading(Arc::new(quantized)))
     }
@@ -291,9 +291,9 @@ impl Layer for Embedding {
     }
 
     fn replay(&self) -> Option<Replay> {
-        let own = self.clone();
+        let layer = self.clone();
         Some(Arc::new(move |inputs| match inputs {
-            [indexes] => own.select(indexes),
+            [indexes] => layer.select(indexes),
             _ => Err(tap::unlike("indexes", inputs)),
         }))
     }
@@ -312,10 +312,10 @@ impl Layer for Embedding {
             return (weight.shape() == shape).then(|| {
                 let multiplied = false;
                 let rows = Rows::Weight { weight, multiplied };
-                self.reading(Arc::new(Quantized::new(rows, table.dtype(), None)))
+                self.reading(Arc::new(QuantizedTable::new(rows, table.dtype(), None)))
             });
         }
-        let other = lent.get::<Quantized>()?;
+        let other = lent.get::<QuantizedTable>()?;
         let alike = match &other.rows {
             Rows::Table(_) => other.qconfig.as_ref() == Some(qconfig),
             Rows::Weight { .. } => true,
@@ -325,7 +325,7 @@ impl Layer for Embedding {
 }
 
 impl Embedding {
-    fn reading(&self, quantized: Arc<Quantized>) -> Self {
+    fn reading(&self, quantized: Arc<QuantizedTable>) -> Self {
         Self {
             table: Table::Quantized(quantized),
             tap: None,
@@ -356,7 +356,7 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
         }
         Some(found) => {
             let origin = Some(found.origin(shape));
-            let table = Quantized::new(found.read(shape, read)?, vb.dtype(), origin.clone());
+            let table = QuantizedTable::new(found.read(shape, read)?, vb.dtype(), origin.clone());
             (Table::Quantized(Arc::new(table)), origin)
         }
     };

@@ -15,14 +15,14 @@ use crate::weight::{Origin, Quantized as Rows, WeightCodes};
 
 /// A quantized table, and the tensor it dequantizes to.
 #[derive(Debug)]
-pub(super) struct Quantized {
-    /// A table of its own, or the weight of others, which also a checkpoint may say it is.
+pub(super) struct QuantizedTable {
+    /// The table, or the weight shared with a projection, as a checkpoint may have it, too.
     pub rows: Rows,
-    /// Of a table of its own; `None` if it was read from a checkpoint.
+    /// The configuration of a table that is not shared; `None` if it was read from a checkpoint.
     pub qconfig: Option<QConfig>,
     /// The dtype of the float table.
     dtype: DType,
-    /// Where the table is in a checkpoint, if it was read as it is.
+    /// The place of the table in a checkpoint, if it was read as it is.
     origin: Option<Origin>,
     /// Filled when the table is first read as a tensor.
     dequantized: OnceLock<Tensor>,
@@ -39,8 +39,8 @@ pub(super) fn read(parts: Parts) -> Result<Rows> {
     })
 }
 
-impl Quantized {
-    /// The float table has `dtype`.
+impl QuantizedTable {
+    /// A quantized table in place of a float table of `dtype`.
     pub fn new(rows: Rows, dtype: DType, origin: Option<Origin>) -> Self {
         Self {
             rows,
@@ -111,7 +111,7 @@ impl Quantized {
                 Rows::Weight { weight, .. } => Ok(weight.dequantized().clone()),
             };
             let table = table.and_then(|table| Ok(table.to_dtype(self.dtype)?));
-            // A tensor of the right length on the CPU cannot fail to be made.
+            // A tensor of the right length on the CPU can always be created.
             let table = table.unwrap_or_else(|error| unreachable!("dequantize: {error}"));
             if let Some(origin) = &self.origin {
                 origin.record(&table);

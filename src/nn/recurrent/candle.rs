@@ -6,7 +6,7 @@ use candle_nn::rnn::{self, GRUConfig, GRUState, LSTMConfig, LSTMState};
 use candle_nn::{RNN, VarBuilder};
 
 use super::gru::{GRU, Gru};
-use super::kind::Kind;
+use super::kind::RecurrentKind;
 use super::lstm::{LSTM, Lstm};
 use super::stack::{Axes, Stack};
 use super::state::Given;
@@ -16,7 +16,7 @@ use crate::sizes;
 use crate::tensor::mismatch;
 use crate::trace;
 
-/// One layer in one direction, as [`candle_nn::lstm`] makes it; use it through
+/// A single layer in one direction, as [`candle_nn::lstm`] makes it; use it through
 /// [`candle_nn::RNN`].
 ///
 /// As in candle, a backward layer reads the backward weights, and its caller turns the
@@ -45,7 +45,7 @@ pub fn lstm(
     Ok(LSTM { stack })
 }
 
-/// One layer in one direction, as [`candle_nn::gru`] makes it; use it through
+/// A single layer in one direction, as [`candle_nn::gru`] makes it; use it through
 /// [`candle_nn::RNN`].
 ///
 /// # Errors
@@ -122,7 +122,7 @@ impl RNN for GRU {
 
 /// The output for an input `[batch, steps, features]` from states of `[batch, hidden_size]`, and c
 /// after each step.
-fn run_each<K: Kind>(
+fn run_each<K: RecurrentKind>(
     stack: &Stack<K>,
     kind: &str,
     xs: &Tensor,
@@ -143,7 +143,7 @@ fn run_each<K: Kind>(
 }
 
 /// Calls `f` with a stack of one layer and one direction, and names the layer in an error.
-fn on_single<K: Kind, T>(
+fn on_single<K: RecurrentKind, T>(
     stack: &Stack<K>,
     kind: &str,
     f: impl FnOnce(&Stack<K>) -> Result<T>,
@@ -159,7 +159,7 @@ fn on_single<K: Kind, T>(
 }
 
 /// A state of zeros, `[batch, hidden_size]`.
-fn zeros<K: Kind>(stack: &Stack<K>, kind: &str, batch: usize) -> CandleResult<Tensor> {
+fn zeros<K: RecurrentKind>(stack: &Stack<K>, kind: &str, batch: usize) -> CandleResult<Tensor> {
     on_single(stack, kind, |_| Ok(()))?;
     sizes::allocated("zero_state", &[batch, stack.shape.hidden])?;
     let shape = (batch, stack.shape.hidden);

@@ -7,12 +7,12 @@ use candle_nn::VarBuilder;
 use candle_nn::rnn::LSTMState;
 
 use super::gru::Gru;
-use super::kind::{CellState, Kind};
+use super::kind::{CellState, RecurrentKind};
 use super::layer::recurrent_layer;
 use super::lstm::Lstm;
 use super::rnn::Nonlinearity;
 use super::state::{Given, as_rows, read_state};
-use super::weights::{Direction, Inits, Shape, check_input, is_for_kernels};
+use super::weights::{Direction, DirectionShape, Inits, check_input, is_for_kernels};
 use crate::error::Result;
 use crate::kernels::{self, Step};
 use crate::nn::prefix::prefix_of;
@@ -31,9 +31,9 @@ struct Cell<K> {
     tap: Option<Tap>,
 }
 
-impl<K: Kind> Cell<K> {
+impl<K: RecurrentKind> Cell<K> {
     fn load(kind: K, [input, hidden]: [usize; 2], bias: bool, vb: &VarBuilder<'_>) -> Result<Self> {
-        let shape = Shape::new(kind.gates(), input, hidden);
+        let shape = DirectionShape::new(kind.gates(), input, hidden);
         let inits = Inits::uniform(hidden, bias);
         Ok(Self {
             kind,
@@ -63,7 +63,7 @@ impl<K: Kind> Cell<K> {
     /// Checks `xs`, `[batch, input_size]` or `[input_size]`: the batch, and the shape of a state.
     fn input(&self, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
         check_input(self.directions(), xs)?;
-        let Shape {
+        let DirectionShape {
             gates,
             input,
             hidden,
@@ -90,9 +90,9 @@ impl<K: Kind> Cell<K> {
         Ok(states)
     }
 
-    /// h after inputs as they are reported.
+    /// The h that follows from inputs as they are reported.
     fn replay(&self, inputs: &[&Tensor]) -> Result<Tensor> {
-        let given = Given::of(inputs);
+        let given = Given::from_reported(inputs);
         let given = given.ok_or_else(|| tap::unlike("an input and a state", inputs))?;
         Ok(self.step(given)?.0)
     }
@@ -134,11 +134,11 @@ impl<K: Kind> Cell<K> {
             h: &mut h,
             c: &mut c,
         };
-        let Shape { gates, hidden, .. } = self.weights.shape;
+        let DirectionShape { gates, hidden, .. } = self.weights.shape;
         kernels::update_state(isa, gates, hidden, step);
         let sources = given.tensors();
         let tensor = |values| without_gradient(from_f32_vec(values, shape, xs.dtype())?, &sources);
-        Ok((tensor(h)?, K::Cell::of([], |[]| tensor(c))?))
+        Ok((tensor(h)?, K::Cell::apply([], |[]| tensor(c))?))
     }
 
     fn by_candle(
@@ -154,7 +154,7 @@ impl<K: Kind> Cell<K> {
             as_rows(op, given, [shape, &rows], dtype, xs.device())
         };
         let h = state("state h", h)?;
-        let c = K::Cell::of([], |[]| state("state c", c))?;
+        let c = K::Cell::apply([], |[]| state("state c", c))?;
         let rows = xs
             .to_dtype(dtype)?
             .reshape((batch, self.weights.shape.input))?;
@@ -164,11 +164,11 @@ impl<K: Kind> Cell<K> {
         ];
         let (h, c) = self.kind.step(products, &h, &c)?;
         let like_xs = |state: &Tensor| Ok(state.reshape(shape)?.to_dtype(xs.dtype())?);
-        Ok((like_xs(&h)?, K::Cell::of([&c], |[c]| like_xs(c))?))
+        Ok((like_xs(&h)?, K::Cell::apply([&c], |[c]| like_xs(c))?))
     }
 }
 
-/// One step of an [`LSTM`](super::LSTM): `torch.nn.LSTMCell`.
+/// A step of an [`LSTM`](super::LSTM): `torch.nn.LSTMCell`.
 ///
 /// # Shapes
 /// - input: `[batch, input_size]` or `[input_size]`, any float dtype
@@ -211,7 +211,7 @@ impl LSTMCell {
     }
 }
 
-/// One step of a [`GRU`](super::GRU): `torch.nn.GRUCell`; shapes as in [`LSTMCell`].
+/// A step of a [`GRU`](super::GRU): `torch.nn.GRUCell`; shapes as in [`LSTMCell`].
 #[derive(Clone, Debug)]
 pub struct GRUCell {
     cell: Cell<Gru>,
@@ -232,7 +232,7 @@ impl GRUCell {
     }
 }
 
-/// One step of an [`RNN`](super::RNN): `torch.nn.RNNCell`; shapes as in [`LSTMCell`].
+/// A step of an [`RNN`](super::RNN): `torch.nn.RNNCell`; shapes as in [`LSTMCell`].
 #[derive(Clone, Debug)]
 pub struct RNNCell {
     cell: Cell<Nonlinearity>,

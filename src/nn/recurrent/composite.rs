@@ -2,7 +2,7 @@
 
 use candle_core::{D, DType, IndexOp, Result as CandleResult, Tensor};
 
-use super::kind::{CellState, Kind};
+use super::kind::{CellState, RecurrentKind};
 use super::stack::{Axes, Input, Stack, States};
 use super::state::{Given, as_rows};
 use super::weights::Direction;
@@ -11,20 +11,20 @@ use crate::sizes;
 
 /// The steps of one direction.
 struct Steps<C> {
-    /// After each step, in the order of the input, zeros where a sequence is over.
+    /// The h after each step, in the order of the input; zeros where a sequence is over.
     hs: Vec<Tensor>,
     cs: Vec<Tensor>,
     h: Tensor,
     c: C,
 }
 
-impl<K: Kind> Stack<K> {
+impl<K: RecurrentKind> Stack<K> {
     /// All layers, as the kernels run them, in the dtype of the weights; and c after each step of
     /// the last direction, `[steps, batch, hidden]`.
     pub(super) fn by_candle(&self, input: &Input<'_>) -> Result<(States<K::Cell>, K::Cell)> {
         let (dtype, Given { xs, h, c }) = (self.dtype(), input.given);
         let h_0 = self.states(input, "initial state h", h, self.shape.state())?;
-        let c_0 = K::Cell::of([], |[]| {
+        let c_0 = K::Cell::apply([], |[]| {
             self.states(input, "initial state c", c, self.shape.hidden)
         })?;
         // [steps, batch, features], and 1 where a sequence is not over.
@@ -48,7 +48,7 @@ impl<K: Kind> Stack<K> {
             let mut outs = Vec::new();
             for direction in directions {
                 let h = h_0.i(last_h.len())?;
-                let c = K::Cell::of([&c_0], |[c]| Ok(c.i(last_h.len())?))?;
+                let c = K::Cell::apply([&c_0], |[c]| Ok(c.i(last_h.len())?))?;
                 let steps = self.steps(direction, &rows, masks.as_ref(), h, c)?;
                 outs.push(Tensor::stack(&steps.hs, 0)?);
                 last_h.push(steps.h);
@@ -70,9 +70,9 @@ impl<K: Kind> Stack<K> {
         let states = States {
             ys: ys.contiguous()?.to_dtype(xs.dtype())?,
             h: state(&last_h)?,
-            c: K::Cell::of([], |[]| Ok(state(&last_c)?))?,
+            c: K::Cell::apply([], |[]| Ok(state(&last_c)?))?,
         };
-        Ok((states, K::Cell::of([], |[]| Ok(all(&cs)?))?))
+        Ok((states, K::Cell::apply([], |[]| Ok(all(&cs)?))?))
     }
 
     /// States of all layers and directions, `[layers * directions, batch, size]`; zeros for none.
@@ -116,7 +116,7 @@ impl<K: Kind> Stack<K> {
                 let mask = masks.i(at)?;
                 hs.push(masked(&mask, &next_h, &next_h.zeros_like()?)?);
                 next_h = masked(&mask, &next_h, &h)?;
-                next_c = K::Cell::of([&next_c, &c], |[next, c]| Ok(masked(&mask, next, c)?))?;
+                next_c = K::Cell::apply([&next_c, &c], |[next, c]| Ok(masked(&mask, next, c)?))?;
             } else {
                 hs.push(next_h.clone());
             }

@@ -4,7 +4,7 @@ use std::slice::ChunksExactMut;
 
 use candle_core::Tensor;
 
-use super::kind::{CellState, Kind};
+use super::kind::{CellState, RecurrentKind};
 use super::schedule::Schedule;
 use super::stack::{Input, Stack, States};
 use super::state::{Given, read_state};
@@ -15,7 +15,7 @@ use crate::kernels::{self, Packed, Recurrence};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, without_gradient};
 
-impl<K: Kind> Stack<K> {
+impl<K: RecurrentKind> Stack<K> {
     /// Runs all layers in f32; and if `each` is asked for, c after each step.
     pub(super) fn by_kernels(
         &self,
@@ -58,9 +58,9 @@ impl<K: Kind> Stack<K> {
         let states = States {
             ys: tensor(ys, &shape)?,
             h: marked(self.write(input, h, state)?)?,
-            c: K::Cell::of([], |[]| marked(self.write(input, c, hidden)?))?,
+            c: K::Cell::apply([], |[]| marked(self.write(input, c, hidden)?))?,
         };
-        Ok((states, K::Cell::of([], |[]| tensor(cs, &of_each))?))
+        Ok((states, K::Cell::apply([], |[]| tensor(cs, &of_each))?))
     }
 
     /// A state of all layers and directions, of the longest sequence first; zeros where none is

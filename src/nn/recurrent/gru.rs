@@ -4,7 +4,7 @@ use candle_core::{D, Result as CandleResult, Tensor};
 use candle_nn::ops::sigmoid;
 
 use super::config::RecurrentConfig;
-use super::kind::Kind;
+use super::kind::RecurrentKind;
 use super::layer::{forward_h, recurrent_layer};
 use super::stack::Stack;
 use super::state::Given;
@@ -52,7 +52,7 @@ forward_h!(GRU, "gru");
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gru;
 
-impl Kind for Gru {
+impl RecurrentKind for Gru {
     type Cell = ();
 
     fn gates(self) -> Gates {

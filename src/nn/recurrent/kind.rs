@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::kernels::Gates;
 
 /// A kind of recurrent layer.
-pub(super) trait Kind: Copy + fmt::Debug {
+pub(super) trait RecurrentKind: Copy + fmt::Debug {
     /// The state besides h.
     type Cell: CellState;
 
@@ -24,15 +24,15 @@ pub(super) trait Kind: Copy + fmt::Debug {
     ) -> CandleResult<(Tensor, Self::Cell)>;
 }
 
-/// The state besides h: c, a tensor, of an LSTM; `()` of the other layers.
+/// The state besides h: the tensor c for an LSTM, `()` for other layers.
 pub(super) trait CellState: Sized {
-    /// Whether there is one.
+    /// Whether the state is a tensor.
     const EXISTS: bool;
 
     fn tensor(&self) -> Option<&Tensor>;
 
-    /// The one that `make` makes of the tensors of others, if there is one.
-    fn of<const N: usize>(
+    /// Applies `make` to the tensors of `others`; does nothing for layers without such a state.
+    fn apply<const N: usize>(
         others: [&Self; N],
         make: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
     ) -> Result<Self>;
@@ -45,7 +45,7 @@ impl CellState for Tensor {
         Some(self)
     }
 
-    fn of<const N: usize>(
+    fn apply<const N: usize>(
         others: [&Self; N],
         make: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
     ) -> Result<Self> {
@@ -60,7 +60,7 @@ impl CellState for () {
         None
     }
 
-    fn of<const N: usize>(
+    fn apply<const N: usize>(
         _: [&Self; N],
         _: impl FnOnce([&Tensor; N]) -> Result<Tensor>,
     ) -> Result<Self> {

@@ -4,14 +4,14 @@
 /// or a cell share.
 ///
 /// The constructor has the parameters in brackets; `$layer_kind` may be one of them, and the
-/// weights are loaded with the one that is named last.
+/// weights are loaded with the parameter that is named last.
 macro_rules! recurrent_layer {
     (
         $layer:ident { $inner:ident: $Inner:ty }, $layer_kind:expr,
         [$($param:ident: $Param:ty),+], $options:ident
     ) => {
         impl $layer {
-            /// Loads it from `vb`.
+            /// Loads the layer from `vb`.
             ///
             /// # Errors
             /// When a tensor is missing or has another shape, or the options make no sense.
@@ -60,8 +60,8 @@ macro_rules! recurrent_layer {
             }
 
             fn replay(&self) -> Option<$crate::tap::Replay> {
-                let own = self.$inner.clone();
-                Some(std::sync::Arc::new(move |inputs| own.replay(inputs)))
+                let layer = self.$inner.clone();
+                Some(std::sync::Arc::new(move |inputs| layer.replay(inputs)))
             }
         }
 

@@ -5,7 +5,7 @@ use candle_nn::ops::sigmoid;
 use candle_nn::rnn::LSTMState;
 
 use super::config::RecurrentConfig;
-use super::kind::Kind;
+use super::kind::RecurrentKind;
 use super::layer::recurrent_layer;
 use super::stack::Stack;
 use super::state::Given;
@@ -107,7 +107,7 @@ impl LSTM {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lstm;
 
-impl Kind for Lstm {
+impl RecurrentKind for Lstm {
     type Cell = Tensor;
 
     fn gates(self) -> Gates {

@@ -3,7 +3,7 @@
 use candle_core::{Result as CandleResult, Tensor};
 
 use super::config::RecurrentConfig;
-use super::kind::Kind;
+use super::kind::RecurrentKind;
 use super::layer::{forward_h, recurrent_layer};
 use super::stack::Stack;
 use super::state::Given;
@@ -56,7 +56,7 @@ recurrent_layer!(
 );
 forward_h!(RNN, "rnn");
 
-impl Kind for Nonlinearity {
+impl RecurrentKind for Nonlinearity {
     type Cell = ();
 
     fn gates(self) -> Gates {

@@ -18,7 +18,7 @@ pub(super) struct Schedule {
     pub rows: usize,
 }
 
-/// How the two outer dimensions of a batch of sequences lie.
+/// The order of the two outer dimensions of a batch of sequences.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Axes {
     /// `[steps, batch, ..]`
@@ -87,7 +87,7 @@ impl Schedule {
         steps
     }
 
-    /// Where each active row stands in the batch, as an index over its two outer dimensions.
+    /// The place of each active row in the batch, as an index over its two outer dimensions.
     fn places(&self, axes: Axes) -> impl Iterator<Item = usize> {
         let steps = self.steps.iter().enumerate();
         steps.flat_map(move |(step, rows)| {
@@ -232,7 +232,7 @@ mod tests {
                 assert_eq!(schedule.rows_of_steps(true), rows, "{of}");
             }
         }
-        // Without sequences there are no steps.
+        // Without sequences the number of steps is 0.
         assert!(Schedule::new(usize::MAX / 2, 0, None)?.steps.is_empty());
         Ok(())
     }

@@ -6,11 +6,11 @@ use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
 
 use super::config::RecurrentConfig;
-use super::kind::{CellState, Kind};
+use super::kind::{CellState, RecurrentKind};
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
 use super::state::Given;
-use super::weights::{Direction, Inits, Shape, check_input, is_for_kernels};
+use super::weights::{Direction, DirectionShape, Inits, check_input, is_for_kernels};
 use crate::error::{Error, Result};
 use crate::nn::prefix::prefix_of;
 use crate::qconfig::QConfig;
@@ -23,7 +23,7 @@ use crate::tensor::mismatch;
 pub(super) struct Stack<K> {
     pub kind: K,
     /// The sizes of the first layer.
-    pub shape: Shape,
+    pub shape: DirectionShape,
     pub config: RecurrentConfig,
     name: Option<Arc<str>>,
     /// Layer 0 forward, layer 0 reverse if there is one, layer 1 forward, ..
@@ -51,7 +51,7 @@ pub(super) struct States<C> {
     pub c: C,
 }
 
-impl<K: Kind> Stack<K> {
+impl<K: RecurrentKind> Stack<K> {
     /// Loads the weights under PyTorch's names.
     pub fn load(
         kind: K,
@@ -59,7 +59,7 @@ impl<K: Kind> Stack<K> {
         config: RecurrentConfig,
         vb: &VarBuilder<'_>,
     ) -> Result<Self> {
-        let shape = Shape::new(kind.gates(), input, hidden);
+        let shape = DirectionShape::new(kind.gates(), input, hidden);
         let wrong = |what, expected: &str, got: usize| {
             let error = Error::argument(what, expected, got);
             Err(error.at(&vb.prefix()))
@@ -75,7 +75,7 @@ impl<K: Kind> Stack<K> {
         }
         let mut stack = Self {
             kind,
-            shape: Shape {
+            shape: DirectionShape {
                 proj: config.proj_size,
                 ..shape
             },
@@ -90,7 +90,7 @@ impl<K: Kind> Stack<K> {
                     0 => shape.input,
                     _ => stack.output_size(),
                 };
-                let shape = Shape {
+                let shape = DirectionShape {
                     input,
                     ..stack.shape
                 };
@@ -103,7 +103,7 @@ impl<K: Kind> Stack<K> {
         Ok(stack)
     }
 
-    /// One direction of one layer, as candle's own layers are, loaded from `vb`.
+    /// A single direction of a single layer, as candle's own layers are, loaded from `vb`.
     pub fn single(
         kind: K,
         [input, hidden]: [usize; 2],
@@ -111,7 +111,7 @@ impl<K: Kind> Stack<K> {
         inits: Inits,
         vb: &VarBuilder<'_>,
     ) -> CandleResult<Self> {
-        let shape = Shape::new(kind.gates(), input, hidden);
+        let shape = DirectionShape::new(kind.gates(), input, hidden);
         let direction = Direction::load(shape, suffix, inits, vb)?;
         let config = RecurrentConfig {
             batch_first: true,
@@ -140,7 +140,7 @@ impl<K: Kind> Stack<K> {
         self.directions.first().map_or(DType::F32, |d| d.ih.dtype())
     }
 
-    /// Where the weights are.
+    /// The device of the weights.
     pub fn device(&self) -> Device {
         let first = self.directions.first().map(|direction| &direction.ih);
         let float = first.filter(|ih| ih.qweight().is_none());
@@ -237,7 +237,7 @@ impl<K: Kind> Stack<K> {
     /// direction, c after each step, `[steps, batch, hidden]`.
     pub fn run(&self, input: &Input<'_>, each: bool) -> Result<(States<K::Cell>, K::Cell)> {
         if each {
-            // Each step has a state of its own.
+            // Each step has a separate state.
             sizes::computed("forward", &[input.steps], input.given.xs.elem_count())?;
         }
         let sizes = [input.schedule.rows, self.shape.hidden];
@@ -285,7 +285,7 @@ impl<K: Kind> Stack<K> {
             }
             _ => (None::<Vec<_>>, inputs),
         };
-        let given = Given::of(inputs);
+        let given = Given::from_reported(inputs);
         let given = given.ok_or_else(|| tap::unlike("a sequence and states", inputs))?;
         let silent = Self {
             tap: None,

@@ -1,4 +1,4 @@
-//! States as layers and cells are given them.
+//! The states that layers and cells are given.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -11,13 +11,13 @@ use crate::tensor::{Elements, as_f32, mismatch};
 pub struct Given<'a> {
     pub xs: &'a Tensor,
     pub h: Option<&'a Tensor>,
-    /// Of an LSTM.
+    /// The cell state of an LSTM.
     pub c: Option<&'a Tensor>,
 }
 
 impl<'a> Given<'a> {
-    /// As they are reported, without what is not given.
-    pub fn of(inputs: &[&'a Tensor]) -> Option<Self> {
+    /// The tensors of a call, from its inputs as they are reported.
+    pub fn from_reported(inputs: &[&'a Tensor]) -> Option<Self> {
         match *inputs {
             [xs] => Some((xs, None, None)),
             [xs, h] => Some((xs, Some(h), None)),
@@ -49,8 +49,8 @@ pub fn read_state(
     Ok(copy(Elements::of(&state).as_slice()?))
 }
 
-/// A state of that shape as a tensor of another one for candle's operations, or zeros where none is
-/// given.
+/// A state of one shape as a tensor of another shape for candle's operations, or zeros where none
+/// is given.
 pub fn as_rows(
     op: &'static str,
     state: Option<&Tensor>,

@@ -1,6 +1,6 @@
 //! The steps of one direction, one by one: over float weights, or with a projected state.
 
-use super::weights::{Direction, Shape};
+use super::weights::{Direction, DirectionShape};
 use crate::error::Result;
 use crate::kernels::{self, Gates, Recurrence, Step};
 
@@ -25,7 +25,7 @@ fn over(
     mut project_hr: Option<&mut Multiply<'_>>,
 ) -> Result<()> {
     let (isa, batch) = (kernels::active()?, run.batch());
-    let shape @ Shape { gates, hidden, .. } = run.weights.shape;
+    let shape @ DirectionShape { gates, hidden, .. } = run.weights.shape;
     let (state, width) = (shape.state(), gates.count() * hidden);
     let mut hh = vec![0.; batch * width];
     // The hidden state before it is projected; without projection it is the state itself.

@@ -19,7 +19,7 @@ pub(super) struct Direction {
     /// The end of the names in a checkpoint, after `weight_ih`: `_l0`, `_l0_reverse`.
     pub suffix: String,
     pub reverse: bool,
-    pub shape: Shape,
+    pub shape: DirectionShape,
     pub ih: Projection,
     pub hh: Projection,
     /// The LSTM's projection of the hidden state.
@@ -28,7 +28,7 @@ pub(super) struct Direction {
 
 /// The sizes of one direction.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct DirectionShape {
     pub gates: Gates,
     pub input: usize,
     pub hidden: usize,
@@ -36,7 +36,7 @@ pub(super) struct Shape {
     pub proj: usize,
 }
 
-/// How the initial weights of one direction are drawn where there is no checkpoint.
+/// The distributions of the initial weights of one direction, which are drawn without a checkpoint.
 pub(super) struct Inits {
     pub w_ih: Init,
     pub w_hh: Init,
@@ -45,7 +45,7 @@ pub(super) struct Inits {
 }
 
 impl Inits {
-    /// As PyTorch draws the weights and biases of recurrent layers.
+    /// The distributions of PyTorch's weights and biases of recurrent layers.
     pub fn uniform(hidden_size: usize, bias: bool) -> Self {
         let bound = 1. / (hidden_size.max(1) as f64).sqrt();
         let init = Init::Uniform {
@@ -62,8 +62,8 @@ impl Inits {
     }
 }
 
-impl Shape {
-    /// Without projection.
+impl DirectionShape {
+    /// The sizes without a projection.
     pub fn new(gates: Gates, input: usize, hidden: usize) -> Self {
         Self {
             gates,
@@ -86,7 +86,7 @@ impl Direction {
     /// Loads the weights under PyTorch's names, which end in `suffix`. A cell's is empty, and its
     /// steps are single products, of no gates.
     pub fn load(
-        shape: Shape,
+        shape: DirectionShape,
         suffix: String,
         inits: Inits,
         vb: &VarBuilder<'_>,
@@ -186,7 +186,7 @@ pub fn is_for_kernels(directions: &[Direction], given: Given<'_>, sizes: [usize;
             && given.tensors().into_iter().all(ours)
 }
 
-/// A weight or bias; a backend of the user's own may not give the shape that it is asked for.
+/// A weight or bias; a custom backend may not give the shape that it is asked for.
 fn load(vb: &VarBuilder<'_>, shape: &[usize], name: &str, init: Init) -> Result<Tensor> {
     sizes::elements("weight", shape)?;
     let tensor = vb.get_with_hints(shape, name, init)?;

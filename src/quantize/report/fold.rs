@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 /// Paths that are every combination of one alternative a segment.
-struct Pattern<'a> {
+struct PathPattern<'a> {
     segments: Vec<Vec<&'a str>>,
     /// Index of its first path in the list.
     first: usize,
@@ -27,7 +27,7 @@ pub(crate) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> 
     let distinct = paths.into_iter().enumerate();
     let distinct = distinct.filter(|(_, path)| seen.insert(*path));
     let mut patterns: Vec<_> = distinct
-        .map(|(first, path)| Pattern {
+        .map(|(first, path)| PathPattern {
             segments: path.split('.').map(|segment| vec![segment]).collect(),
             first,
         })
@@ -36,7 +36,7 @@ pub(crate) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> 
     for position in (0..deepest.unwrap_or(0)).rev() {
         patterns = merge(patterns, position);
     }
-    let folded = patterns.into_iter().map(|Pattern { segments, first }| {
+    let folded = patterns.into_iter().map(|PathPattern { segments, first }| {
         let texts: Vec<_> = segments.iter().map(|s| alternatives(s)).collect();
         Folded {
             text: texts.join("."),
@@ -48,8 +48,8 @@ pub(crate) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> 
 }
 
 /// Merges the patterns that differ in the segment at `position` only.
-fn merge(patterns: Vec<Pattern<'_>>, position: usize) -> Vec<Pattern<'_>> {
-    let mut merged: Vec<Pattern<'_>> = Vec::new();
+fn merge(patterns: Vec<PathPattern<'_>>, position: usize) -> Vec<PathPattern<'_>> {
+    let mut merged: Vec<PathPattern<'_>> = Vec::new();
     let mut alike = HashMap::new();
     for mut pattern in patterns {
         let Some(segment) = pattern.segments.get_mut(position) else {
@@ -59,7 +59,7 @@ fn merge(patterns: Vec<Pattern<'_>>, position: usize) -> Vec<Pattern<'_>> {
         let alternatives = std::mem::take(segment);
         match alike.entry(pattern.segments.clone()) {
             Entry::Occupied(entry) => {
-                let earlier: &mut Pattern<'_> = &mut merged[*entry.get()];
+                let earlier: &mut PathPattern<'_> = &mut merged[*entry.get()];
                 earlier.segments[position].extend(alternatives);
             }
             Entry::Vacant(entry) => {
@@ -72,7 +72,7 @@ fn merge(patterns: Vec<Pattern<'_>>, position: usize) -> Vec<Pattern<'_>> {
     merged
 }
 
-/// One segment as it is, several in braces: first the numbers, as ranges, then the names.
+/// A single segment as it is, several in braces: first the numbers, as ranges, then the names.
 fn alternatives(segments: &[&str]) -> String {
     if let [only] = segments {
         return (*only).to_owned();

@@ -7,16 +7,16 @@ use crate::module::LayerKind;
 use crate::quantize::float_tensors::{self, FloatTensor};
 use crate::quantize::hidden::OpaqueField;
 use crate::quantize::outcome::Outcome;
-use crate::quantize::owners::{Held, Holder, Owners};
+use crate::quantize::owners::{HeldWeights, Holder, Owners};
 use crate::quantize::spec::decision::Decision;
 use crate::quantize::survey::Survey;
-use crate::quantize::swap::Quantized;
+use crate::quantize::swap::QuantizedLayers;
 
 /// The result of [`quantize_dynamic`](crate::quantize_dynamic).
 ///
 /// `Display` prints the totals, then fields that may hold layers and float tensors in no layer,
 /// then a table in which layers of one kind, outcome and size share a row
-/// (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a row of its own.
+/// (`layer.{0-11}.{query,key,value}`); `{:#}` gives each layer a separate row.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -35,7 +35,7 @@ pub struct Report {
     pub float_tensors: Vec<FloatTensor>,
 }
 
-/// One layer and its outcome.
+/// A layer and its outcome.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LayerReport {
@@ -86,7 +86,7 @@ impl Report {
         isa: Isa,
         survey: Survey,
         decisions: Vec<Decision>,
-        quantized: &Quantized,
+        quantized: &QuantizedLayers,
     ) -> Self {
         let layers = survey.layers.iter().map(|l| &l.path);
         let tensors = survey.tensors.iter().map(|t| &t.path);
@@ -97,17 +97,23 @@ impl Report {
         let hidden = survey.hidden();
         let after = survey.layers.iter().map(|l| {
             let replacement = quantized.replacements.get(&l.path);
-            Held {
+            HeldWeights {
                 swapped: replacement.is_some(),
-                holder: Holder::of(&l.kind),
+                holder: Holder::new(&l.kind),
                 weights: replacement.map_or_else(|| l.weights.clone(), |r| r.weight_infos()),
             }
         });
-        let after = Owners::of(after.collect());
+        let after = Owners::new(after.collect());
         let layers = survey.layers.into_iter().zip(decisions).enumerate();
         let layers = layers.map(|(index, (found, decision))| {
             let swapped = matches!(decision, Decision::Swap { .. });
-            let count = |of| if swapped { after.count(index, of) } else { 0 };
+            let count = |elements| {
+                if swapped {
+                    after.count(index, elements)
+                } else {
+                    0
+                }
+            };
             LayerReport {
                 parameters: found.parameters(),
                 bytes_before: before.bytes(index),

@@ -91,8 +91,8 @@ impl Report {
         }
     }
 
-    /// One row for each layer, or for all layers that differ in nothing but their paths, by the
-    /// index of the first.
+    /// The rows, by the index of the first layer: a row for each layer, or for all layers that
+    /// differ only in their paths.
     fn rows(&self, each: bool) -> BTreeMap<usize, [String; 6]> {
         let mut groups: Vec<Vec<(usize, &LayerReport)>> = Vec::new();
         for layer in self.layers.iter().enumerate() {
@@ -187,12 +187,12 @@ impl Report {
 
 /// Fields that may hold layers, by type.
 pub(crate) fn fmt_hidden(f: &mut fmt::Formatter<'_>, hidden: &[OpaqueField]) -> fmt::Result {
-    let of = |field: &OpaqueField| {
+    let type_and_advice = |field: &OpaqueField| {
         let advice = field.advice.as_deref().unwrap_or_default();
         format!("{} ({advice})", field.type_name)
     };
     let fields = hidden.iter();
-    let fields = fields.map(|field| (of(field), field.path.as_str()));
+    let fields = fields.map(|field| (type_and_advice(field), field.path.as_str()));
     fmt_by(f, "fields that may hold layers (not visited)", fields)
 }
 
@@ -249,7 +249,7 @@ fn fmt_by<'a>(
     Ok(())
 }
 
-/// Whether two layers may share a row; one with several paths has a row of its own.
+/// Whether two layers may share a row; a layer with several paths has a separate row.
 fn alike(a: &LayerReport, b: &LayerReport) -> bool {
     (a.bytes_before, a.bytes_after) == (b.bytes_before, b.bytes_after)
         && a.kind == b.kind

@@ -26,9 +26,9 @@ impl Decision {
 /// The consequence of a layer's error.
 #[derive(Clone, Copy)]
 pub(crate) enum Refusal {
-    /// It is one of the call: a rule has the layer's exact name.
+    /// The call fails: a rule has the layer's exact name.
     Fails,
-    /// The layer is left if int8 has no room for it; else it is one of the call.
+    /// The layer is left if int8 has no room for it; else the call fails.
     LeavesAtLimit,
     /// The layer is left.
     Leaves,

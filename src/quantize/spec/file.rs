@@ -174,12 +174,12 @@ impl Read for Rule {
 
 impl Serialize for QConfigSpec {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        Written::from(self).serialize(to)
+        SpecFile::from(self).serialize(to)
     }
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct SpecFile<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     preset: Option<&'static str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -188,7 +188,7 @@ struct Written<'a> {
     embeddings: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     attention: bool,
-    /// Where it differs from the preset's.
+    /// The configuration of the head, where it differs from the preset's.
     #[serde(skip_serializing_if = "Option::is_none")]
     head: Option<Option<Brief<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -212,7 +212,7 @@ impl Serialize for Rule {
     }
 }
 
-/// By name where it has one.
+/// A configuration, by name where it has one.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Brief<'a> {
@@ -228,7 +228,7 @@ impl<'a> From<&'a QConfig> for Brief<'a> {
     }
 }
 
-impl<'a> From<&'a QConfigSpec> for Written<'a> {
+impl<'a> From<&'a QConfigSpec> for SpecFile<'a> {
     fn from(spec: &'a QConfigSpec) -> Self {
         // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
@@ -236,8 +236,8 @@ impl<'a> From<&'a QConfigSpec> for Written<'a> {
         let mut presets = presets.filter_map(|name| Some((name, QConfigSpec::preset(name).ok()?)));
         let (preset, base) = presets
             .find(|(_, named)| {
-                let mut own = named.presets.iter();
-                own.all(|(kind, qconfig)| kinds.get(kind) == Some(&qconfig))
+                let mut entries = named.presets.iter();
+                entries.all(|(kind, qconfig)| kinds.get(kind) == Some(&qconfig))
             })
             .unzip();
         let base = base.unwrap_or_else(QConfigSpec::new);

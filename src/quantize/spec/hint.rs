@@ -8,7 +8,7 @@ use crate::name_regex::NameRegex;
 use crate::quantize::float_tensors;
 use crate::quantize::hidden::OpaqueField;
 use crate::quantize::outcome::LeftReason;
-use crate::quantize::survey::{Found, Survey};
+use crate::quantize::survey::{FoundLayer, Survey};
 use crate::quantize::text::some;
 use crate::words::suggestion;
 
@@ -48,7 +48,7 @@ impl Pattern {
                 }
                 // Most layers have their ancestors in common.
                 let mut seen = HashSet::new();
-                let names = survey.layers.iter().flat_map(Found::names);
+                let names = survey.layers.iter().flat_map(FoundLayer::names);
                 let names = names.flat_map(ancestors).filter(|name| seen.insert(*name));
                 suggestion(name, names).map_or_else(
                     || examples(survey),
@@ -91,7 +91,7 @@ fn meant(name: &str, survey: &Survey) -> Option<String> {
         .find_map(|pattern| {
             let regex = NameRegex::new(&pattern);
             let regex = regex.compiled().ok()?;
-            let matches = |l: &&Found| l.names().any(|name| regex.is_match(name));
+            let matches = |l: &&FoundLayer| l.names().any(|name| regex.is_match(name));
             match survey.layers.iter().filter(matches).count() {
                 0 => None,
                 1 => Some(format!(".regex(r\"{pattern}\", ..) matches 1 layer")),
@@ -145,7 +145,7 @@ pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String
     format!("the model has no layers, but {}", found.join("; "))
 }
 
-fn named(layer: &Found) -> &str {
+fn named(layer: &FoundLayer) -> &str {
     match layer.path.as_str() {
         "" => "the model itself",
         path => path,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::outcome::LeftReason;
-use super::survey::{Found, Survey};
+use super::survey::{FoundLayer, Survey};
 use crate::error::{Error, Fault, Result};
 use crate::module::LayerKind;
 use crate::name_regex::{NameRegex, RegexTotals};
@@ -232,8 +232,8 @@ impl QConfigSpec {
 
     /// The configuration of [`attention`](Self::attention).
     fn of_attention(&self) -> QConfig {
-        let mut own = self.presets.values();
-        if own.any(|qconfig| matches!(qconfig, QConfig::Half(_))) {
+        let mut configs = self.presets.values();
+        if configs.any(|qconfig| matches!(qconfig, QConfig::Half(_))) {
             QConfig::bfloat16()
         } else {
             QConfig::int8()
@@ -350,7 +350,7 @@ impl QConfigSpec {
     }
 
     /// The configuration of a layer that no rule matches.
-    fn preset_of(&self, layer: &Found, survey: &Survey) -> Option<&QConfig> {
+    fn preset_of(&self, layer: &FoundLayer, survey: &Survey) -> Option<&QConfig> {
         let of_kind = self.presets.get(&layer.kind)?;
         match &self.head {
             Some(head) if survey.is_head(layer) => Some(head),
@@ -358,7 +358,7 @@ impl QConfigSpec {
         }
     }
 
-    fn decide(&self, layer: &Found, survey: &Survey) -> Decision {
+    fn decide(&self, layer: &FoundLayer, survey: &Survey) -> Decision {
         let rules = self.rules.iter();
         let matching = rules.filter_map(|rule| Some((rule, rule.pattern.rank(layer)?)));
         // `max_by_key` keeps the last of equals: a later rule of the same rank wins.
@@ -411,7 +411,7 @@ impl QConfigSpec {
     }
 }
 
-/// One rule a line.
+/// A rule on each line.
 impl fmt::Display for QConfigSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Attention has no weight that a configuration would describe.

@@ -1,11 +1,11 @@
-//! One rule of a spec, and how specific its match is.
+//! A rule of a spec, and how specific its match is.
 
 use std::fmt;
 
 use crate::module::LayerKind;
 use crate::name_regex::NameRegex;
 use crate::qconfig::QConfig;
-use crate::quantize::survey::Found;
+use crate::quantize::survey::FoundLayer;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
@@ -25,7 +25,7 @@ pub(super) enum Pattern {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     Kind,
-    /// By the number of bytes of the name that are covered.
+    /// The number of bytes of the name that are covered.
     Ancestor(usize),
     Regex,
     Exact,
@@ -33,7 +33,7 @@ pub(super) enum Rank {
 
 impl Pattern {
     /// How specific its match with a layer is, if it is one; a regex that is malformed matches none.
-    pub fn rank(&self, layer: &Found) -> Option<Rank> {
+    pub fn rank(&self, layer: &FoundLayer) -> Option<Rank> {
         match self {
             Self::Kind(kind) => (*kind == layer.kind).then_some(Rank::Kind),
             Self::Regex(regex) => {

@@ -33,7 +33,7 @@ impl From<String> for Target {
     }
 }
 
-/// One or several kinds of layers or names, as [`QConfigSpec`](crate::QConfigSpec)'s rules take
+/// Kinds of layers or names, one or several, as [`QConfigSpec`](crate::QConfigSpec)'s rules take
 /// them: a `&str` or a [`LayerKind`] by itself, or an array, a slice or a `Vec` of them.
 #[doc(hidden)]
 pub trait OneOrMany<T> {
@@ -41,7 +41,7 @@ pub trait OneOrMany<T> {
     fn items(self) -> Vec<T>;
 }
 
-/// Those that stand by themselves.
+/// Targets that stand by themselves.
 macro_rules! one {
     ($($target:ty => $one:ty),+) => {$(
         impl OneOrMany<$target> for $one {

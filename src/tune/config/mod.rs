@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::criterion::{Criterion, Goal};
-use super::history::Place;
+use super::history::HistoryFile;
 use super::strategy::Strategy;
 use crate::quantize::QConfigSpec;
 
@@ -37,7 +37,7 @@ pub struct TuningConfig {
     pub(super) timeout: Duration,
     pub(super) max_trials: usize,
     pub(super) spec: QConfigSpec,
-    pub(super) history: Option<Place>,
+    pub(super) history: Option<HistoryFile>,
     pub(super) ignored: Vec<String>,
 }
 
@@ -56,14 +56,14 @@ impl Default for TuningConfig {
 }
 
 impl TuningConfig {
-    /// A share of the float model's accuracy may be lost: 0.01 is one percent.
+    /// Accepts the loss of a share of the float model's accuracy: 0.01 is one percent.
     #[must_use]
     pub fn relative(mut self, share: f64) -> Self {
         self.criterion.goal = Goal::Relative(share);
         self
     }
 
-    /// So much of the accuracy may be lost, in its own unit.
+    /// Accepts the loss of a difference, in the unit of the accuracy.
     #[must_use]
     pub fn absolute(mut self, difference: f64) -> Self {
         self.criterion.goal = Goal::Absolute(difference);
@@ -84,16 +84,16 @@ impl TuningConfig {
         self
     }
 
-    /// For how long a smaller model is looked for; 0 stops at the first success. An evaluation that
-    /// runs is not interrupted.
+    /// The time for which a smaller model is looked for; 0 stops at the first success. An
+    /// evaluation that runs is not interrupted.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The maximum number of trials; the evaluation of the float model is none. With 1, the first
-    /// trial gives the model, whatever its accuracy: Neural Compressor's `performance_only`.
+    /// The maximum number of trials, not counting the evaluation of the float model. With 1, the
+    /// first trial gives the model, whatever its accuracy: Neural Compressor's `performance_only`.
     #[must_use]
     pub fn max_trials(mut self, trials: usize) -> Self {
         self.max_trials = trials;
@@ -112,7 +112,7 @@ impl TuningConfig {
     #[must_use]
     pub fn history(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        self.history = Some(Place {
+        self.history = Some(HistoryFile {
             path,
             resume: false,
         });
@@ -125,7 +125,7 @@ impl TuningConfig {
     #[must_use]
     pub fn resume(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        self.history = Some(Place { path, resume: true });
+        self.history = Some(HistoryFile { path, resume: true });
         self
     }
 

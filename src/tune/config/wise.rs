@@ -22,7 +22,7 @@ const FOREIGN: [&str; 8] = [
     "ConvTranspose3d",
 ];
 
-/// The later ones win: the whole model, then types, then names.
+/// Reads the three sections, of which the later ones win: the whole model, then types, then names.
 pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
     if let Some(node) = map.get("model_wise") {
         let all = Options::read(config, node)?;

@@ -14,9 +14,9 @@ pub struct Verdict {
 
 /// Evaluates assignments, each once.
 pub trait Trials {
-    /// A candidate: with `timeout: 0` a search that finds one that passes is over.
+    /// Evaluates a candidate. With `timeout: 0` the search ends at the first that passes.
     fn trial(&mut self, assignment: &Assignment) -> Step<Verdict>;
-    /// A trial on the way to a candidate.
+    /// Evaluates a trial on the way to a candidate.
     fn probe(&mut self, assignment: &Assignment) -> Step<Verdict>;
     /// Calls of eval until now, the float model's included.
     fn evals(&self) -> usize;

@@ -1,8 +1,7 @@
 //! The instruction sets: a file each, and the only place that chooses between them.
 //!
-//! A file has `run`, the door through which every [`Op`] is compiled with the instruction set's
-//! features, and the loops that need its registers by name: four products, attention and the
-//! widening of halves.
+//! A file has `run`, which compiles every [`Op`] with the instruction set's features, and the loops
+//! that need its registers by name: four products, attention and the widening of halves.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -16,8 +15,8 @@ mod x86_64;
 use half::f16;
 use op::Op;
 
-use super::isa::{Isa, Kind, instruction_sets};
-use super::loops::attention::{Attention, Block};
+use super::isa::{Isa, IsaKind, instruction_sets};
+use super::loops::attention::{Attention, QueryBlock};
 use super::loops::blocks::RowBlock;
 use super::loops::product::{Pair, Part, Product, Sink};
 
@@ -34,7 +33,7 @@ macro_rules! call {
         // the contract is the caller's.
         unsafe {
             match $isa.0 {
-                $(#[cfg($where)] Kind::$kind => call!(@@ $call $($module)::+),)*
+                $(#[cfg($where)] IsaKind::$kind => call!(@@ $call $($module)::+),)*
             }
         }
     };
@@ -56,14 +55,15 @@ impl Isa {
         instruction_sets!(call [self => widen(halves, out)])
     }
 
-    /// Computes a block of attention; whether that stands, or is to be computed with care.
+    /// Computes a block of attention; returns whether the result stands, or is to be computed with
+    /// care.
     ///
     /// # Safety
     /// No other thread computes a block that overlaps.
     pub(crate) unsafe fn attend<const CAREFUL: bool>(
         self,
         attention: &Attention<'_>,
-        block: Block,
+        block: QueryBlock,
         out: &Sink<'_>,
     ) -> bool {
         instruction_sets!(call [self => attend::<CAREFUL>(attention, block, out)])

@@ -8,7 +8,7 @@ use crate::loops::rows::{self, Extent};
 
 /// A loop in plain Rust, which each instruction set compiles with its own features.
 ///
-/// `run` and everything that it calls are `#[inline(always)]`: a function of its own would be
+/// `run` and everything that it calls are `#[inline(always)]`: a separate function would be
 /// compiled without the features. Formulas are computed over the instruction set's numbers.
 pub trait Op {
     type Out;
@@ -27,11 +27,11 @@ macro_rules! ops {
     )*) => {$(
         $(#[$doc])*
         $visible fn $name<'a>($($operand: $type),*) -> impl $crate::arch::op::Op<Out = ops!(@out $($out)?)> {
-            struct Operands<'a> {
+            struct OpOperands<'a> {
                 $($operand: $type),*
             }
 
-            impl $crate::arch::op::Op for Operands<'_> {
+            impl $crate::arch::op::Op for OpOperands<'_> {
                 type Out = ops!(@out $($out)?);
 
                 #[inline(always)]
@@ -41,7 +41,7 @@ macro_rules! ops {
                 }
             }
 
-            Operands { $($operand),* }
+            OpOperands { $($operand),* }
         }
     )*};
 }

@@ -1,4 +1,4 @@
-//! No intrinsics: it runs on any CPU, and shows what the others do.
+//! The instruction set without intrinsics: it runs on any CPU, and shows what the others do.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::op::{Activate, Op};
 use crate::loops::activation::Activation;
-use crate::loops::attention::{self, Attention, Block};
+use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector::{Register, RegisterClosures};
@@ -16,7 +16,7 @@ use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
 
-/// The door: an op compiled with these features, out of line.
+/// Runs an op, compiled with the features of the target, out of line.
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
     op.run::<f32>()
@@ -177,7 +177,7 @@ pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV:
 /// No other thread computes a block that overlaps.
 pub unsafe fn attend<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
@@ -187,7 +187,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
 /// A register of `LANES` f32.
 #[inline(always)]
 fn register<const LANES: usize>() -> impl Register<LANES, V = [f32; LANES]> {
-    // By an instruction where the CPU surely has it: the C library's is a call for each element.
+    // Whether `fma` surely is an instruction: the C library's is a call for each element.
     let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
     RegisterClosures {
         load: |from: &[f32; LANES]| *from,
@@ -261,7 +261,7 @@ pub unsafe fn multiply_blocks_by<const LANES: usize, const BYTES: usize>(
     }
 }
 
-/// Rows become columns.
+/// Transposes a square.
 #[inline(always)]
 pub fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
     std::array::from_fn(|c| std::array::from_fn(|r| square[r][c]))

@@ -7,7 +7,7 @@ use crate::loops::buffer;
 use crate::sizes;
 use crate::threads::Threads;
 
-/// The function of each element, on several threads if that is faster.
+/// Applies the function to each element, on several threads if that is faster.
 ///
 /// The result does not depend on the instruction set or on the number of threads.
 pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
@@ -17,7 +17,7 @@ pub fn activate(isa: Isa, activation: Activation, xs: &[f32]) -> Vec<f32> {
 /// [`activate`] of each element, multiplied by its factor.
 ///
 /// # Panics
-/// If there is another number of factors.
+/// If the numbers of elements and of factors differ.
 pub fn activate_mul(isa: Isa, activation: Activation, xs: &[f32], factors: &[f32]) -> Vec<f32> {
     sizes::check("factors, the shape of xs", factors, &[xs.len()]);
     apply(isa, activation, xs, Some(factors))

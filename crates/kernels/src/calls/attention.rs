@@ -7,7 +7,7 @@ use half::bf16;
 use super::attention_int8;
 use super::convert::widened;
 use crate::isa::Isa;
-use crate::loops::attention::{Attention, Block, Heads, Precision, Queries};
+use crate::loops::attention::{Attention, Heads, Precision, Queries, QueryBlock};
 use crate::loops::buffer::{self, Aligned};
 use crate::loops::float_tile::COLUMNS;
 use crate::loops::product::Sink;
@@ -15,7 +15,7 @@ use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
 
 impl<'a> Attention<'a> {
-    /// Itself, checked.
+    /// Checks the operands and returns them.
     ///
     /// # Panics
     /// If the sizes of the operands do not agree, or one exceeds its slice.
@@ -28,16 +28,17 @@ impl<'a> Attention<'a> {
         Self::new(queries, k, v, self.precision)
     }
 
-    /// [`Queries::grouped`], if keys and values follow each other, too.
+    /// [`Queries::grouped`], where sequences of keys and values follow each other as their heads
+    /// do.
     fn grouped(self) -> Self {
         let queries = self.queries.grouped();
-        let follow = |of: Heads<'_>| of.follow(self.queries.batch, self.queries.kv_heads);
+        let follow = |heads: Heads<'_>| heads.follow(self.queries.batch, self.queries.kv_heads);
         if queries.q.rows == self.queries.q.rows || !(follow(self.k) && follow(self.v)) {
             return self;
         }
-        let keys = |of: Heads<'a>| Heads {
-            strides: [of.strides[1], 0, of.strides[2]],
-            ..of
+        let keys = |heads: Heads<'a>| Heads {
+            strides: [heads.strides[1], 0, heads.strides[2]],
+            ..heads
         };
         Self::new(queries, keys(self.k), keys(self.v), self.precision)
     }
@@ -100,7 +101,7 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
                 let (head, block) = (index / blocks, index % blocks);
                 let start = block * registers / blocks * COLUMNS;
                 let end = (block + 1) * registers / blocks * COLUMNS;
-                let block = Block {
+                let block = QueryBlock {
                     batch: head / heads,
                     head: head % heads,
                     queries: start..end.min(q.rows),
@@ -115,8 +116,8 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
 /// Computes a block, again with care if it is not finite.
 ///
 /// # Safety
-/// No other thread computes one of its queries.
-unsafe fn compute(isa: Isa, attention: &Attention<'_>, block: Block, out: &Sink<'_>) {
+/// No other thread computes any of its queries.
+unsafe fn compute(isa: Isa, attention: &Attention<'_>, block: QueryBlock, out: &Sink<'_>) {
     // SAFETY: the contract is the same.
     unsafe {
         if !isa.attend::<false>(attention, block.clone(), out) {
@@ -143,15 +144,18 @@ pub fn attention_to_bf16(
     let queries = queries.checked(k.rows, k.columns);
     assert!(k.rows == v.rows, "k and v: expected one number of keys");
     let (batch, kv_heads) = (queries.batch, queries.kv_heads);
-    let [k, v] = [("k", k), ("v", v)].map(|(name, of)| of.checked(name, batch, kv_heads));
+    let [k, v] = [("k", k), ("v", v)].map(|(name, heads)| heads.checked(name, batch, kv_heads));
     let len = [batch, queries.heads, queries.q.rows, v.columns];
     let len = sizes::length("out", &len);
     if len == 0 || k.rows == 0 {
         return vec![0.; len];
     }
-    // Of each head its own matrix, wherever a task has it.
-    let own = |of: Heads<'_, bf16>| Heads::new(&[], [0, 0, of.columns], [of.rows, of.columns]);
-    let attention = Attention::new(queries, own(k), own(v), Precision::BFloat16).grouped();
+    // One matrix, which is the task's for each head.
+    let per_head = |heads: Heads<'_, bf16>| {
+        Heads::new(&[], [0, 0, heads.columns], [heads.rows, heads.columns])
+    };
+    let attention =
+        Attention::new(queries, per_head(k), per_head(v), Precision::BFloat16).grouped();
     let threads = Threads::of_caller();
     let count = threads.for_work(queries.multiply_adds(k.rows, v.columns), SERIAL_MACS);
     // SAFETY: the heads of all sequences are all columns of the output, each once: they fill it,
@@ -161,26 +165,26 @@ pub fn attention_to_bf16(
             let out = Sink::channels(out, attention.queries.heads * v.columns);
             let task = |index: usize| {
                 let mut room = Aligned::take(&WIDENED);
-                let [wide_k, wide_v] = room.split([k, v].map(|of| of.rows * of.columns));
-                for (of, wide) in [(k, &mut *wide_k), (v, &mut *wide_v)] {
-                    widen(isa, of, [index / kv_heads, index % kv_heads], wide);
+                let [wide_k, wide_v] = room.split([k, v].map(|heads| heads.rows * heads.columns));
+                for (heads, wide) in [(k, &mut *wide_k), (v, &mut *wide_v)] {
+                    widen(isa, heads, [index / kv_heads, index % kv_heads], wide);
                 }
-                let mut own = attention;
-                (own.k.values, own.v.values) = (wide_k, wide_v);
+                let mut local = attention;
+                (local.k.values, local.v.values) = (wide_k, wide_v);
                 let Queries {
                     q, heads, kv_heads, ..
-                } = own.queries;
+                } = local.queries;
                 let group = heads / kv_heads;
                 let first = index % kv_heads * group;
                 let step = Precision::BFloat16.queries_of_task();
                 for head in first..first + group {
                     for start in (0..q.rows).step_by(step) {
-                        let block = Block {
+                        let block = QueryBlock {
                             batch: index / kv_heads,
                             head,
                             queries: start..q.rows.min(start + step),
                         };
-                        compute(isa, &own, block, &out);
+                        compute(isa, &local, block, &out);
                     }
                 }
                 room.keep(&WIDENED);
@@ -198,7 +202,7 @@ fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut
         from.columns
     };
     for (row, out) in to.chunks_mut(columns.max(1)).enumerate() {
-        let values = &from.of(sequence, head, row)[..out.len()];
+        let values = &from.rows_from(sequence, head, row)[..out.len()];
         isa.run(widened(values, out));
     }
 }
@@ -268,8 +272,8 @@ mod tests {
                         (size / 63.).exp_m1() + 1. / 64.
                     }
                     Precision::Int8 => {
-                        let sums = |of: &Heads<'_>, h, row| {
-                            let xs = (0..of.columns).map(|d| at(of, b, h, row, d).abs());
+                        let sums = |matrix: &Heads<'_>, h, row| {
+                            let xs = (0..matrix.columns).map(|d| at(matrix, b, h, row, d).abs());
                             xs.fold([0.; 2], |[sum, max], x| [sum + x, x.max(max)])
                         };
                         let [sum_q, max_q] = sums(&queries.q, h, i);
@@ -342,24 +346,25 @@ mod tests {
             let k = values(2, kv_len(head_dim));
             let v = values(3, kv_len(value_dim));
             let mut of_keys = values(4, batch * keys);
-            let mut own = values(5, queries * keys);
-            for x in of_keys.iter_mut().chain(&mut own).step_by(3) {
+            let mut of_queries = values(5, queries * keys);
+            for x in of_keys.iter_mut().chain(&mut of_queries).step_by(3) {
                 *x = f32::NEG_INFINITY;
             }
-            own.iter_mut()
+            of_queries
+                .iter_mut()
                 .take(keys)
                 .for_each(|x| *x = f32::NEG_INFINITY);
             let mask = |values, strides| Heads::new(values, strides, [queries, keys]);
             let masks = [
                 None,
                 Some(mask(&of_keys[..], [keys, 0, 0])),
-                Some(mask(&own[..], [0, 0, keys])),
+                Some(mask(&of_queries[..], [0, 0, keys])),
             ];
             let masks = masks.into_iter().map(|mask| (mask, false));
             let masks = masks.chain([(None, true)]);
-            let of = |precision| masks.clone().map(move |mask| (mask, precision));
+            let with = |precision| masks.clone().map(move |mask| (mask, precision));
             let precisions = [Precision::Float32, Precision::BFloat16, Precision::Int8];
-            for ((mask, causal), precision) in precisions.into_iter().flat_map(of) {
+            for ((mask, causal), precision) in precisions.into_iter().flat_map(with) {
                 let attention = Attention {
                     queries: Queries {
                         q: heads(&q, queries, heads_count, head_dim),

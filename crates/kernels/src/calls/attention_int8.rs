@@ -46,7 +46,7 @@ impl Clone for KeyValues {
 
 thread_local! {
     static KEY_VALUES: Cell<Option<KeyValues>> = const { Cell::new(None) };
-    static ROOM: Cell<Room> = Cell::default();
+    static ROOM: Cell<TaskCodes> = Cell::default();
     static ALL_SCORES: Cell<Aligned> = Cell::default();
 }
 
@@ -69,7 +69,7 @@ const SERIAL_MACS: usize = 200_000;
 const SCORES: usize = 16 << 10;
 
 impl KeyValues {
-    /// Room for `capacity` rows of each head, of which there are none yet.
+    /// An empty cache with room for `capacity` rows of each head.
     ///
     /// # Panics
     /// If memory cannot hold them, or there are more rows or columns of keys than [`MAX_TERMS`].
@@ -123,7 +123,7 @@ impl KeyValues {
         }
     }
 
-    /// These rows, with room for `capacity` of each head: they are copied, not converted.
+    /// A copy of these rows with room for `capacity` of each head; codes are not converted again.
     ///
     /// # Panics
     /// As [`new`](Self::new), and if there are more rows.
@@ -136,10 +136,10 @@ impl KeyValues {
             .copy_heads(&self.keys, self.len, self.keys.groups());
         new.values
             .copy_heads(&self.values, value_dim, self.len.div_ceil(4));
-        let [to, from] = [&new, self].map(|of| of.capacity.next_multiple_of(BLOCK));
+        let [to, from] = [&new, self].map(|cache| cache.capacity.next_multiple_of(BLOCK));
         for head in 0..self.batch * self.kv_heads {
-            let own = &self.scales[head * from..][..self.len];
-            new.scales[head * to..][..self.len].copy_from_slice(own);
+            let scales = &self.scales[head * from..][..self.len];
+            new.scales[head * to..][..self.len].copy_from_slice(scales);
         }
         new.len = self.len;
         new
@@ -161,7 +161,7 @@ impl KeyValues {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the heads are empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -171,7 +171,7 @@ impl KeyValues {
         self.capacity
     }
 
-    /// Bytes of codes, scales and the room behind them.
+    /// Bytes of codes and scales, spare capacity included.
     pub fn bytes(&self) -> usize {
         let packed = self.keys.bytes_of_heads() + self.values.bytes_of_heads();
         packed + size_of_val(&*self.scales)
@@ -186,7 +186,8 @@ impl KeyValues {
     /// `[batch, kv_heads, rows, value_dim]`.
     ///
     /// # Panics
-    /// If the sizes of the operands do not agree, one exceeds its slice, or there is no room.
+    /// If the sizes of the operands do not agree, one exceeds its slice, or the rows exceed the
+    /// capacity.
     pub fn append(&mut self, k: Heads<'_>, v: Heads<'_>) {
         let k = k.checked("k", self.batch, self.kv_heads);
         let v = v.checked("v", self.batch, self.kv_heads);
@@ -228,8 +229,8 @@ impl KeyValues {
             let (sequence, kv_head) = (head / self.kv_heads, head % self.kv_heads);
             let row = rows.start - all.start;
             let at = head * stride;
-            let mut room = Room::take();
-            let [k, v] = [&k, &v].map(|of| rows_of(of, [sequence, kv_head, row]));
+            let mut room = TaskCodes::take();
+            let [k, v] = [&k, &v].map(|heads| rows_of(heads, [sequence, kv_head, row]));
             // SAFETY: these rows of the head are this task's.
             let scales = unsafe { scales.part(at + rows.start..at + rows.end) };
             let (to, room_of_codes) = ([head, rows.start], room.codes(groups, v.columns));
@@ -247,7 +248,7 @@ impl KeyValues {
 /// The rows of a head of a sequence, from a row on.
 fn rows_of<'a>(heads: &Heads<'a>, [sequence, head, row]: [usize; 3]) -> Rows<'a> {
     Rows {
-        values: heads.of(sequence, head, row),
+        values: heads.rows_from(sequence, head, row),
         stride: heads.strides[2],
         columns: heads.columns,
     }
@@ -270,8 +271,8 @@ ops! {
         }
     }
 
-    /// Writes the codes of queries, so many groups for each; `scale` is that of the scores, and
-    /// whether sums of codes are asked for.
+    /// Writes the codes of queries, with the number of groups of a query; `scale` is the factor of
+    /// the scores, and whether sums of codes are asked for.
     fn encode_queries(
         from: Rows<'a>,
         scale: (f32, bool),
@@ -282,16 +283,16 @@ ops! {
     }
 }
 
-/// Codes of a task, kept from one to the next on its thread.
+/// The codes of a task, kept from one to the next on its thread.
 #[derive(Default)]
-struct Room {
+struct TaskCodes {
     queries: Vec<[u8; 4]>,
     weights: Vec<[u8; 4]>,
-    /// Of the queries, then of the weights.
+    /// Parameters of the queries, then of the weights.
     rows: Vec<Row>,
 }
 
-impl Room {
+impl TaskCodes {
     fn take() -> Self {
         buffer::take(&ROOM)
     }
@@ -396,7 +397,7 @@ impl Task<'_> {
     /// Computes some queries, block by block.
     ///
     /// # Safety
-    /// No other thread computes one of them.
+    /// No other thread computes any of these queries.
     unsafe fn attend(&self, all: Range<usize>, value_dim: usize, out: &Sink<'_>) {
         let isa = self.kv.keys.isa();
         let tile = isa.registers().tile_rows;
@@ -404,7 +405,7 @@ impl Task<'_> {
         let most = (SCORES / stride).max(1).next_multiple_of(tile);
         let tiles = all.len().div_ceil(tile);
         let blocks = all.len().div_ceil(most);
-        let mut room = Room::take();
+        let mut room = TaskCodes::take();
         for block in 0..blocks {
             let bound = |block: usize| all.end.min(all.start + block * tiles / blocks * tile);
             // SAFETY: the contract is the same.
@@ -414,8 +415,14 @@ impl Task<'_> {
     }
 
     /// # Safety
-    /// No other thread computes one of these queries.
-    unsafe fn block(&self, rows: Range<usize>, value_dim: usize, out: &Sink<'_>, room: &mut Room) {
+    /// No other thread computes any of these queries.
+    unsafe fn block(
+        &self,
+        rows: Range<usize>,
+        value_dim: usize,
+        out: &Sink<'_>,
+        room: &mut TaskCodes,
+    ) {
         let Self {
             queries,
             kv,
@@ -493,12 +500,12 @@ fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<
 }
 
 ops! {
-    /// Makes weights, so many groups of codes for each, of the scores of queries, `[queries,
-    /// stride]`, and of the scales of `keys` values; given the sequence, the head and the first
-    /// query, and whether sums of codes are asked for.
+    /// Turns scores of queries, `[queries, stride]`, and the scales of `keys` values into the codes
+    /// of weights, with the number of groups of a query; `first` is the sequence, the head and the
+    /// first query, `of_sum` whether sums of codes are asked for.
     fn weigh(
         queries: &'a Queries<'a>,
-        of: [usize; 3],
+        first: [usize; 3],
         scores: (&'a mut [f32], usize),
         keys: (usize, &'a [f32]),
         codes: (&'a mut [[u8; 4]], usize),
@@ -506,8 +513,8 @@ ops! {
         of_sum: bool,
     ) {
         let ((all_scores, stride), (keys, scales), (codes, groups)) = (scores, keys, codes);
-        let [sequence, head, first] = of;
-        let mask = queries.mask.map(|mask| (mask.of(sequence, head, first), mask.strides[2]));
+        let [sequence, head, first] = first;
+        let mask = queries.mask.map(|mask| (mask.rows_from(sequence, head, first), mask.strides[2]));
         // One mask for all queries, mostly without padding.
         let is_zero = |(mask, stride): &(&[f32], usize)| {
             let bits = mask[..keys]

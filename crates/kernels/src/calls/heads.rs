@@ -3,10 +3,10 @@
 use crate::loops::attention::{Heads, Queries};
 
 impl<T> Heads<'_, T> {
-    /// Itself, checked: all matrices are within `values`. Matrices without elements have no place.
+    /// Checks that all matrices are within `values`; matrices without elements lie nowhere.
     ///
     /// # Panics
-    /// If some are not.
+    /// If a matrix exceeds `values`.
     pub(super) fn checked(self, what: &str, batch: usize, heads: usize) -> Self {
         let sizes = [batch, heads, self.rows, self.columns];
         if sizes.contains(&0) {
@@ -39,7 +39,7 @@ impl<'a> Heads<'a> {
 }
 
 impl<'a> Queries<'a> {
-    /// Itself, checked beside keys.
+    /// Checks the queries beside keys and returns them.
     ///
     /// # Panics
     /// If the sizes of the operands do not agree, or one exceeds its slice.
@@ -84,10 +84,10 @@ impl<'a> Queries<'a> {
         if !all.all(|of| of.follow(self.batch, self.heads)) {
             return self;
         }
-        let queries = |of: Heads<'a>| Heads {
-            strides: [group * of.strides[1], 0, of.strides[1]],
+        let queries = |heads: Heads<'a>| Heads {
+            strides: [group * heads.strides[1], 0, heads.strides[1]],
             rows: group,
-            ..of
+            ..heads
         };
         Self {
             q: queries(self.q),

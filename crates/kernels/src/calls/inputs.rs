@@ -1,5 +1,5 @@
-//! The inputs of a weight, as the sums of their products: by which of its errors cost most, and
-//! which make up for which.
+//! The inputs of a weight as sums of their products, which tell the errors that cost most and those
+//! that offset each other.
 
 use crate::arch::op::ops;
 use crate::isa::Isa;
@@ -33,7 +33,7 @@ pub struct InputProducts {
 /// [`pack_blocks`](crate::pack_blocks).
 #[derive(Clone, Debug)]
 pub struct InputFactor {
-    /// Below the diagonal, row by row; each column divided by its diagonal element.
+    /// The elements below the diagonal, row by row; each column divided by its diagonal element.
     rows: Vec<f32>,
     /// The squares of the diagonal, divided by their mean.
     squares: Vec<f32>,
@@ -45,7 +45,7 @@ const fn start(row: usize) -> usize {
 }
 
 impl InputProducts {
-    /// Of no inputs yet.
+    /// The sums before the first inputs.
     pub fn new(k: usize) -> Self {
         Self {
             k,
@@ -62,7 +62,7 @@ impl InputProducts {
     /// Adds the products of these inputs, `[rows, k]`, all finite.
     ///
     /// # Panics
-    /// If there are no whole rows.
+    /// If `inputs` is not whole rows.
     pub fn add(&mut self, isa: Isa, inputs: &[f32]) {
         let k = self.k;
         let rows = inputs.len().checked_div(k).unwrap_or(0);
@@ -111,8 +111,13 @@ impl InputProducts {
         let mean = squares.clone().sum::<f64>() / k.max(1) as f64;
         let mut rows = Vec::with_capacity(start(k.saturating_sub(1)));
         for row in 0..k {
-            let own = &self.sums[start(row)..][..row];
-            rows.extend(own.iter().zip(&diagonal).map(|(x, by)| (x / by) as f32));
+            let elements = &self.sums[start(row)..][..row];
+            rows.extend(
+                elements
+                    .iter()
+                    .zip(&diagonal)
+                    .map(|(x, by)| (x / by) as f32),
+            );
         }
         let squares = squares.map(|square| (square / mean) as f32).collect();
         Some(InputFactor { rows, squares })
@@ -125,13 +130,13 @@ impl InputFactor {
         self.squares.len()
     }
 
-    /// Whether there are none.
+    /// Whether the number of inputs is 0.
     pub fn is_empty(&self) -> bool {
         self.squares.is_empty()
     }
 
     /// # Panics
-    /// If it is of other inputs than `k`.
+    /// If the factor is not of `k` inputs.
     pub(super) fn feedback(&self, k: usize) -> Feedback<'_> {
         sizes::check("squares, [k]", &self.squares, &[k]);
         let Self { rows, squares } = self;
@@ -221,23 +226,23 @@ fn decompose(isa: Isa, k: usize, sums: &mut [f64]) -> Option<()> {
         }
         let mut triangle = Vec::with_capacity(start(to - from));
         for row in from..to {
-            let own = &mut sums[start(row)..][from..=row];
-            isa.run(solve(own, &triangle));
-            let last = own.len() - 1;
-            let square = own[last];
+            let solved = &mut sums[start(row)..][from..=row];
+            isa.run(solve(solved, &triangle));
+            let last = solved.len() - 1;
+            let square = solved[last];
             if !(square > 0. && square.is_finite()) {
                 return None;
             }
-            own[last] = square.sqrt();
-            triangle.extend_from_slice(own);
+            solved[last] = square.sqrt();
+            triangle.extend_from_slice(solved);
         }
         let macs = (k - to) * (to - from) * (from + (to - from) / 2);
         spread(macs, blocks(sums, to, k), |(first, sums)| {
             isa.run(subtract(first, sums, &left, [from, to]));
             let mut at = 0;
             for row in first..rows_end(first, sums) {
-                let own = &mut sums[at..][from..to];
-                isa.run(solve(own, &triangle));
+                let solved = &mut sums[at..][from..to];
+                isa.run(solve(solved, &triangle));
                 at += row + 1;
             }
         });
@@ -250,9 +255,9 @@ ops! {
     fn add_products(first: usize, sums: &'a mut [f64], columns: &'a [f64]) {
         let column = |i: usize| &columns[i * DEPTH..][..DEPTH];
         let end = rows_end(first, sums);
-        each_tile(first, end, [0, end], |rows, of| {
-            let tile = dots::tile(rows.map(column), of.map(column));
-            for ([i, j], sum) in within(rows, of, tile) {
+        each_tile(first, end, [0, end], |rows, columns| {
+            let tile = dots::tile(rows.map(column), columns.map(column));
+            for ([i, j], sum) in within(rows, columns, tile) {
                 sums[start(i) - start(first) + j] += sum;
             }
         });
@@ -265,24 +270,24 @@ ops! {
             return;
         }
         let end = rows_end(first, sums);
-        each_tile(first, end, columns, |rows, of| {
+        each_tile(first, end, columns, |rows, columns| {
             let row = |i: usize| &sums[start(i) - start(first)..][..from];
             let left = |i: usize| &left[(i - from) * from..][..from];
-            let tile = dots::tile(rows.map(row), of.map(left));
-            for ([i, j], sum) in within(rows, of, tile) {
+            let tile = dots::tile(rows.map(row), columns.map(left));
+            for ([i, j], sum) in within(rows, columns, tile) {
                 sums[start(i) - start(first) + j] -= sum;
             }
         });
     }
 
-    /// Solves for a row of the factor, with the rows of it that there are; a last element that has
-    /// none keeps its square.
+    /// Solves for a row of the factor by the rows above it; a last element on the diagonal, which
+    /// no row above has, keeps its square.
     fn solve(row: &'a mut [f64], triangle: &'a [f64]) {
         for i in 0..row.len() {
-            let (before, own) = row.split_at_mut(i);
+            let (before, rest) = row.split_at_mut(i);
             match triangle.get(start(i)..start(i + 1)) {
-                Some(of) => own[0] = (own[0] - dots::dot(before, &of[..i])) / of[i],
-                None => own[0] -= dots::dot(before, before),
+                Some(above) => rest[0] = (rest[0] - dots::dot(before, &above[..i])) / above[i],
+                None => rest[0] -= dots::dot(before, before),
             }
         }
     }

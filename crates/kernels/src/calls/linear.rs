@@ -19,11 +19,11 @@ const SERIAL_MACS: usize = 550_000;
 /// Multiply-adds below which a thread gets one part: to share the last microsecond costs more.
 const SMALL: usize = 1_200_000;
 
-/// Activation bytes of a block of rows: half of a common L2. Smaller blocks are no faster.
+/// Activation bytes of a block of rows: half of a common L2. Smaller blocks are not faster.
 const ROW_BLOCK_BYTES: usize = 512 << 10;
 
-/// Rows of a thread from which it is faster with rows of its own, although each thread then reads
-/// all weights.
+/// Rows of a thread from which separate rows, for which each thread reads all weights, are faster
+/// than separate panels.
 const ROWS_APART: usize = 128;
 
 /// The product of the rows of `lhs` and the weights: `[m, n]`, with bias. Dynamic activations are
@@ -94,7 +94,7 @@ fn linear_uninit<const N: usize>(
     }
 }
 
-/// The sinks of the products, whose operands are checked: all weights are of that type.
+/// Checks the operands of the products, with weights of that type, and returns their sinks.
 fn sinks<'a, const N: usize>(
     products: [Product<'_, f32>; N],
     element: Element,
@@ -123,26 +123,27 @@ fn encoded<A: Activations, const N: usize>(
     );
     // Row sums are needed if any weight has zero points.
     let sums = products.iter().any(|p| p.rhs.has_zero_points());
-    let mut made: [(&[A], &[Row]); N] = [(&[], &[]); N];
+    let mut codes_of: [(&[A], &[Row]); N] = [(&[], &[]); N];
     for (i, p) in products.iter().enumerate() {
         let same = |other: &Product<'_, f32>| std::ptr::eq(other.lhs, p.lhs) && other.m == p.m;
         if let Some(shared) = products[..i].iter().position(same) {
-            made[i] = made[shared];
+            codes_of[i] = codes_of[shared];
             continue;
         }
-        let (own, others) = groups.split_at_mut(p.m * p.rhs.groups());
-        let (own_rows, other_rows) = rows.split_at_mut(p.m);
+        let (first, others) = groups.split_at_mut(p.m * p.rhs.groups());
+        let (first_rows, other_rows) = rows.split_at_mut(p.m);
         (groups, rows) = (others, other_rows);
         A::write(
             Some(threads),
             p.rhs,
             sums,
             p.lhs,
-            (&mut *own, &mut *own_rows),
+            (&mut *first, &mut *first_rows),
         );
-        made[i] = (own, own_rows);
+        codes_of[i] = (first, first_rows);
     }
-    let encoded = std::array::from_fn(|i| products[i].with(products[i].m, made[i].0, made[i].1));
+    let encoded =
+        std::array::from_fn(|i| products[i].with(products[i].m, codes_of[i].0, codes_of[i].1));
     multiply(threads, &encoded, outs, A::KERNEL);
 }
 
@@ -172,7 +173,7 @@ fn multiply<G: Group, const N: usize>(
             index -= grid.parts();
         }
     };
-    // Weights that are read once a call may still be in the cache from the last one.
+    // Weights that are read once a call may still be in the cache from the last call.
     let one_pass = grids.iter().all(|grid| grid.blocks <= 1);
     let backwards = one_pass && products.first().is_some_and(|first| first.rhs.turn());
     let parts = grids.iter().map(Grid::parts).sum();
@@ -200,8 +201,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Cuts one of several products that are alike, which together have at least `wanted` parts, if
-    /// there are as many, for `threads` threads.
+    /// Splits one of `products` equal products so that together they yield at least `wanted` parts,
+    /// if there are as many, for `threads` threads.
     pub fn new(
         isa: Isa,
         [m, panels]: [usize; 2],

@@ -58,7 +58,7 @@ impl Widen for bf16 {
 /// table where an embedding shares them.
 ///
 /// # Panics
-/// If there is no such channel.
+/// If `index` is out of range.
 pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32])) {
     let channel = weight.channel(index);
     let affine = channel.affine();

@@ -20,7 +20,7 @@ pub fn layer_norm(isa: Isa, xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>
     ys
 }
 
-/// [`layer_norm`], and the sum that it is of.
+/// [`layer_norm`] of the sum of `xs` and the residual, and that sum.
 ///
 /// # Panics
 /// As [`layer_norm`].
@@ -28,7 +28,7 @@ pub fn layer_norm_and_sum(isa: Isa, xs: &[f32], residual: &[f32], norm: Norm<'_>
     normalized(isa, xs, Some(residual), norm)
 }
 
-/// The norm of each row and, if there is room for a second result, the sum that it is of.
+/// The norm of each row and, with a second result, the sum that is normalized.
 fn normalized<const N: usize>(
     isa: Isa,
     xs: &[f32],
@@ -93,8 +93,8 @@ ops! {
 /// Elements below which the caller's thread computes alone.
 const SERIAL_ELEMENTS: usize = 32_768;
 
-/// Has `write` write all elements of a row of each result for each row of `xs`, and tells it where
-/// in `xs` the row begins.
+/// Calls `write` with the start and the elements of each row of `xs`, and with the row of each
+/// result, all of whose elements it writes.
 fn each_row<const N: usize>(
     threads: &Threads,
     xs: &[f32],
@@ -283,10 +283,10 @@ mod tests {
                 };
                 for got in [layer_norm(isa, &xs, None, norm), softmax(isa, &xs, 40)] {
                     for (i, got) in got.iter().enumerate() {
-                        // Beside an infinity the others' share is zero, its own no number.
-                        let own = i / 40 == 1;
-                        assert!(own || got.is_finite(), "{isa} {poison} {i}: {got}");
-                        assert!(!own || got.is_nan(), "{isa} {poison} {i}: {got}");
+                        // Beside an infinity the other shares are 0, and the infinity's is NaN.
+                        let poisoned = i / 40 == 1;
+                        assert!(poisoned || got.is_finite(), "{isa} {poison} {i}: {got}");
+                        assert!(!poisoned || got.is_nan(), "{isa} {poison} {i}: {got}");
                     }
                 }
             }

@@ -49,12 +49,13 @@ const BLOCK: usize = 4_096;
 const ROWS: usize = 32;
 
 impl Codes {
-    /// This thread's. A nested call, as rayon can make one, finds an empty one and fills it.
+    /// The memory of this thread. A nested call, as rayon can make one, finds it empty and fills
+    /// it.
     pub fn take() -> Self {
         buffer::take(&CODES)
     }
 
-    /// Gives it back for the next call.
+    /// Keeps the memory for the next call of this thread.
     pub fn keep(self) {
         if self.groups.len() <= KEPT_GROUPS {
             buffer::keep(&CODES, self);
@@ -137,19 +138,21 @@ impl Activations for [u8; 4] {
             unreachable!("codes of activations are for weights of int8");
         };
         let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.groups());
-        let of = |extent: Extent| row(config.qparams(extent.min, extent.max));
+        let parameters = |extent: Extent| row(config.qparams(extent.min, extent.max));
         if k == 0 {
-            return rows.fill(of(Extent::EMPTY));
+            return rows.fill(parameters(Extent::EMPTY));
         }
         let mut common = None;
         if !config.per_row {
             let all = Mutex::new(Extent::EMPTY);
             each_part(threads, rhs, lhs, (groups, rows), |lhs, _, rows| {
-                let own = extent_of_finite(isa, k, lhs, rows);
+                let extent = extent_of_finite(isa, k, lhs, rows);
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-                *all = all.union(own);
+                *all = all.union(extent);
             });
-            common = Some(of(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
+            common = Some(parameters(
+                all.into_inner().unwrap_or_else(PoisonError::into_inner),
+            ));
         }
         each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
             isa.run(encode_rows(
@@ -183,8 +186,8 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
 }
 
 ops! {
-    /// Writes the parameters and the codes of each row, of so many activations and groups; `common`
-    /// are the parameters that all rows share, if they do: those that are not finite are marked.
+    /// Writes the parameters and the codes of each row of `[activations, groups]`; `common` are the
+    /// parameters that all rows share, if they do: rows that are not finite are marked.
     fn encode_rows(
         config: DynamicConfig,
         sizes: [usize; 2],
@@ -296,7 +299,7 @@ ops! {
         blocks::encode_rows::<N>(k, rows, per_row, blocks);
     }
 
-    /// Rounds rows of so many inputs and pairs.
+    /// Rounds rows of `[inputs, pairs]`.
     fn round_rows(sizes: [usize; 2], alternate: bool, lhs: &'a [f32], groups: &'a mut [Pair]) {
         let [k, width] = sizes.map(|size| size.max(1));
         for (lhs, groups) in lhs.chunks_exact(k).zip(groups.chunks_exact_mut(width)) {

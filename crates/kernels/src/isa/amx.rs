@@ -3,14 +3,14 @@
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
-/// Asked once a process: the permission is for all its threads.
+/// Whether tiles can be used, asked once a process: the permission is for all its threads.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| cpu_has_tiles() && system_saves_tiles() && permission())
 }
 
-/// Tiles, products of int8 and of bfloat16 on them, and a palette: some virtual machines have the
-/// former without it, and the first tile instruction faults.
+/// Whether the CPU has tiles, products of int8 and of bfloat16 on them, and a palette: some virtual
+/// machines lack the palette, and the first tile instruction faults.
 fn cpu_has_tiles() -> bool {
     const ALL: u32 = BF16 | TILE | INT8;
     const BF16: u32 = 1 << 22;
@@ -41,8 +41,8 @@ fn system_saves_tiles() -> bool {
     xcr0 & TILES == TILES
 }
 
-/// Asks Linux to save tiles for this process. It refuses where a thread has a signal stack that
-/// is too small for them: then there is no AMX, which is no error.
+/// Asks Linux to save tiles for this process. It refuses where a thread has a signal stack that is
+/// too small for them: then AMX is not used, which is not an error.
 #[cfg(target_os = "linux")]
 fn permission() -> bool {
     const ARCH_PRCTL: isize = 158;
@@ -64,7 +64,7 @@ fn permission() -> bool {
     result == 0
 }
 
-/// How other systems give the permission is not known here.
+/// Refuses: how other systems give the permission is not known here.
 #[cfg(not(target_os = "linux"))]
 fn permission() -> bool {
     false

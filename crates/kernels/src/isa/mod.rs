@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 /// An instruction set that this CPU has; holding one is the proof that it does.
 ///
 /// All give the same bits, only at different speeds. The environment variable `DYNQUANT_ISA`
-/// chooses a lesser one than the best: `portable`; `avx2`, `avx_vnni`, `avx512_vnni`,
-/// `avx512_bf16` or `amx_int8` on x86-64; `neon` or `dotprod` on AArch64; `simd128` or
-/// `relaxed_simd` on WebAssembly.
+/// chooses another than the best: `portable`; `avx2`, `avx_vnni`, `avx512_vnni`, `avx512_bf16` or
+/// `amx_int8` on x86-64; `neon` or `dotprod` on AArch64; `simd128` or `relaxed_simd` on
+/// WebAssembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isa(pub(crate) Kind);
+pub struct Isa(pub(crate) IsaKind);
 
-/// Passes the table of all instruction sets, the slowest first, to the macro `$rows`, behind what
-/// else it is given.
+/// Passes the table of all instruction sets, the slowest first, to the macro `$rows`, after the
+/// other tokens given.
 ///
 /// A row has the name in the code, the name in `DYNQUANT_ISA`, where it exists, its registers,
 /// whether this CPU has it, and its module in `arch`.
@@ -75,17 +75,18 @@ pub(crate) struct Registers {
     /// without products of u8 by i8 multiplies u8 by u8.
     pub shift: u8,
     /// Whether the two bfloat16 that one instruction multiplies are alternate inputs of a channel,
-    /// 2 with 0 and 3 with 1 of four: their products belong to one sum, and that of the second, the
-    /// earlier input, is added first. Else they are neighbours, whose products belong to two sums.
+    /// 2 with 0 and 3 with 1 of four: their products belong to one sum, to which the product of the
+    /// second, the earlier input, is added first. Else they are neighbours, whose products belong
+    /// to two sums.
     pub alternate: bool,
 }
 
 /// The kinds, their names and registers, from the table.
 macro_rules! kinds {
     ($($kind:ident $name:literal ($where:meta) $registers:tt $has:expr => $module:path;)*) => {
-        /// From the slowest to the fastest.
+        /// The instruction sets, from the slowest to the fastest.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Kind {
+        pub(crate) enum IsaKind {
             $(#[cfg($where)] $kind,)*
         }
 
@@ -93,11 +94,11 @@ macro_rules! kinds {
         const NAMES: &[&str] = &[$($name),*];
 
         /// Each kind of this architecture, and whether this CPU has it.
-        fn kinds() -> impl Iterator<Item = (Kind, bool)> {
-            [$(#[cfg($where)] (Kind::$kind, $has)),*].into_iter()
+        fn kinds() -> impl Iterator<Item = (IsaKind, bool)> {
+            [$(#[cfg($where)] (IsaKind::$kind, $has)),*].into_iter()
         }
 
-        impl Kind {
+        impl IsaKind {
             fn name(self) -> &'static str {
                 match self {
                     $(#[cfg($where)] Self::$kind => $name,)*
@@ -121,11 +122,11 @@ impl Isa {
         available.map(|(kind, _)| Self(kind)).collect()
     }
 
-    /// The one that newly quantized weights are packed for: the fastest, or what
-    /// `DYNQUANT_ISA` names. The variable is read once, at the first call.
+    /// The instruction set that newly quantized weights are packed for: the fastest, or the one
+    /// that `DYNQUANT_ISA` names. The variable is read once, at the first call.
     ///
     /// # Errors
-    /// When `DYNQUANT_ISA` is no name of an instruction set, or of one that is not available.
+    /// When `DYNQUANT_ISA` names no instruction set, or an unavailable one.
     pub fn active() -> Result<Self> {
         static CHOICE: OnceLock<(Option<String>, Option<Isa>)> = OnceLock::new();
         let (asked, found) = CHOICE.get_or_init(|| {
@@ -144,11 +145,11 @@ impl Isa {
         let available = Self::available();
         let Some(name) = asked else {
             // `portable` is always there.
-            return Ok(available.last().copied().unwrap_or(Self(Kind::Portable)));
+            return Ok(available.last().copied().unwrap_or(Self(IsaKind::Portable)));
         };
         let got = name.to_owned();
         let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
-        match names.iter().position(|own| *own == name) {
+        match names.iter().position(|known| *known == name) {
             Some(index) => Ok(available[index]),
             None if NAMES.contains(&name) => Err(Error::UnavailableIsa {
                 got,

@@ -21,7 +21,7 @@ pub enum Activation {
     Relu,
     /// `x P(X <= x)` of a standard normal X, `x (1 + erf(x / sqrt 2)) / 2`.
     Gelu,
-    /// Its approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
+    /// GELU's approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
     GeluTanh,
     /// `x sigmoid(x)`.
     Silu,
@@ -50,7 +50,7 @@ pub fn apply_to<N: Number>(activation: Activation, xs: &[f32], out: &mut [MaybeU
 /// Elements that are computed together: a register's worth.
 pub const BLOCK: usize = 16;
 
-/// Takes a row block by block. The last one is filled up, so that no element is computed by
+/// Takes a row block by block. The last block is filled up, so that no element is computed by
 /// itself.
 ///
 /// # Safety
@@ -64,8 +64,8 @@ unsafe fn blocks<N: Number>(formula: impl Formula, from: *const f32, to: *mut f3
     // the alignment of its elements.
     unsafe {
         for at in (0..full).step_by(BLOCK) {
-            // Told the place, the compiler takes several blocks at a time, with gathers and
-            // scatters.
+            // If it knew the place, the compiler would take several blocks at a time, with gathers
+            // and scatters.
             let at = black_box(at);
             let block: [f32; BLOCK] = from.add(at).cast::<[f32; BLOCK]>().read();
             let values = N::map(formula, block);

@@ -24,21 +24,21 @@ use std::cell::Cell;
 
 use super::attention_few as few;
 use super::buffer::{Aligned, RowsMut};
-use super::factors::{BFloat16s, Factors, Floats, Rows};
+use super::factors::{BFloat16s, Factors, Float32s, Rows};
 use super::float_tile::{COLUMNS, Left, Right, transpose};
 use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
 use super::queries::{self, KEYS, QUERIES};
-pub use super::queries::{Attention, Block, Heads, Precision, Queries};
+pub use super::queries::{Attention, Heads, Precision, Queries, QueryBlock};
 
 thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();
 }
 
 /// The state of a task's queries between chunks of keys, adjacent for each block.
-struct States<'a> {
+struct TaskStates<'a> {
     /// The first query.
     start: usize,
     /// Rows of `q_t` and of `sums`, with those that are computed together.
@@ -51,7 +51,7 @@ struct States<'a> {
 }
 
 /// The state of a block, whose queries are filled up to whole registers, `width` in all.
-struct State<'a> {
+struct BlockState<'a> {
     width: usize,
     /// Queries or factors of them, `[head_dim, width]` and room behind it.
     q_t: &'a mut [f32],
@@ -62,12 +62,12 @@ struct State<'a> {
     sum: &'a mut [f32],
 }
 
-impl States<'_> {
+impl TaskStates<'_> {
     #[inline(always)]
-    fn of(&mut self, block: &Block) -> State<'_> {
+    fn block(&mut self, block: &QueryBlock) -> BlockState<'_> {
         let first = block.queries.start - self.start;
         let width = block.queries.len().next_multiple_of(COLUMNS);
-        State {
+        BlockState {
             width,
             q_t: &mut self.q_t[first * self.rows_of_q..][..width * self.rows_of_q],
             sums: &mut self.sums[first * self.rows_of_sums..][..width * self.rows_of_sums],
@@ -90,7 +90,7 @@ pub unsafe fn attend_by<
     const CAREFUL: bool,
 >(
     attention: &Attention<'_>,
-    task: Block,
+    task: QueryBlock,
     out: &Sink<'_>,
     register: R,
 ) -> bool {
@@ -101,7 +101,7 @@ pub unsafe fn attend_by<
                 if !CAREFUL && task.queries.len() <= few::QUERIES {
                     return few::attend::<LANES, N, _>(attention, &task, out, register);
                 }
-                let factors = Floats(register);
+                let factors = Float32s(register);
                 attend::<LANES, NV, N, _, CAREFUL>(attention, task, out, factors)
             }
             Precision::BFloat16 => {
@@ -112,8 +112,8 @@ pub unsafe fn attend_by<
     }
 }
 
-/// Computes a task and writes it to `out`, `[batch * queries, heads * value_dim]`; whether that
-/// stands, which it does if it is finite or was computed with care.
+/// Computes a task and writes it to `out`, `[batch * queries, heads * value_dim]`; returns whether
+/// the result stands, which it does if it is finite or was computed with care.
 ///
 /// With care, values that are not finite count as 0 in the product of weights and values, and are
 /// added to the sums of the queries that see their keys by themselves. Where a result is finite,
@@ -131,7 +131,7 @@ pub unsafe fn attend<
     const CAREFUL: bool,
 >(
     attention: &Attention<'a>,
-    task: Block,
+    task: QueryBlock,
     out: &Sink<'_>,
     factors: F,
 ) -> bool {
@@ -160,7 +160,7 @@ pub unsafe fn attend<
     sums.fill(0.);
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.);
-    let mut states = States {
+    let mut states = TaskStates {
         start: task.queries.start,
         rows_of_q: rows[0],
         rows_of_sums: rows[1],
@@ -170,18 +170,18 @@ pub unsafe fn attend<
         sum,
     };
     for block in task.blocks() {
-        let State { q_t, width, .. } = states.of(&block);
+        let BlockState { q_t, width, .. } = states.block(&block);
         let of_q = &mut q_t[..head_dim * width];
         scaled_queries(attention, &block, (of_q, width), register);
         factors.in_place(q_t, width, head_dim);
     }
 
     // No query sees the keys behind.
-    let seen = |block: &Block| attention.seen(block.queries.end - 1);
+    let seen = |block: &QueryBlock| attention.seen(block.queries.end - 1);
     let all = seen(&task);
     for start in (0..all).step_by(KEYS) {
         let of_chunk = KEYS.min(all - start);
-        let rows_of = |heads: &Heads<'a>| (shared.of(heads, start), heads.strides[2]);
+        let rows_of = |heads: &Heads<'a>| (shared.rows_from(heads, start), heads.strides[2]);
         let (size, plain) = ([of_chunk, value_dim], rows_of(&v));
         let values = if CAREFUL {
             finite_values(plain, size, F::rounded, finite)
@@ -198,8 +198,8 @@ pub unsafe fn attend<
             let keys = of_chunk.min(seen(&block).saturating_sub(start));
             if keys > 0 {
                 let room = [&mut *scores, &mut *mask, &mut *keep];
-                let (state, of) = (states.of(&block), (&chunk, keys));
-                add::<LANES, NV, N, F, CAREFUL>(attention, &block, of, factors, state, room);
+                let (state, of_chunk) = (states.block(&block), (&chunk, keys));
+                add::<LANES, NV, N, F, CAREFUL>(attention, &block, of_chunk, factors, state, room);
             }
         }
     }
@@ -207,7 +207,7 @@ pub unsafe fn attend<
     let mut stands = true;
     for block in task.blocks() {
         // SAFETY: blocks of attention are disjoint, and one thread computes each.
-        stands &= unsafe { write(attention, &block, states.of(&block), (out, register)) };
+        stands &= unsafe { write(attention, &block, states.block(&block), (out, register)) };
     }
     room.keep(&ROOM);
     stands || CAREFUL
@@ -228,13 +228,13 @@ struct Chunk<'a> {
 #[inline(always)]
 fn add<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>, const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: &Block,
+    block: &QueryBlock,
     (chunk, keys): (&Chunk<'_>, usize),
     factors: F,
-    state: State<'_>,
+    state: BlockState<'_>,
     [room, mask, keep]: [&mut [f32]; 3],
 ) {
-    let State {
+    let BlockState {
         width,
         q_t,
         sums,
@@ -255,8 +255,8 @@ fn add<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>, const 
     };
     product::<LANES, NV, F, CAREFUL>(factors, left, right);
     let scores = &mut room[..keys * width];
-    if let Some(of) = attention.queries.mask {
-        add_mask(of, block, start, (scores, width), mask, register);
+    if let Some(from) = attention.queries.mask {
+        add_mask(from, block, start, (scores, width), mask, register);
     }
     if attention.queries.causal {
         exclude_later(attention, block, start, (scores, width));
@@ -317,7 +317,7 @@ fn finite_values<'a>(
     (to, columns)
 }
 
-/// Puts in the place of each score the weight that it became, or -1 for one that excludes its key.
+/// Replaces each score by its weight, or by -1 where it excludes its key.
 #[inline(never)]
 fn weights_of_seen(scores: &mut [f32], weights: &[f32]) {
     for (score, weight) in scores.iter_mut().zip(weights) {
@@ -361,15 +361,15 @@ fn add_not_finite(
 #[inline(always)]
 fn scaled_queries<const LANES: usize>(
     attention: &Attention<'_>,
-    block: &Block,
+    block: &QueryBlock,
     (q_t, width): (&mut [f32], usize),
     register: impl Register<LANES>,
 ) {
-    let q = block.of(&attention.queries.q, block.queries.start);
+    let q = block.rows_from(&attention.queries.q, block.queries.start);
     q_t.fill(0.);
     transpose(
         (q, attention.queries.q.strides[2]),
-        RowsMut::of(q_t, width),
+        RowsMut::of_matrix(q_t, width),
         block.queries.len(),
         attention.queries.q.columns,
         register,
@@ -387,11 +387,11 @@ fn scaled_queries<const LANES: usize>(
 #[inline(always)]
 unsafe fn write<const LANES: usize>(
     attention: &Attention<'_>,
-    block: &Block,
-    state: State<'_>,
+    block: &QueryBlock,
+    state: BlockState<'_>,
     (out, register): (&Sink<'_>, impl Register<LANES>),
 ) -> bool {
-    let State {
+    let BlockState {
         width, sums, sum, ..
     } = state;
     let (height, value_dim) = (block.queries.len(), attention.v.columns);
@@ -428,16 +428,16 @@ unsafe fn write<const LANES: usize>(
 #[inline(always)]
 fn add_mask<const LANES: usize>(
     mask: Heads<'_>,
-    block: &Block,
+    block: &QueryBlock,
     start: usize,
     (scores, width): (&mut [f32], usize),
     room: &mut [f32],
     register: impl Register<LANES>,
 ) {
-    let values = &block.of(&mask, block.queries.start)[start..];
+    let values = &block.rows_from(&mask, block.queries.start)[start..];
     let stride = mask.strides[2];
     if stride == 0 {
-        // One mask for all queries. Most keys are no padding: a softmax does not tell 0.0 from
+        // One mask for all queries. Most keys are not padding: a softmax does not tell 0.0 from
         // -0.0.
         let some = |(_, add): &(_, &f32)| **add != 0.;
         for (scores, add) in scores.chunks_exact_mut(width).zip(values).filter(some) {
@@ -455,7 +455,7 @@ fn add_mask<const LANES: usize>(
     let height = block.queries.len();
     transpose(
         (values, stride),
-        RowsMut::of(room, width),
+        RowsMut::of_matrix(room, width),
         height,
         keys,
         register,
@@ -467,7 +467,7 @@ fn add_mask<const LANES: usize>(
 #[inline(always)]
 fn exclude_later(
     attention: &Attention<'_>,
-    block: &Block,
+    block: &QueryBlock,
     start: usize,
     (scores, width): (&mut [f32], usize),
 ) {

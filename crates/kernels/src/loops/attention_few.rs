@@ -21,7 +21,7 @@ use super::float_vector::Register;
 use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
-use super::queries::{Attention, Block, KEYS, add_mask};
+use super::queries::{Attention, KEYS, QueryBlock, add_mask};
 
 /// The most queries: with more, transposing keys costs less than empty lanes.
 pub const QUERIES: usize = 4;
@@ -32,7 +32,7 @@ thread_local! {
 
 /// The softmax of a query so far.
 #[derive(Clone, Copy)]
-struct Sums {
+struct SoftmaxState {
     max: f32,
     sum: f32,
 }
@@ -45,7 +45,7 @@ struct Sums {
 #[inline(always)]
 pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
     attention: &Attention<'_>,
-    task: &Block,
+    task: &QueryBlock,
     out: &Sink<'_>,
     register: R,
 ) -> bool {
@@ -68,7 +68,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
     keys_t.fill(0.);
     copied.fill(0.);
     outs.fill(0.);
-    let mut softmax = [Sums {
+    let mut softmax = [SoftmaxState {
         max: f32::NEG_INFINITY,
         sum: 0.,
     }; QUERIES];
@@ -76,10 +76,10 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
     let all = attention.seen(task.queries.end - 1);
     for start in (0..all).step_by(KEYS) {
         let of_chunk = KEYS.min(all - start);
-        let from = (k.of(task.batch, shared, start), k.strides[2]);
-        let rows = RowsMut::of(keys_t, KEYS);
+        let from = (k.rows_from(task.batch, shared, start), k.strides[2]);
+        let rows = RowsMut::of_matrix(keys_t, KEYS);
         transpose(from, rows, of_chunk, head_dim, register);
-        let mut values = v.of(task.batch, shared, start);
+        let mut values = v.rows_from(task.batch, shared, start);
         if !in_place {
             copy(
                 (values, v.strides[2]),
@@ -102,7 +102,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
             let left = Left::of_rows(&queries[index * head_dim..][..head_dim], 1, head_dim);
             row_by::<LANES>(left, right, register);
             if let Some(mask) = attention.queries.mask {
-                let mask = mask.of(task.batch, task.head, query);
+                let mask = mask.rows_from(task.batch, task.head, query);
                 add_mask(scores, &mask[start..][..keys]);
             }
             keep.fill(weights::<N>(scores, keys, &mut softmax[index]));
@@ -124,10 +124,10 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
 
 /// Copies the queries of a task, times the scale.
 #[inline(always)]
-fn scaled(attention: &Attention<'_>, task: &Block, queries: &mut [f32]) {
+fn scaled(attention: &Attention<'_>, task: &QueryBlock, queries: &mut [f32]) {
     let rows = queries.chunks_exact_mut(attention.queries.q.columns.max(1));
     for (query, to) in task.queries.clone().zip(rows) {
-        let from = attention.queries.q.of(task.batch, task.head, query);
+        let from = attention.queries.q.rows_from(task.batch, task.head, query);
         for (to, x) in to.iter_mut().zip(from) {
             *to = x * attention.queries.scale;
         }
@@ -154,8 +154,8 @@ fn copy(
 #[inline(always)]
 unsafe fn write(
     attention: &Attention<'_>,
-    task: &Block,
-    softmax: &[Sums],
+    task: &QueryBlock,
+    softmax: &[SoftmaxState],
     (outs, width): (&[f32], usize),
     out: &Sink<'_>,
 ) -> bool {
@@ -184,7 +184,7 @@ unsafe fn write(
 /// Takes the scores of one more chunk of keys into a query's softmax: they become
 /// `e^(score - max)`. Returns the factor of the sums so far.
 #[inline(always)]
-fn weights<N: Number>(scores: &mut [f32], keys: usize, sums: &mut Sums) -> f32 {
+fn weights<N: Number>(scores: &mut [f32], keys: usize, sums: &mut SoftmaxState) -> f32 {
     let (blocks, _) = scores.as_chunks_mut::<COLUMNS>();
     let blocks = &mut blocks[..keys.div_ceil(COLUMNS)];
     blocks.as_flattened_mut()[keys..].fill(f32::NEG_INFINITY);

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! All scores of a query are there before the first exponential, so that no sum is ever multiplied
-//! by another maximum's, and the sum of the exponentials is one of integers: a query's result
+//! by another maximum's, and the exponentials are summed as integers: a query's result
 //! depends neither on blocks nor on the keys that it does not see.
 
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl<'a> Rows<'a> {
         &self.values[row * self.stride..][..self.columns]
     }
 
-    /// The scales of some rows, at most [`ROWS`]; NaN of one that is not finite.
+    /// The scales of some rows, at most [`ROWS`]; NaN for a row that is not finite.
     #[inline(always)]
     fn scales(&self, rows: Range<usize>) -> [f32; ROWS] {
         let bits = |x: &f32| x.to_bits() & !(1 << 31);
@@ -69,7 +69,7 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Writes the codes of a row of that scale, each plus `shift`.
+    /// Writes the codes of a row by `scale`, each plus `shift`.
     #[inline(always)]
     fn encode<N: Number>(&self, row: usize, scale: f32, shift: u8, codes: &mut [u8]) {
         if scale.is_nan() {
@@ -109,7 +109,7 @@ fn sum(codes: &[u8], shift: u8) -> i32 {
 }
 
 /// Writes the codes of queries, in whole groups of `width` a row, and their sums, or 0; `scale` is
-/// the scores'.
+/// the factor of the scores.
 #[inline(always)]
 pub fn queries<N: Number>(
     from: Rows<'_>,
@@ -147,7 +147,7 @@ fn fours(rows: usize, to: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Writes the codes of keys of a head, from the one that is `to` on; `room` is of four keys.
+/// Writes the codes of keys of a head, from the key `to` on; `room` holds four keys.
 ///
 /// # Safety
 /// No other thread writes or reads these keys.
@@ -178,8 +178,8 @@ pub unsafe fn keys<N: Number>(
     }
 }
 
-/// Writes the codes of rows of values of a head, from the one that is `to` on, and their scales;
-/// `room` is of four rows.
+/// Writes the codes of rows of values of a head, from the row `to` on, and their scales; `room`
+/// holds four rows.
 ///
 /// # Safety
 /// No other thread writes or reads the groups that have these rows.
@@ -210,7 +210,8 @@ pub unsafe fn values<N: Number>(
     }
 }
 
-/// Fills with zeros what is mostly nothing, for which a call takes as long as for something.
+/// Fills `codes`, which are mostly empty, with zeros: a call would take as long for none as for
+/// some.
 #[inline(always)]
 fn clear(codes: &mut [u8]) {
     if !codes.is_empty() {

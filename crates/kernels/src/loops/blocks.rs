@@ -1,5 +1,5 @@
-//! The product of activations and weights in blocks of 32 inputs, which both have scales of their
-//! own; and activations on their way there.
+//! The product of activations and weights in blocks of 32 inputs, each with a scale, and the blocks
+//! of activations.
 //!
 //! ```text
 //! for each panel of channels                 two registers wide
@@ -67,8 +67,8 @@ fn greatest(xs: &[f32]) -> f32 {
     f32::from_bits(xs.iter().fold(0, |max, x| bits(x).max(max)))
 }
 
-/// The block of up to 32 activations, by their greatest magnitude or a greater one; those that are
-/// missing are 0.
+/// The block of up to 32 activations, by their greatest magnitude or by `max`; missing activations
+/// are 0.
 #[inline(always)]
 fn block<N: Number>(xs: &[f32], max: Option<f32>) -> RowBlock {
     let mut padded = [0f32; INPUTS];
@@ -110,13 +110,13 @@ pub fn encode_rows<N: Number>(k: usize, rows: &[f32], per_row: bool, blocks: &mu
     }
 }
 
-/// One instruction set's registers of `LANES` sums, as the operations that the loops need; `BYTES`
-/// of codes hold `PER` groups of inputs of each lane.
+/// The registers of an instruction set, of `LANES` sums, as the operations that the loops need;
+/// `BYTES` of codes hold `PER` groups of inputs of each lane.
 pub trait BlockVector<const LANES: usize, const BYTES: usize, const PER: usize>: Copy {
     type Int: Copy;
     type Codes: Copy;
     type Float: Register<LANES>;
-    /// The value that the sums of a block begin with: this times the middle of codes, unless
+    /// The value that the sums of a block begin with: `less` times the middle of codes, unless
     /// [`float`](Self::float) adds it or codes are multiplied less their middle.
     fn start(self, less: i32) -> Self::Int;
     fn load(self, codes: &[u8; BYTES]) -> [Self::Codes; PER];
@@ -223,29 +223,37 @@ pub unsafe fn multiply<
         let ahead = &mut Ahead::new(next, registers.div_ceil(2) * tiles_of_rows, product.groups);
         let mut register = 0;
         while register < registers {
-            let (of, rows) = ((panel, format, register, &mut *ahead), rows.clone());
+            let (place, rows) = ((panel, format, register, &mut *ahead), rows.clone());
             // Panels of 8 lanes have two registers at most: wider tiles are not compiled for them.
             // SAFETY: the rows and the panel are in the part that this thread alone computes.
             unsafe {
                 register += match (registers - register, rows.len()) {
                     (4, 1) if const { LANES != 8 } && !offsets => {
-                        tiles::<LANES, BYTES, PER, 4, 1, false, X>(product, of, out, rows, vector)
+                        tiles::<LANES, BYTES, PER, 4, 1, false, X>(
+                            product, place, out, rows, vector,
+                        )
                     }
                     (3, 1) if const { LANES != 8 } && !offsets => {
-                        tiles::<LANES, BYTES, PER, 3, 1, false, X>(product, of, out, rows, vector)
+                        tiles::<LANES, BYTES, PER, 3, 1, false, X>(
+                            product, place, out, rows, vector,
+                        )
                     }
                     (2.., _) if const { PER == 2 } && offsets => {
-                        tiles::<LANES, BYTES, PER, 2, MR, true, X>(product, of, out, rows, vector)
+                        tiles::<LANES, BYTES, PER, 2, MR, true, X>(
+                            product, place, out, rows, vector,
+                        )
                     }
                     (_, _) if const { PER == 2 } && offsets => {
-                        tiles::<LANES, BYTES, PER, 1, MR, true, X>(product, of, out, rows, vector)
+                        tiles::<LANES, BYTES, PER, 1, MR, true, X>(
+                            product, place, out, rows, vector,
+                        )
                     }
-                    (2.., _) => {
-                        tiles::<LANES, BYTES, PER, 2, MR, false, X>(product, of, out, rows, vector)
-                    }
-                    _ => {
-                        tiles::<LANES, BYTES, PER, 1, MR, false, X>(product, of, out, rows, vector)
-                    }
+                    (2.., _) => tiles::<LANES, BYTES, PER, 2, MR, false, X>(
+                        product, place, out, rows, vector,
+                    ),
+                    _ => tiles::<LANES, BYTES, PER, 1, MR, false, X>(
+                        product, place, out, rows, vector,
+                    ),
                 };
             }
         }
@@ -284,7 +292,7 @@ where
     let mut row = rows.start;
     for left in (1..=tiles).rev() {
         let height = (rows.end - row).div_ceil(left);
-        let of = (panel, format, register, &mut *ahead);
+        let place = (panel, format, register, &mut *ahead);
         // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
         // alone computes.
         unsafe {
@@ -293,21 +301,21 @@ where
             }
             match height {
                 6 if const { MR >= 6 } => {
-                    tile::<LANES, BYTES, PER, NV, 6, OFFSETS, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 6, OFFSETS, X>(product, place, out, row, vector);
                 }
                 5 if const { MR >= 5 } => {
-                    tile::<LANES, BYTES, PER, NV, 5, OFFSETS, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 5, OFFSETS, X>(product, place, out, row, vector);
                 }
                 4 if const { MR >= 4 } => {
-                    tile::<LANES, BYTES, PER, NV, 4, OFFSETS, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 4, OFFSETS, X>(product, place, out, row, vector);
                 }
                 3 if const { MR >= 3 } => {
-                    tile::<LANES, BYTES, PER, NV, 3, OFFSETS, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 3, OFFSETS, X>(product, place, out, row, vector);
                 }
                 2 if const { MR >= 2 } => {
-                    tile::<LANES, BYTES, PER, NV, 2, OFFSETS, X>(product, of, out, row, vector);
+                    tile::<LANES, BYTES, PER, NV, 2, OFFSETS, X>(product, place, out, row, vector);
                 }
-                _ => tile::<LANES, BYTES, PER, NV, 1, OFFSETS, X>(product, of, out, row, vector),
+                _ => tile::<LANES, BYTES, PER, NV, 1, OFFSETS, X>(product, place, out, row, vector),
             }
         }
         row += height;
@@ -346,7 +354,8 @@ unsafe fn tile<
     // All rows pass the panel at once.
     let near = MR == 1 || ahead.is_none();
     let (mut own, times) = (*ahead, ahead.times());
-    // Told its number, the compiler unrolls the loop, for which there are too few registers.
+    // If it knew the number, the compiler would unroll the loop, for which there are too few
+    // registers.
     let steps = match MR {
         1 => GROUPS / PER,
         _ => black_box(GROUPS / PER),
@@ -398,9 +407,9 @@ unsafe fn tile<
 /// Registers of float16 numbers.
 type Halves<'a, const LANES: usize> = &'a [[[u8; 2]; LANES]];
 
-/// Adds the sums of a block of inputs, times the scales of rows and channels, to a tile's; given the
-/// scale and the negated sum of codes of each row, and the scales of the registers and their
-/// offsets, if they have any.
+/// Adds the sums of a block of inputs, times the scales of rows and channels, to the sums of a
+/// tile, given the scale and the negated sum of codes of each row, and the scales of the registers
+/// and their offsets, if they have any.
 #[inline(always)]
 pub fn add<const LANES: usize, const NV: usize, const MR: usize, R: Register<LANES>>(
     acc: &mut [[R::V; NV]; MR],
@@ -419,7 +428,7 @@ pub fn add<const LANES: usize, const NV: usize, const MR: usize, R: Register<LAN
         let Some((offsets, format)) = offsets else {
             continue;
         };
-        // Less the addend, for less the sum.
+        // The negated addend, for the negated sum.
         let offset = widen(&offsets[v]);
         let addend = match format {
             Blocks::Int4ZeroPoint => float.fma(scale, offset, float.splat(-0.)),

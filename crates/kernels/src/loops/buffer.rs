@@ -74,7 +74,7 @@ impl<'a> RowsMut<'a> {
 
     /// The rows of a matrix `[.., width]`.
     #[inline(always)]
-    pub fn of(xs: &'a mut [f32], width: usize) -> Self {
+    pub fn of_matrix(xs: &'a mut [f32], width: usize) -> Self {
         let count = xs.len() / width.max(1);
         // SAFETY: all elements are in `xs`.
         unsafe { Self::new(as_uninit(xs).as_mut_ptr(), [count, width], width) }
@@ -100,7 +100,7 @@ impl<'a> RowsMut<'a> {
         self.start.addr().is_multiple_of(bytes) && stride.is_multiple_of(bytes)
     }
 
-    /// At most this number of columns, from `first` on.
+    /// These rows from the column `first` on, of at most `columns` columns.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn narrow(self, first: usize, columns: usize) -> Self {
@@ -113,10 +113,10 @@ impl<'a> RowsMut<'a> {
         }
     }
 
-    /// One of the rows.
+    /// A row to write.
     ///
     /// # Safety
-    /// There are more than `row`.
+    /// There are more rows than `row`.
     #[inline(always)]
     pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
         // SAFETY: the elements of the row are ours, by the contracts, and the exclusive borrow of
@@ -127,16 +127,16 @@ impl<'a> RowsMut<'a> {
 
 /// Floats that begin at a cache line, kept from call to call.
 #[derive(Default)]
-pub struct Aligned(Vec<Line>);
+pub struct Aligned(Vec<FloatLine>);
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; LINE]);
+struct FloatLine([f32; LINE]);
 
 const LINE: usize = 16;
 
 /// Max lines that are kept.
-const KEPT_LINES: usize = (4 << 20) / size_of::<Line>();
+const KEPT_LINES: usize = (4 << 20) / size_of::<FloatLine>();
 
 impl Aligned {
     /// Slices of these lengths, each of which begins at a cache line; what they hold is left
@@ -145,7 +145,7 @@ impl Aligned {
         let lines = lens.map(|len| len.div_ceil(LINE));
         let total = lines.iter().sum();
         if self.0.len() < total {
-            self.0.resize(total, Line([0.; LINE]));
+            self.0.resize(total, FloatLine([0.; LINE]));
         }
         let mut rest = &mut self.0[..];
         let mut lines = lines.into_iter();
@@ -162,12 +162,12 @@ impl Aligned {
         })
     }
 
-    /// The buffer that this thread keeps there.
+    /// The buffer that this thread keeps in `at`.
     pub fn take(at: &'static LocalKey<Cell<Self>>) -> Self {
         take(at)
     }
 
-    /// Gives it back for the next call on this thread.
+    /// Keeps the buffer for the next call on this thread.
     pub fn keep(self, at: &'static LocalKey<Cell<Self>>) {
         if self.0.len() <= KEPT_LINES {
             keep(at, self);
@@ -189,7 +189,7 @@ pub fn take<T: Default>(at: &'static LocalKey<Cell<T>>) -> T {
     at.try_with(Cell::take).unwrap_or_default()
 }
 
-/// Keeps it on this thread for the next call, if there can be one.
+/// Keeps a value on this thread for the next call, if there can be a next call.
 pub fn keep<T>(at: &'static LocalKey<Cell<T>>, value: T) {
     // An error says that the thread ends.
     _ = at.try_with(|kept| kept.set(value));

@@ -1,7 +1,7 @@
 //! Sums of products of rows of f64, for the few matrices that are decomposed.
 //!
 //! Sums are of 8 lanes and then of pairs of them, without fused operations, so that each
-//! instruction set finds the same ones.
+//! instruction set finds the same sums.
 
 use super::number::together;
 
@@ -10,7 +10,7 @@ const LANES: usize = 8;
 /// Rows of the left side of a tile.
 pub const ROWS: usize = 4;
 
-/// Rows of its right side.
+/// Rows of the right side of a tile.
 pub const COLUMNS: usize = 2;
 
 /// The product of each two rows of one length.

@@ -62,9 +62,9 @@ pub trait Factors<const LANES: usize>: Copy {
 
 /// f32, used where they are.
 #[derive(Clone, Copy)]
-pub struct Floats<R>(pub R);
+pub struct Float32s<R>(pub R);
 
-impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Floats<R> {
+impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Float32s<R> {
     const INPUTS: usize = 1;
     const TOGETHER: usize = 1;
 
@@ -92,8 +92,8 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Floats<R> {
         Left {
             values,
             row,
-            // Told that it is 1, the compiler unrolls the loop, for which there are too few
-            // registers.
+            // If it knew that this is 1, the compiler would unroll the loop, for which there are
+            // too few registers.
             step: black_box(1),
             rows,
             depth,
@@ -205,8 +205,8 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
     }
 }
 
-/// A left side that has the factors of a row of `from` in a row of its own, `depth` of them:
-/// rounded, or pairs as of [`pairs_of_row`].
+/// A left side with a row of `depth` factors for each row of `from`: rounded, or in pairs by
+/// [`pairs_of_row`].
 #[inline(always)]
 pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<LANES>>(
     from: Rows<'_>,
@@ -227,7 +227,7 @@ pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<L
     Left::of_rows(room, rows, depth)
 }
 
-/// A row of a matrix of `rows` by `columns`; of one behind the last, nothing.
+/// A row of a matrix of `rows` by `columns`; empty behind the last.
 #[inline(always)]
 pub fn row_of((from, stride): Rows<'_>, row: usize, [rows, columns]: [usize; 2]) -> &[f32] {
     if row < rows {

@@ -10,7 +10,7 @@ use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 /// columns divided by their diagonal elements, and these.
 #[derive(Clone, Copy)]
 pub struct Feedback<'a> {
-    /// Below the diagonal, row by row.
+    /// The elements below the diagonal, row by row.
     pub rows: &'a [f32],
     /// The squares of the diagonal, of which the mean is about 1.
     pub squares: &'a [f32],
@@ -24,13 +24,13 @@ impl<'a> Feedback<'a> {
 }
 
 /// A channel on its way to codes, from the last input to the first.
-pub struct Channel<'a> {
+pub struct FittedChannel<'a> {
     pub values: &'a [f32],
     /// The values with the errors of the inputs that are codes already.
     pub targets: &'a mut [f32],
 }
 
-impl Channel<'_> {
+impl FittedChannel<'_> {
     /// The scale of a group that begins at this input.
     #[inline(always)]
     pub fn scale(
@@ -40,14 +40,13 @@ impl Channel<'_> {
         [start, end]: [usize; 2],
     ) -> BlockScale {
         let (values, weights) = (&self.targets[start..end], &feedback.squares[start..end]);
-        let own = fit::scale(format, values, fit::Weighted(weights));
-        // Inputs that depend on each other nearly, and little damping, make errors that f16 has no
-        // room for.
-        let scale = own.scale.clamp(f16::MIN, f16::MAX);
-        BlockScale { scale, ..own }
+        let fitted = fit::scale(format, values, fit::Weighted(weights));
+        // Nearly dependent inputs and little damping make errors that f16 has no room for.
+        let scale = fitted.scale.clamp(f16::MIN, f16::MAX);
+        BlockScale { scale, ..fitted }
     }
 
-    /// The codes of a block of inputs by that scale; those before it get their errors.
+    /// The codes of a block of inputs by that scale; the inputs before it get the errors.
     #[inline(always)]
     pub fn codes(
         &mut self,
@@ -56,7 +55,7 @@ impl Channel<'_> {
         [start, end]: [usize; 2],
         scale: BlockScale,
     ) -> [u8; INPUTS] {
-        let quantizer = Quantizer::of(format, scale);
+        let quantizer = Quantizer::new(format, scale);
         let (mut codes, mut errors) = ([0; INPUTS], [0f32; INPUTS]);
         for i in (start..end).rev() {
             let step = quantizer.step(self.targets[i], quantizer.inverse());

@@ -33,10 +33,10 @@ pub fn prefetch<const LEVEL: usize>(bytes: *const u8, offset: usize) {
     let _ = (bytes, offset);
 }
 
-/// Has the weights that come a while after a group brought to L1: one row uses them faster than
-/// they come from L3 or, by the hardware's own prefetchers, from L2. Behind a panel mostly lies
-/// the next. Each line asked for right before one is used: all of two groups at once took 3 to 4%
-/// longer, and half of the lines 30%.
+/// Brings the weights some way behind a group to L1: one row uses them faster than they come from
+/// L3 or, by the hardware's prefetchers, from L2. Behind a panel mostly lies the next. Each line is
+/// asked for right before one is used: all of two groups at once took 3 to 4% longer, and half of
+/// the lines 30%.
 #[inline(always)]
 pub fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]], group: usize) {
     let weights = weights.as_flattened().as_flattened();
@@ -45,11 +45,11 @@ pub fn fetch<const BYTES: usize, const NV: usize>(weights: &[[[u8; BYTES]; NV]],
     }
 }
 
-/// As [`DISTANCE`], of weights in blocks, which take longer a byte: 4 KiB took 3 to 7% longer from
+/// The [`DISTANCE`] of weights in blocks, which take longer a byte: 4 KiB took 3 to 7% longer from
 /// L3, and as long from memory.
 const BLOCKS_DISTANCE: usize = 2_048;
 
-/// Has the weights in blocks that come a while after some of them brought to L1.
+/// Brings the weights some way behind the first of `weights`, in blocks, to L1.
 #[inline(always)]
 pub fn fetch_blocks<T>(weights: &[T]) {
     let bytes = size_of_val(weights);
@@ -58,22 +58,22 @@ pub fn fetch_blocks<T>(weights: &[T]) {
     }
 }
 
-/// Weights of the next panel, which tiles of several rows bring to L2, some lines a block: no hardware
-/// prefetcher knows their address. None if all rows are one tile.
+/// Weights of the next panel, which tiles of several rows bring to L2, some lines a block: no
+/// hardware prefetcher knows their address. Empty if all rows are one tile.
 #[derive(Clone, Copy)]
 pub struct Ahead<'a> {
     weights: &'a [u8],
-    /// Of the next line.
+    /// The offset of the next line.
     offset: usize,
     /// How often a tile fetches [`LINES`](Self::LINES) lines a block.
     times: usize,
 }
 
 impl<'a> Ahead<'a> {
-    /// Fewer cost as many instructions around them.
+    /// The number of lines that are fetched together: fewer cost as many instructions around them.
     const LINES: usize = 3;
 
-    /// All of a panel, by that many tiles of that many blocks.
+    /// All weights of a panel, fetched by `tiles` tiles of `blocks` blocks.
     #[inline(always)]
     pub fn new(weights: &'a [u8], tiles: usize, blocks: usize) -> Self {
         let lines = (tiles * blocks * Self::LINES).max(1);
@@ -99,7 +99,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Fetches lines, that often.
+    /// Fetches [`LINES`](Self::LINES) lines, `times` times.
     #[inline(always)]
     pub fn fetch(&mut self, times: usize) {
         for _ in 0..times {
@@ -111,8 +111,8 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Has the lines that the results of a tile go to brought to this core while its sums are computed:
-/// stores to lines beyond L2 took a tenth of a product of 1,024 rows.
+/// Prefetches the lines of a tile's results to this core while its sums are computed: stores to
+/// lines beyond L2 took a tenth of a product of 1,024 rows.
 ///
 /// # Safety
 /// No other thread writes these rows of this panel.

@@ -29,7 +29,7 @@ pub struct Quantizer {
 impl Quantizer {
     /// The quantizer of a scale of that format.
     #[inline(always)]
-    pub fn of(format: Blocks, scale: BlockScale) -> Self {
+    pub fn new(format: Blocks, scale: BlockScale) -> Self {
         Self {
             scale: scale.scale.to_f32(),
             zero: match format {
@@ -70,7 +70,7 @@ impl Quantizer {
 
     /// The sum of the squares of errors.
     #[inline(always)]
-    fn error(self, values: &[f32], weights: impl Weights) -> f32 {
+    fn error(self, values: &[f32], weights: impl ErrorWeights) -> f32 {
         let inverse = self.inverse();
         let mut squares = [0f32; INPUTS];
         each_block(values, weights, |xs, weights| {
@@ -84,7 +84,7 @@ impl Quantizer {
 
     /// The best scale for the codes that values have by this one.
     #[inline(always)]
-    fn fitted(self, values: &[f32], weights: impl Weights) -> f32 {
+    fn fitted(self, values: &[f32], weights: impl ErrorWeights) -> f32 {
         let inverse = self.inverse();
         let (mut products, mut squares) = ([0f32; INPUTS], [0f32; INPUTS]);
         each_block(values, weights, |xs, weights| {
@@ -104,27 +104,27 @@ impl Quantizer {
 }
 
 /// The weight of each squared error.
-pub trait Weights: Copy {
-    /// Those of 32 values from `start` on; of fewer, the rest may be any.
+pub trait ErrorWeights: Copy {
+    /// The weights of 32 values from `start` on; beyond the last value they may be any.
     fn block(self, start: usize) -> [f32; INPUTS];
 }
 
-/// All the same.
+/// Equal weights.
 #[derive(Clone, Copy)]
 pub struct Equal;
 
-impl Weights for Equal {
+impl ErrorWeights for Equal {
     #[inline(always)]
     fn block(self, _start: usize) -> [f32; INPUTS] {
         [1.; INPUTS]
     }
 }
 
-/// One for each value.
+/// A weight for each value.
 #[derive(Clone, Copy)]
 pub struct Weighted<'a>(pub &'a [f32]);
 
-impl Weights for Weighted<'_> {
+impl ErrorWeights for Weighted<'_> {
     #[inline(always)]
     fn block(self, start: usize) -> [f32; INPUTS] {
         block_of(&self.0[start..])
@@ -148,7 +148,7 @@ fn block_of(values: &[f32]) -> [f32; INPUTS] {
 #[inline(always)]
 fn each_block(
     values: &[f32],
-    weights: impl Weights,
+    weights: impl ErrorWeights,
     mut take: impl FnMut(&[f32; INPUTS], &[f32; INPUTS]),
 ) {
     for start in (0..values.len()).step_by(INPUTS) {
@@ -156,9 +156,9 @@ fn each_block(
     }
 }
 
-/// The scale of a group of values in that format; 0 where all are.
+/// The scale of a group of values in that format; 0 where all values are.
 #[inline(always)]
-pub fn scale(format: Blocks, values: &[f32], weights: impl Weights) -> BlockScale {
+pub fn scale(format: Blocks, values: &[f32], weights: impl ErrorWeights) -> BlockScale {
     match format {
         Blocks::Int8 => {
             let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
@@ -172,9 +172,10 @@ pub fn scale(format: Blocks, values: &[f32], weights: impl Weights) -> BlockScal
     }
 }
 
-/// The extreme becomes the first code or, with a negative scale, the other side's does.
+/// The scale of the least error without a zero point: of either sign, as there is one more code
+/// below the middle than above.
 #[inline(always)]
-fn symmetric(values: &[f32], weights: impl Weights) -> BlockScale {
+fn symmetric(values: &[f32], weights: impl ErrorWeights) -> BlockScale {
     let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
     let scales = SHARES
         .iter()
@@ -191,10 +192,10 @@ fn symmetric(values: &[f32], weights: impl Weights) -> BlockScale {
     }
 }
 
-/// The ends of the range, 0 within it, become the first and the last code, the zero point an
-/// integer.
+/// The scale and the integer zero point of the least error: the ends of the range, with 0 within
+/// it, become the first and the last code.
 #[inline(always)]
-fn affine(values: &[f32], weights: impl Weights) -> BlockScale {
+fn affine(values: &[f32], weights: impl ErrorWeights) -> BlockScale {
     let min = values.iter().fold(0f32, |min, x| min.min(*x));
     let max = values.iter().fold(0f32, |max, x| max.max(*x));
     let ends = ENDS
@@ -221,7 +222,7 @@ fn affine(values: &[f32], weights: impl Weights) -> BlockScale {
 fn best(
     quantizers: impl Iterator<Item = Quantizer>,
     values: &[f32],
-    weights: impl Weights,
+    weights: impl ErrorWeights,
 ) -> Quantizer {
     let none = Quantizer {
         scale: 0.,
@@ -241,7 +242,7 @@ fn best(
 /// The codes of up to 32 values by a scale of that format.
 #[inline(always)]
 pub fn codes(format: Blocks, values: &[f32], scale: BlockScale) -> [u8; INPUTS] {
-    let quantizer = Quantizer::of(format, scale);
+    let quantizer = Quantizer::new(format, scale);
     let inverse = quantizer.inverse();
     block_of(values).map(|x| quantizer.code(quantizer.step(x, inverse)))
 }

@@ -47,7 +47,7 @@ pub struct Right<'a> {
     pub b: &'a [f32],
     pub c: &'a mut [f32],
     pub width: usize,
-    /// A factor of each column of `c` for what it holds already; without, that is overwritten.
+    /// Factors of the columns of `c` for what it holds already; `None` overwrites that.
     pub keep: Option<&'a [f32]>,
 }
 
@@ -203,7 +203,7 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
 }
 
 /// [`tile`] of factors in bfloat16: a block of 32 inputs after the other, whose sums of even and of
-/// odd ones begin with 0 and are added to the total.
+/// odd inputs begin with 0 and are added to the total.
 ///
 /// # Safety
 /// As of [`tile`]; the depth is even.

@@ -5,7 +5,7 @@ pub const SQUARE: usize = 8;
 
 type Square = [[f32; SQUARE]; SQUARE];
 
-/// One instruction set's register of `LANES` f32, as the operations the product needs.
+/// The registers of an instruction set, of `LANES` f32, as the operations the product needs.
 pub trait Register<const LANES: usize>: Copy {
     /// Whether factors in bfloat16 are pairs, and the operations of pairs are there.
     const PAIRED: bool = false;
@@ -43,7 +43,7 @@ pub trait Register<const LANES: usize>: Copy {
     }
 }
 
-/// Methods of a struct that call its fields of the same names, or the methods of one of its fields.
+/// Methods of a struct that call its fields of the same names, or the methods of a field.
 macro_rules! forward {
     ($($name:ident($($x:ident: $type:ty),*) $(-> $out:ty)?;)*) => {$(
         #[inline(always)]
@@ -94,7 +94,7 @@ where
     }
 }
 
-/// A [`Register`] whose factors are pairs, made and multiplied by instructions of their own.
+/// A [`Register`] whose factors are pairs, with operations that make and multiply pairs.
 #[allow(dead_code, reason = "most instruction sets multiply f32 only")]
 #[derive(Clone, Copy)]
 pub struct OfPairs<R, Dot, Pair, Round, Alternate> {

@@ -4,7 +4,7 @@
 
 use super::activation::{sigmoid, tanh};
 
-/// Which recurrence.
+/// The kind of recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gates {
     /// Four gates, in the order i, f, g, o:
@@ -13,9 +13,9 @@ pub enum Gates {
     /// Three gates, in the order r, z, n: `n' = tanh(n_ih + sigmoid(r) n_hh)`,
     /// `h' = sigmoid(z) (h - n') + n'`.
     Gru,
-    /// One gate: `h' = tanh(g)`.
+    /// A single gate: `h' = tanh(g)`.
     Tanh,
-    /// One gate: `h' = max(g, 0)`.
+    /// A single gate: `h' = max(g, 0)`.
     Relu,
 }
 
@@ -34,7 +34,7 @@ impl Gates {
 pub const MAX_GATES: usize = 4;
 
 /// Some units of one row: of each gate, and of the state.
-pub struct Units<'a> {
+pub struct RowUnits<'a> {
     pub ih: [&'a [f32]; MAX_GATES],
     pub hh: [&'a [f32]; MAX_GATES],
     pub h: &'a mut [f32],
@@ -52,12 +52,12 @@ type Block = [f32; BLOCK];
 
 /// Updates the state of units.
 #[inline(always)]
-pub fn update(gates: Gates, units: Units<'_>) {
+pub fn update(gates: Gates, units: RowUnits<'_>) {
     match gates {
-        Gates::Lstm => blocks::<Lstm, 4>(units),
-        Gates::Gru => blocks::<Gru, 3>(units),
-        Gates::Tanh => blocks::<Tanh, 1>(units),
-        Gates::Relu => blocks::<Relu, 1>(units),
+        Gates::Lstm => blocks::<LstmStep, 4>(units),
+        Gates::Gru => blocks::<GruStep, 3>(units),
+        Gates::Tanh => blocks::<TanhStep, 1>(units),
+        Gates::Relu => blocks::<ReluStep, 1>(units),
     }
 }
 
@@ -72,8 +72,8 @@ macro_rules! lanes {
     }};
 }
 
-/// The step of a block, in two halves. A trait and not closures: closures are functions of their
-/// own, without the instruction set's features, and these are too long to be inlined.
+/// The step of a block, in two halves. A trait, since closures are functions without the
+/// instruction set's features, and these are too long to be inlined.
 trait BlockStep<const GATES: usize> {
     /// Whether there is a cell state.
     const HAS_C: bool = false;
@@ -91,8 +91,8 @@ trait BlockStep<const GATES: usize> {
 /// Takes units block by block. The last block is filled up, so that no unit is computed by
 /// itself.
 #[inline(always)]
-fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: Units<'_>) {
-    let Units { ih, hh, h, c } = units;
+fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: RowUnits<'_>) {
+    let RowUnits { ih, hh, h, c } = units;
     let hidden = h.len();
     // One length for all, so that it is looked at once.
     let ih: [_; GATES] = std::array::from_fn(|gate| &ih[gate][..hidden]);
@@ -166,9 +166,9 @@ fn padded(rest: &[f32]) -> Block {
     block
 }
 
-struct Lstm;
+struct LstmStep;
 
-impl BlockStep<4> for Lstm {
+impl BlockStep<4> for LstmStep {
     const HAS_C: bool = true;
 
     #[inline(always)]
@@ -187,9 +187,9 @@ impl BlockStep<4> for Lstm {
     }
 }
 
-struct Gru;
+struct GruStep;
 
-impl BlockStep<3> for Gru {
+impl BlockStep<3> for GruStep {
     #[inline(always)]
     fn inner(ih: &[Block; 3], hh: &[Block; 3], _: &mut Block) -> Block {
         let r = lanes!(j => sigmoid(hh[0][j] + ih[0][j]));
@@ -204,19 +204,19 @@ impl BlockStep<3> for Gru {
     }
 }
 
-struct Tanh;
+struct TanhStep;
 
-impl BlockStep<1> for Tanh {
+impl BlockStep<1> for TanhStep {
     #[inline(always)]
     fn outer(_: &[Block; 1], _: &[Block; 1], inner: Block, h: &mut Block) {
         *h = lanes!(j => tanh(inner[j]));
     }
 }
 
-struct Relu;
+struct ReluStep;
 
-impl BlockStep<1> for Relu {
-    /// As torch's: NaN stays NaN.
+impl BlockStep<1> for ReluStep {
+    /// Keeps NaN, as torch does.
     #[inline(always)]
     fn outer(_: &[Block; 1], _: &[Block; 1], inner: Block, h: &mut Block) {
         *h = lanes!(j => if inner[j] < 0. { 0. } else { inner[j] });

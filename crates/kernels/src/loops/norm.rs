@@ -26,7 +26,7 @@ pub struct Norm<'a> {
 /// Parts of a sum: two of the widest registers, so that two chains of sums overlap.
 const CHUNK: usize = 32;
 
-/// Writes a row, or its sum with `residual`, normalized, and as it was before to `sum`.
+/// Normalizes a row, or its sum with `residual`, to `out`, and writes what was normalized to `sum`.
 ///
 /// The variance is computed from the differences to the mean: `E[x^2] - mean^2` would lose all its
 /// digits where the mean is large.
@@ -62,8 +62,8 @@ pub fn normalize<N: Number>(
 /// Writes a row, or its sum with `residual` times `weight`, to `out` and `copy`; returns it, and
 /// the sum of its elements to a power.
 ///
-/// To both in one loop: copying one to the other afterwards takes many times as long where their
-/// addresses have the same last 12 bits, as two results of whole pages have.
+/// Both are written in one loop: copying one to the other afterwards takes many times as long where
+/// their addresses have the same last 12 bits, as two results of whole pages have.
 #[inline(always)]
 fn written<'a, N: Number, const POWER: usize>(
     xs: &[f32],
@@ -85,7 +85,7 @@ fn written<'a, N: Number, const POWER: usize>(
     }
 }
 
-/// As [`written`]; `keep` gets each chunk of the sum and the index of its first element.
+/// [`written`], with `keep` called for each chunk of the sum and the index of its first element.
 #[inline(always)]
 fn written_by<'a, 'b, N: Number, const POWER: usize>(
     xs: &[f32],
@@ -145,7 +145,7 @@ fn plus(
     chunk
 }
 
-/// A chunk of fewer elements, filled up with another.
+/// A chunk of fewer elements, filled up with `with`.
 #[inline(always)]
 fn filled_up(xs: &[f32], with: f32) -> [f32; CHUNK] {
     let mut chunk = [with; CHUNK];
@@ -179,8 +179,8 @@ fn sum_of_powers<N: Number, const POWER: usize>(row: &[f32], origin: f32) -> f32
         // Filled up with elements whose difference is 0.
         parts = add_power::<N, POWER>(parts, &filled_up(rest, origin), origin);
     }
-    // By way of memory: else the order in which `together` adds the parts has decided how they lie
-    // in registers, and the loop above has spent half its time on shuffling them.
+    // Through memory: else the order in which `together` adds the parts decides how they lie in
+    // registers, and the loop above spends half its time on shuffling them.
     together(std::hint::black_box(parts), |a, b| a + b)
 }
 

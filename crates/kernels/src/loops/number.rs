@@ -1,8 +1,8 @@
 //! The numbers that formulas are written over.
 //!
 //! Where `fma` is an instruction, a number is an f32 and the compiler makes vector code of a block
-//! of them. Where it is not, it would make calls: an instruction set then brings a [`Number`] of
-//! its own, a register that it computes with.
+//! of them. Where it is not, it would make calls: an instruction set then has its [`Number`], a
+//! register that it computes with.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -113,7 +113,8 @@ impl Number for f32 {
         c
     }
 
-    /// A block by value: in place the compiler vectorises over blocks, with gathers and scatters.
+    /// Takes a block by value: in place the compiler vectorises over blocks, with gathers and
+    /// scatters.
     #[inline(always)]
     fn map<F: Formula, const N: usize>(formula: F, mut block: [f32; N]) -> [f32; N] {
         for x in &mut block {
@@ -122,7 +123,7 @@ impl Number for f32 {
         block
     }
 
-    /// Element by element: of blocks, the compiler vectorises over blocks, with gathers and
+    /// Goes element by element: of blocks, the compiler vectorises over blocks, with gathers and
     /// scatters.
     #[inline(always)]
     fn zip<F: FormulaOfThree>(formula: F, xs: &mut [f32], ys: &[f32], zs: &[f32]) {
@@ -131,7 +132,7 @@ impl Number for f32 {
         }
     }
 
-    /// In one loop: attention is 2 to 4 % slower with a second one.
+    /// Uses one loop: attention is 2 to 4 % slower with a second.
     #[inline(always)]
     fn map_from<F: Formula, const N: usize>(
         formula: F,
@@ -154,7 +155,7 @@ fn at(formula: impl Formula, x: f32) -> f32 {
     if is_nan { x } else { y }
 }
 
-/// One value of all lanes, the second half always taken together with the first.
+/// Folds all lanes into one, always the second half into the first.
 #[inline(always)]
 pub fn together<T: Copy, const LANES: usize>(mut lanes: [T; LANES], two: impl Fn(T, T) -> T) -> T {
     let mut half = LANES / 2;

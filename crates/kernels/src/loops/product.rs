@@ -17,7 +17,7 @@ pub type Pair = [[u8; 2]; 2];
 pub trait Group: Copy + Default + Send + Sync {
     /// Whether sums are exact, so that products may be added in any order.
     const EXACT: bool = false;
-    /// Groups whose sum begins with 0 and is added to that of the groups before, in f32; 0 where
+    /// Groups whose sum begins with 0 and is added to the sum of the groups before, in f32; 0 where
     /// products are added one after another.
     const BLOCK: usize = 0;
 }
@@ -76,7 +76,7 @@ const STREAMED: usize = 1 << 20;
 pub struct Sink<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
-    /// The row that row 0 of a part is.
+    /// The row of the output that is row 0 of a part.
     first: usize,
     columns: usize,
     /// Added to the column of a channel, modulo 2^64.
@@ -194,7 +194,7 @@ impl<'a> Sink<'a> {
     /// Columns that have been written, of one row or, panel by panel, of rows of one panel.
     ///
     /// # Safety
-    /// They have been, and no other part that overlaps this one is alive.
+    /// The columns have been written, and no other part that overlaps this one is alive.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn written(self, rows: Range<usize>, columns: Range<usize>) -> &'a mut [f32] {
         let rows = self.whole(rows);
@@ -221,8 +221,8 @@ impl<'a> Sink<'a> {
 pub struct Part {
     pub rows: Range<usize>,
     pub panels: Range<usize>,
-    /// Of a part that is computed again and again: how often it was before. One row then traverses
-    /// a few panels back and forth, from the weights still in L1 to those in L2.
+    /// How often a part that is computed again and again was computed before. One row then
+    /// traverses a few panels back and forth, from the weights still in L1 to those in L2.
     pub step: Option<usize>,
 }
 
@@ -324,7 +324,7 @@ impl<'a, G> Product<'a, G> {
             rows.clone().for_each(|row| apply(activation, written(row)));
             return;
         }
-        // A block of its own would be filled up for each row.
+        // A separate block would be filled up for each row.
         let mut together = [0f32; 16 * BLOCK];
         for first in rows.clone().step_by(16) {
             let rows = first..rows.end.min(first + 16);

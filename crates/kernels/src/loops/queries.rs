@@ -48,13 +48,13 @@ pub struct Queries<'a> {
     pub q: Heads<'a>,
     /// Added to the scores, `[batch, heads, queries, keys]`.
     pub mask: Option<Heads<'a>>,
-    /// Whether a query sees no key behind its own, where the last query's own is the last key.
+    /// Whether a query sees only the keys up to its position; the last query has the last key's.
     pub causal: bool,
     /// Factor of the scores before the mask is added.
     pub scale: f32,
     /// Sequences.
     pub batch: usize,
-    /// Heads of each.
+    /// Heads of queries in each sequence.
     pub heads: usize,
     /// Heads of keys and values; each serves the same number of neighbouring heads of q.
     pub kv_heads: usize,
@@ -94,7 +94,7 @@ impl Queries<'_> {
 /// neighbours.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a, T = f32> {
-    /// Where the elements are.
+    /// The elements of all matrices.
     pub values: &'a [T],
     /// Distances from one sequence, head and row to the next.
     pub strides: [usize; 3],
@@ -117,7 +117,7 @@ impl<'a, T> Heads<'a, T> {
 
     /// The matrix of a head of a sequence, from a row on.
     #[inline(always)]
-    pub fn of(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {
+    pub fn rows_from(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {
         let [of_batch, of_head, of_row] = self.strides;
         &self.values[sequence * of_batch + head * of_head + row * of_row..]
     }
@@ -140,13 +140,13 @@ pub const KEYS: usize = 128;
 
 /// Queries of one head: all of a task, or some that are computed together.
 #[derive(Clone)]
-pub struct Block {
+pub struct QueryBlock {
     pub batch: usize,
     pub head: usize,
     pub queries: Range<usize>,
 }
 
-impl Block {
+impl QueryBlock {
     /// The queries in blocks of up to [`QUERIES`], of about equally many registers.
     #[inline(always)]
     pub fn blocks(&self) -> impl Iterator<Item = Self> {
@@ -172,7 +172,7 @@ impl Block {
 
     /// The matrix of this head from a row on.
     #[inline(always)]
-    pub fn of<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
-        heads.of(self.batch, self.head, row)
+    pub fn rows_from<'a>(&self, heads: &Heads<'a>, row: usize) -> &'a [f32] {
+        heads.rows_from(self.batch, self.head, row)
     }
 }

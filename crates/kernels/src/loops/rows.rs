@@ -14,7 +14,7 @@ pub struct Extent {
     pub min: f32,
     /// Max element; -inf of an empty row.
     pub max: f32,
-    /// Neither NaN nor infinite anywhere.
+    /// Whether no element is NaN or infinite.
     pub finite: bool,
 }
 
@@ -92,7 +92,7 @@ fn measure(
     }
 }
 
-/// All values by one function, register by register.
+/// Combines all values by one function, register by register.
 #[inline(always)]
 fn together(values: [f32; CHUNK], both: impl Fn(f32, f32) -> f32) -> f32 {
     let values: [f32; 16] = std::array::from_fn(|i| both(values[i + 16], values[i]));
@@ -126,7 +126,7 @@ pub fn quantize<N: Number>(
     }
 }
 
-/// Codes are the low bytes of what the formula gives.
+/// Writes the low bytes of what the formula gives, which are the codes.
 #[inline(always)]
 fn each<N: Number>(row: &[f32], codes: &mut [u8], formula: impl Formula) {
     let take = |row: &[f32; CHUNK], codes: &mut [u8; CHUNK]| {

@@ -132,7 +132,7 @@ pub unsafe fn multiply<
     }
 }
 
-/// What all loops of the nest have in common.
+/// The operands that all loops of the nest share.
 #[derive(Clone, Copy)]
 struct Nest<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>> {
     product: Product<'a, V::Group>,
@@ -177,8 +177,8 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         side.iter().all(is_alike).then_some((side, after))
     }
 
-    /// One row of several panels, which are equally wide. One row of floats has too few sums to
-    /// hide the latency of an `fma`, and their order is set.
+    /// Computes one row of several panels, which are equally wide. One row of floats has too few
+    /// sums to hide the latency of an `fma`, and their order is set.
     ///
     /// # Safety
     /// No other thread writes the row of these panels.
@@ -198,8 +198,8 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         }
     }
 
-    /// All tiles of one panel of `NV` registers; on the way the weights of the `next` one are
-    /// fetched, or for a single row what comes soon, unless all of it is `near`.
+    /// Computes all tiles of one panel of `NV` registers; on the way the weights of the `next`
+    /// panel are fetched, or for a single row the weights that come soon, unless all are `near`.
     ///
     /// # Safety
     /// No other thread writes these rows of this panel.
@@ -265,7 +265,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         unsafe { self.product.activate(&self.out, panel, &rows, apply) };
     }
 
-    /// One group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
+    /// Takes one group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
     ///
     /// # Safety
     /// `rows` and `weights` have that group.
@@ -293,8 +293,8 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         }
     }
 
-    /// `MR` rows by `NV` registers, with what comes soon fetched for a single row unless it is
-    /// `NEAR`.
+    /// Computes `MR` rows by `NV` registers; for a single row the weights that come soon are
+    /// fetched unless they are `NEAR`.
     ///
     /// One row alone has too few sums to hide the latency of a dot product: even and odd groups of
     /// inputs are summed separately, where the order of a sum does not matter.
@@ -358,8 +358,8 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         unsafe { self.store(panel, first_row, acc, of_rows) };
     }
 
-    /// All rows of one panel of `NV` registers, a block of inputs of several rows after another; on
-    /// the way the weights of the `next` panel are fetched.
+    /// Computes all rows of one panel of `NV` registers, a block of inputs of several rows after
+    /// another; on the way the weights of the `next` panel are fetched.
     ///
     /// # Safety
     /// No other thread writes these rows of this panel.
@@ -386,13 +386,13 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
                 }
                 let mut row = 0;
                 while row < count {
-                    let of = (zeros, &mut totals[row..]);
+                    let sums = (zeros, &mut totals[row..]);
                     let lhs = (first + row, block.clone());
                     // SAFETY: the panel and the rows have those groups.
                     row += unsafe {
                         match count - row {
-                            1 => self.sum::<NV, 1>(of, weights, lhs),
-                            _ => self.sum::<NV, 2>(of, weights, lhs),
+                            1 => self.sum::<NV, 1>(sums, weights, lhs),
+                            _ => self.sum::<NV, 2>(sums, weights, lhs),
                         }
                     };
                 }
@@ -437,10 +437,10 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         MR
     }
 
-    /// One row by `NV` registers of each of several panels.
+    /// Computes one row by `NV` registers of each of several panels.
     ///
-    /// Apart from `tile`: sums in arrays of arrays of arrays, with one panel or with several, would
-    /// not stay in registers.
+    /// Separate from `tile`: sums in arrays of arrays of arrays, with one panel or with several,
+    /// would not stay in registers.
     ///
     /// # Safety
     /// No other thread writes this row of these panels.

@@ -8,10 +8,10 @@ use super::float_vector::forward;
 use super::product::{Group, Row};
 use crate::packed::Channels;
 
-/// Where a register of results goes.
+/// The memory of a register of results.
 pub type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
 
-/// One instruction set's register of `LANES` sums, as the operations the loop nest needs.
+/// The registers of an instruction set, of `LANES` sums, as the operations the loop nest needs.
 ///
 /// `BYTES` are the weights of one group of inputs in each lane. `Acc` is a register of sums, `A`
 /// a group of activations in every lane, `B` a register of weights; `A` and `B` may be held in

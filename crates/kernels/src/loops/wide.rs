@@ -1,4 +1,4 @@
-//! Products of activations in a wider form than the one they are kept in.
+//! Products of activations in a wider form than they are kept in.
 //!
 //! Where an instruction multiplies i16 only, a code would be widened anew for each panel of
 //! weights. It is widened once instead: block by block of rows, which then pass all panels.

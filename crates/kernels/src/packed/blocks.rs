@@ -44,31 +44,31 @@ impl Blocks {
 
 /// A block of the channels of a panel.
 #[derive(Clone, Copy)]
-pub struct Block<'a, const LANES: usize, const BYTES: usize> {
+pub struct PanelBlock<'a, const LANES: usize, const BYTES: usize> {
     /// Row after row of codes, a register each `LANES` channels.
     pub codes: &'a [[u8; BYTES]],
     /// Registers of a row.
     pub registers: usize,
-    /// Of each register.
+    /// The scales of each register.
     pub scales: &'a [[[u8; 2]; LANES]],
-    /// Of each register, or empty.
+    /// The offsets of each register, or empty.
     pub offsets: &'a [[[u8; 2]; LANES]],
 }
 
 impl<'a> Panel<'a> {
-    /// Its blocks: `BYTES` are the codes of a row in a register.
+    /// The blocks of this panel: `BYTES` are the codes of a row in a register.
     #[inline(always)]
     pub fn blocks<const LANES: usize, const BYTES: usize>(
         self,
         format: Blocks,
-    ) -> impl Iterator<Item = Block<'a, LANES, BYTES>> {
+    ) -> impl Iterator<Item = PanelBlock<'a, LANES, BYTES>> {
         let width = self.sums.len();
         let of_blocks = self.weights.chunks_exact(width * format.bytes());
         of_blocks.map(move |block| {
             let (codes, parameters) = block.split_at(width * format.code_bytes());
             let (parameters, _) = parameters.as_chunks::<2>().0.as_chunks();
             let (scales, offsets) = parameters.split_at(width / LANES);
-            Block {
+            PanelBlock {
                 codes: codes.as_chunks().0,
                 registers: width / LANES,
                 scales,
@@ -102,14 +102,14 @@ impl PanelMut<'_> {
         }
     }
 
-    /// Replaces the factors of channels that have one by those which [`factor`] gives, and divides
-    /// the scales to match: the values stay as they are.
+    /// Replaces the factors of channels that have one by what [`factor`] gives, and divides the
+    /// scales to match: the values stay as they are.
     pub fn settle_factors(&mut self, format: Blocks) {
         let width = self.sums.len();
         let (bytes, codes) = (width * format.bytes(), width * format.code_bytes());
         let scaled = if format == Blocks::Int4Minimum { 2 } else { 1 };
-        for (channel, own) in self.scales.iter_mut().enumerate().take(self.channels) {
-            if *own == 1. {
+        for (channel, factor_before) in self.scales.iter_mut().enumerate().take(self.channels) {
+            if *factor_before == 1. {
                 continue;
             }
             let places = (0..self.weights.len()).step_by(bytes).flat_map(|block| {
@@ -117,14 +117,14 @@ impl PanelMut<'_> {
                 (0..scaled).map(place)
             });
             let number = |weights: &[u8], at: usize| {
-                f16::from_le_bytes([weights[at], weights[at + 1]]).to_f32() * *own
+                f16::from_le_bytes([weights[at], weights[at + 1]]).to_f32() * *factor_before
             };
             let new = factor(places.clone().map(|at| number(self.weights, at)));
             for at in places {
                 let half = f16::from_f32(number(self.weights, at) / new);
                 self.weights[at..at + 2].copy_from_slice(&half.to_le_bytes());
             }
-            *own = new;
+            *factor_before = new;
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Keys and values of attention as packed codes: the channels of each head have panels of their
-//! own, one head behind the other.
+//! Keys and values of attention as packed codes: each head has separate panels, one head behind the
+//! other.
 
 use std::ops::Range;
 
-use super::{ALIGN, Cut, Element, Packed, Place};
+use super::{ALIGN, Cut, Element, Packed, PanelPlace};
 use crate::isa::Isa;
 use crate::qparams::activation::DynamicConfig;
 use crate::sizes;
 use crate::threads::Shared;
 
-/// Keys and values of attention: rows by scales of their own, as their queries are.
+/// The element of keys and values of attention, whose rows have a scale each, as queries have.
 pub const HEADS: Element = Element::Int8(DynamicConfig::PER_ROW);
 
 impl Packed {
     /// Codes of `heads` matrices, of `n` channels and `k` inputs each, in the memory of `self`;
-    /// what they are is left from before, and to be written. Scales are 1, zero points and biases
+    /// their values are left from before, and to be written. Scales are 1, zero points and biases
     /// 0.
     ///
     /// # Panics
@@ -73,35 +73,35 @@ impl Packed {
     /// of the same instruction set.
     ///
     /// # Panics
-    /// If there are fewer, here or there.
+    /// If either has fewer.
     pub fn copy_heads(&mut self, from: &Self, channels: usize, groups: usize) {
         assert!(self.isa == from.isa && self.gates == from.gates, "heads");
         assert!(groups <= self.groups.min(from.groups), "groups");
         for head in 0..self.gates {
             let mut channel = 0;
             while channel < channels {
-                let (to, own) = (self.lanes_of(head, channel), from.lanes_of(head, channel));
-                let count = to.left.min(own.left).min(channels - channel);
+                let (to, source) = (self.lanes_of(head, channel), from.lanes_of(head, channel));
+                let count = to.left.min(source.left).min(channels - channel);
                 for group in 0..groups {
-                    let [to, own] = [(&to, self.aligned), (&own, from.aligned)]
+                    let [to, source] = [(&to, self.aligned), (&source, from.aligned)]
                         .map(|(lanes, aligned)| aligned + 4 * (lanes.first + group * lanes.width));
                     self.weights[to..][..4 * count]
-                        .copy_from_slice(&from.weights[own..][..4 * count]);
+                        .copy_from_slice(&from.weights[source..][..4 * count]);
                 }
-                self.sums[to.at..][..count].copy_from_slice(&from.sums[own.at..][..count]);
-                self.scales[to.at..][..count].copy_from_slice(&from.scales[own.at..][..count]);
+                self.sums[to.at..][..count].copy_from_slice(&from.sums[source.at..][..count]);
+                self.scales[to.at..][..count].copy_from_slice(&from.scales[source.at..][..count]);
                 channel += count;
             }
         }
     }
 
     /// The rest of a head's panel, from a channel of the head on.
-    fn lanes_of(&self, head: usize, channel: usize) -> Lanes {
+    fn lanes_of(&self, head: usize, channel: usize) -> ChannelRun {
         let (places, start) = places_of(&self.places, self.panels_of_head(), head);
-        Lanes::of(places, start + channel, self.groups)
+        ChannelRun::new(places, start + channel, self.groups)
     }
 
-    /// All bytes, biases included, which layers count by themselves.
+    /// The bytes of all heads, biases included, which layers count by themselves.
     pub fn bytes_of_heads(&self) -> usize {
         self.bytes() + size_of_val(&*self.bias)
     }
@@ -140,28 +140,28 @@ impl Packed {
     }
 }
 
-/// The panels of a head of so many, and its first channel.
+/// The panels of a head, of `panels` each, and its first channel.
 #[inline(always)]
-fn places_of(all: &[Place], panels: usize, head: usize) -> (&[Place], usize) {
+fn places_of(all: &[PanelPlace], panels: usize, head: usize) -> (&[PanelPlace], usize) {
     let places = &all[head * panels..][..panels];
     (places, places.first().map_or(0, |place| place.start))
 }
 
 /// Neighbouring channels of a panel.
-struct Lanes {
-    /// How many there are.
+struct ChannelRun {
+    /// The number of channels.
     left: usize,
-    /// The first among all channels, padding included.
+    /// The first channel, counted over all channels with padding.
     at: usize,
-    /// The first group of the first, and the groups from one of its groups to the next.
+    /// The first group of the first channel, and the distance from one of its groups to the next.
     first: usize,
     width: usize,
 }
 
-impl Lanes {
-    /// From a channel of these panels on, whose channels have that many groups.
+impl ChannelRun {
+    /// The channels of a panel from `channel` on, which have `groups` groups each.
     #[inline(always)]
-    fn of(places: &[Place], channel: usize, groups: usize) -> Self {
+    fn new(places: &[PanelPlace], channel: usize, groups: usize) -> Self {
         let after = places.partition_point(|place| place.start <= channel);
         let place = places[after - 1];
         let lane = channel - place.start;
@@ -181,19 +181,19 @@ pub struct HeadsMut<'a> {
     groups: usize,
     /// Added to the codes, for the instruction set.
     pub shift: u8,
-    /// By groups.
+    /// The codes, group after group.
     weights: Shared<'a, [u8; 4]>,
     sums: Shared<'a, i32>,
     scales: Shared<'a, f32>,
-    /// Of each head, one behind the other.
-    places: &'a [Place],
+    /// The panels of each head, one head behind the other.
+    places: &'a [PanelPlace],
     panels: usize,
 }
 
 impl HeadsMut<'_> {
     /// The panels of a head, and its first channel.
     #[inline(always)]
-    fn places(&self, head: usize) -> (&[Place], usize) {
+    fn places(&self, head: usize) -> (&[PanelPlace], usize) {
         places_of(self.places, self.panels, head)
     }
 
@@ -210,12 +210,12 @@ impl HeadsMut<'_> {
         (sums, scales): ([i32; 4], [f32; 4]),
     ) {
         let (places, start) = self.places(head);
-        let Lanes {
+        let ChannelRun {
             left,
             at,
             first,
             width,
-        } = Lanes::of(places, start + channel, self.groups);
+        } = ChannelRun::new(places, start + channel, self.groups);
         let count = rows.len();
         assert!(count <= left && rows.iter().all(|row| row.len() <= self.groups));
         // SAFETY: what there is of these channels is this thread's.

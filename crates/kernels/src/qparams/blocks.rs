@@ -5,7 +5,7 @@ use half::f16;
 /// Inputs of a block.
 pub const INPUTS: usize = 32;
 
-/// How the codes of a block stand for numbers, before the channel's own factor.
+/// The meaning of the codes of a block, before the channel's factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blocks {
     /// 4 bits: `scale * (code - 8)`.
@@ -75,6 +75,6 @@ pub fn factor(numbers: impl IntoIterator<Item = f32>) -> f32 {
         least = least.min(last - 126);
         greatest = greatest.max(exponent - 127 - 15);
     }
-    // Only one differs from 0, or there is no such power.
+    // Only one bound differs from 0, or no power is within both.
     2f32.powi(if greatest > 0 { greatest } else { least })
 }

@@ -139,7 +139,7 @@ pub fn per_row_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
 }
 
 /// The scale of a row of i8 codes within +-127, without a zero point, of values up to `max` in
-/// magnitude: `max / 127`, and at least 2^-118, so that 255 divided by it is no infinity.
+/// magnitude: `max / 127`, and at least 2^-118, so that 255 divided by it is finite.
 pub fn symmetric_row(max: f32) -> f32 {
     const MIN: f32 = f32::from_bits((127 - 118) << 23);
     (max / 127.).max(MIN)

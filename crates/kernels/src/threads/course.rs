@@ -3,29 +3,29 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::job::{Line, pause};
+use super::job::{CacheLine, pause};
 
 /// Phases on their way, the indices of each in one share a thread.
 ///
-/// A thread takes tasks from its own share, and when that is used up and the others are late, from
-/// theirs. It counts its finished tasks on a line of its own and reads the lines of the others: a
-/// phase has ended when the sum reaches the number of tasks up to its end. No thread has to
+/// A thread takes tasks from its share, and when that is used up and the others are late, from
+/// their shares. It counts its finished tasks on a separate line and reads the lines of the others:
+/// a phase has ended when the sum reaches the number of tasks up to its end. No thread has to
 /// announce it, which would be a second message.
 pub struct Course<P, O, T> {
     phases: Range<usize>,
     /// The number of tasks of a phase, and whether a thread begins with the last of those it gets.
     phase: P,
-    own: O,
+    state: O,
     task: T,
     threads: usize,
     /// How much has been done in all phases, by the threads of each share.
-    done: [Line<AtomicU64>; MAX_SHARES],
-    /// For each share: the last phase in which tasks were taken from it plus 1, and below it their
-    /// number. A thread that comes too late for a phase finds it taken, or another phase.
-    taken: [Line<AtomicU64>; MAX_SHARES],
+    done: [CacheLine<AtomicU64>; MAX_SHARES],
+    /// The tasks taken from each share: the last phase in which some were, plus 1, and below it
+    /// their number. A thread that comes too late for a phase finds it taken, or another phase.
+    taken: [CacheLine<AtomicU64>; MAX_SHARES],
 }
 
-/// More threads than this share their shares.
+/// The most shares; more threads have shares in common.
 pub const MAX_SHARES: usize = 16;
 
 /// Looks at the others before a thread takes tasks from their shares: lines that all threads write
@@ -50,13 +50,13 @@ where
     O: Fn() -> S,
     T: Fn(&mut S, usize, usize),
 {
-    /// These phases in shares for `threads` threads; each thread has something of its `own`, which
-    /// its tasks get beside the phase and the index.
-    pub fn new(threads: usize, phases: Range<usize>, phase: P, own: O, task: T) -> Self {
+    /// These phases in shares for `threads` threads; each thread has a `state`, which its tasks get
+    /// beside the phase and the index.
+    pub fn new(threads: usize, phases: Range<usize>, phase: P, state: O, task: T) -> Self {
         Self {
             phases,
             phase,
-            own,
+            state,
             task,
             threads: threads.clamp(1, MAX_SHARES),
             done: Default::default(),
@@ -73,7 +73,7 @@ where
     }
 
     fn each_phase(&self, share: usize, done: &AtomicU64) {
-        let mut own = (self.own)();
+        let mut state = (self.state)();
         let others = || (1..self.threads).map(|i| (share + i) % self.threads);
         // Where others are late once, they mostly are again.
         let mut patience = PATIENCE;
@@ -85,10 +85,10 @@ where
             if end <= seen {
                 continue;
             }
-            let mut mine = self.take_from(share, phase, &mut own);
+            let mut mine = self.take_from(share, phase, &mut state);
             if phase + 1 == self.phases.end {
                 // The caller waits for all threads that came.
-                others().for_each(|share| _ = self.take_from(share, phase, &mut own));
+                others().for_each(|share| _ = self.take_from(share, phase, &mut state));
                 return;
             }
             let mut looks = 0;
@@ -102,7 +102,7 @@ where
                     break;
                 }
                 if looks == patience {
-                    let taken = others().map(|share| self.take_from(share, phase, &mut own));
+                    let taken = others().map(|share| self.take_from(share, phase, &mut state));
                     mine = taken.sum();
                     patience = if mine > 0 { 0 } else { PATIENCE };
                 }
@@ -118,10 +118,10 @@ where
         lines.map(|line| line.0.load(Ordering::Acquire)).sum()
     }
 
-    /// Does what there is left to take of a share of a phase, and says how much that was.
-    fn take_from(&self, share: usize, phase: usize, own: &mut S) -> u64 {
+    /// Does the tasks left in a share of a phase; returns how many they were.
+    fn take_from(&self, share: usize, phase: usize, state: &mut S) -> u64 {
         let (tasks, backwards) = (self.phase)(phase);
-        // A single one is in the first share, the caller's.
+        // A single task is in the first share, the caller's.
         let start = (tasks * share).div_ceil(self.threads);
         let end = (tasks * (share + 1)).div_ceil(self.threads);
         let taken = &self.taken[share].0;
@@ -147,7 +147,7 @@ where
                     } else {
                         start + index
                     };
-                    (self.task)(own, phase, index);
+                    (self.task)(state, phase, index);
                     mine += 1;
                     seen = taken.load(Ordering::Relaxed);
                 }
@@ -156,7 +156,7 @@ where
     }
 }
 
-/// Ends all phases, unless it is forgotten: a thread that waits for one that panicked would wait
+/// Ends all phases, unless it is forgotten: a thread that waits for a panicked thread would wait
 /// for ever.
 struct EndOnPanic<'a>(&'a AtomicU64);
 

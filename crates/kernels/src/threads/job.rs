@@ -1,9 +1,8 @@
 //! A closure on its caller's stack that other threads may join.
 //!
 //! A caller opens a job, does it as well as it can, and closes it. A thread that came in time has
-//! joined it and is waited for; one that did not come is not. So a call never takes longer for
-//! having asked for help from a thread whose core is busy, or which the system has put on the
-//! caller's own.
+//! joined it and is waited for; a late thread is not. So a call never takes longer for having asked
+//! for help from a thread whose core is busy, or which the system has put on the caller's own.
 //!
 //! A caller waits for threads that have joined, for nothing else, and it waits by looking:
 //! it takes no other work meanwhile.
@@ -16,34 +15,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Where callers, one at a time, open jobs.
+/// A slot in which callers, one at a time, open jobs.
 pub struct JobSlot {
     /// The number of the job, whether it can be joined, the threads that may, and how many work at
     /// it.
-    state: Line<AtomicU64>,
+    state: CacheLine<AtomicU64>,
     /// Whether a caller has the slot.
     taken: AtomicBool,
-    /// Lives while the job is open or a thread works at it.
+    /// The closure of the job, which lives while the job is open or a thread works at it.
     job: UnsafeCell<&'static (dyn Fn(usize) + Sync)>,
     panic: Mutex<Option<Panic>>,
 }
 
 type Panic = Box<dyn Any + Send>;
 
-/// A value with a cache line of its own.
+/// A value on a cache line without other values.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Line<T>(pub T);
+pub struct CacheLine<T>(pub T);
 
 /// The job can be joined.
 const OPEN: u64 = 1 << 31;
-/// One in the number of threads that may join: the threads with a lower index.
+/// The unit of the number of threads that may join: the threads with a lower index.
 const INVITED: u64 = 1 << 16;
 /// The number of threads that work at the job, beside the caller.
 const JOINED: u64 = INVITED - 1;
-/// More threads are not counted.
+/// The most threads that can be invited: more are not counted.
 pub const MAX_INVITED: usize = (OPEN / INVITED - 1) as usize;
-/// One in the number of the job.
+/// The unit of the number of the job.
 const NEXT: u64 = 1 << 32;
 
 /// Looks before a wait turns into offers of the core.
@@ -56,20 +55,21 @@ unsafe impl Sync for JobSlot {}
 impl JobSlot {
     pub fn new() -> Self {
         Self {
-            state: Line(AtomicU64::new(0)),
+            state: CacheLine(AtomicU64::new(0)),
             taken: AtomicBool::new(false),
             job: UnsafeCell::new(&|_| {}),
             panic: Mutex::new(None),
         }
     }
 
-    /// Runs `work(own)` here and, on threads below `threads` that join in time, `work` of theirs;
-    /// `invite` asks them to. Runs nothing, and is false, if another caller has the slot.
+    /// Runs `work(index)` here and, on threads below `threads` that join in time, `work` of their
+    /// index; `invite` asks them to. Runs nothing, and returns false, if another caller has the
+    /// slot.
     ///
-    /// A panic of any of them ends up here.
+    /// A panic of any of them is resumed here.
     pub fn execute(
         &self,
-        own: usize,
+        index: usize,
         threads: usize,
         work: &(dyn Fn(usize) + Sync),
         invite: impl FnOnce(),
@@ -92,9 +92,9 @@ impl JobSlot {
         let invited = threads.min(MAX_INVITED) as u64 * INVITED;
         let open = (state / NEXT * NEXT).wrapping_add(NEXT) | OPEN | invited;
         self.state.0.store(open, Ordering::SeqCst);
-        let mine = catch_unwind(AssertUnwindSafe(|| {
+        let result = catch_unwind(AssertUnwindSafe(|| {
             invite();
-            work(own);
+            work(index);
         }));
         // Also after a panic: the closure is on this stack.
         let mut joined = self.state.0.fetch_and(!OPEN, Ordering::AcqRel) & JOINED;
@@ -103,9 +103,9 @@ impl JobSlot {
             pause(&mut looks, LOOKS);
             joined = self.state.0.load(Ordering::Acquire) & JOINED;
         }
-        let theirs = self.panic().take();
+        let others = self.panic().take();
         self.taken.store(false, Ordering::Release);
-        if let Some(panic) = mine.err().or(theirs) {
+        if let Some(panic) = result.err().or(others) {
             resume_unwind(panic);
         }
         true

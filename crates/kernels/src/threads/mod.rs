@@ -39,7 +39,7 @@ use std::sync::Mutex;
 
 use course::{Course, MAX_SHARES};
 
-pub use job::Line;
+pub use job::CacheLine;
 pub use pool::{set_default, threads};
 pub use rayon_pool::has_threads;
 pub use shared::Shared;
@@ -48,14 +48,14 @@ pub use shared::Shared;
 /// nanosecond, about what AVX2 computes.
 const A_THREAD: usize = 5_000;
 
-/// Tasks per thread: enough that a delayed thread leaves work to the others. More are no faster.
+/// Tasks per thread: enough that a delayed thread leaves work to the others. More are not faster.
 pub const TASKS_PER_THREAD: usize = 4;
 
 /// The right to have work done by several threads.
 ///
-/// It is made where a caller enters the kernels, and handed down to what may spread its work. It
-/// is not [`Sync`], so that a task, which is already on several threads, cannot have it: what takes
-/// no `Threads` stays on its thread.
+/// It is created where a caller enters the kernels, and handed down to what may spread its work. It
+/// is not [`Sync`], so that a task, which is already on several threads, cannot have it: a function
+/// without `Threads` stays on its thread.
 pub struct Threads {
     most: usize,
     _of_one_thread: PhantomData<*const ()>,
@@ -98,7 +98,7 @@ impl Threads {
         }
     }
 
-    /// How many there are, if none of them is busy.
+    /// The number of threads, if none of them is busy.
     pub fn count(&self) -> usize {
         let all = match rayon::current_thread_index() {
             Some(_) => rayon::current_num_threads(),
@@ -107,12 +107,12 @@ impl Threads {
         all.min(self.most)
     }
 
-    /// How many threads work is for: the caller's alone if it is less than `serial`.
+    /// The number of threads for `work`: the caller's alone if it is less than `serial`.
     pub fn for_work(&self, work: usize, serial: usize) -> usize {
         if work < serial { 1 } else { self.count() }
     }
 
-    /// Into how many tasks elements are cut; one if there are fewer than `serial`.
+    /// The number of tasks that elements are cut into; 1 if there are fewer elements than `serial`.
     pub fn tasks(&self, elements: usize, serial: usize) -> usize {
         if elements < serial {
             1
@@ -143,9 +143,9 @@ impl Threads {
     }
 
     /// Calls `task` once for each phase below `phases` and each index of it, on all free threads; a
-    /// phase begins when the one before has ended. Each thread has something of its `own`, which
-    /// its tasks get. `phase` gives the number of tasks, and whether a thread begins with the last
-    /// of those it gets.
+    /// phase begins when the one before has ended. Each thread has a `state`, which its tasks get.
+    /// `phase` gives the number of tasks, and whether a thread begins with the last of those it
+    /// gets.
     ///
     /// The threads stay together from the first phase to the last, so that to go on to the next
     /// costs one message, where a call a phase would cost two and an invitation. As everywhere, a
@@ -154,7 +154,7 @@ impl Threads {
         &self,
         phases: usize,
         phase: impl Fn(usize) -> (usize, bool) + Sync,
-        own: impl Fn() -> S + Sync,
+        state: impl Fn() -> S + Sync,
         task: impl Fn(&mut S, usize, usize) + Sync,
     ) {
         let tasks = |index: usize| phase(index).0;
@@ -162,21 +162,21 @@ impl Threads {
         let first = (0..phases).find(|index| tasks(*index) > 1);
         let first = first.unwrap_or(phases);
         if first > 0 {
-            let mut own = own();
+            let mut state = state();
             let alone = (0..first).filter(|index| tasks(*index) > 0);
-            alone.for_each(|index| task(&mut own, index, 0));
+            alone.for_each(|index| task(&mut state, index, 0));
         }
         if first == phases {
             return;
         }
-        // A thread that finds nothing to do still takes lines that others write.
+        // Idle threads still contend for cache lines.
         let most = (first..phases).map(tasks).max();
         let threads = self.count().min(most.unwrap_or(1));
         let helpers = threads.min(MAX_SHARES) - 1;
-        let course = Course::new(threads, first..phases, phase, own, task);
+        let course = Course::new(threads, first..phases, phase, state, task);
         let work = |thread| course.follow(thread);
         match rayon::current_thread_index() {
-            Some(own) => rayon_pool::execute(own, helpers, &work),
+            Some(index) => rayon_pool::execute(index, helpers, &work),
             None => pool::execute(threads, &work),
         }
     }
@@ -299,7 +299,7 @@ mod tests {
     fn panic_at(last: usize) {
         let (threads, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let start = Instant::now();
-        let own = || _ = threads.fetch_add(1, Ordering::Relaxed);
+        let start_thread = || _ = threads.fetch_add(1, Ordering::Relaxed);
         let alone = || threads.load(Ordering::Relaxed) < 2;
         let task = |(): &mut (), _: usize, _: usize| {
             while alone() && start.elapsed() < Duration::from_millis(20) {
@@ -308,7 +308,7 @@ mod tests {
             assert_ne!(calls.fetch_add(1, Ordering::Relaxed), last, "on purpose");
         };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            Threads::of_caller().for_each_phase(PHASES.len(), phase, own, task);
+            Threads::of_caller().for_each_phase(PHASES.len(), phase, start_thread, task);
         }));
         assert!(result.is_err(), "the panic of call {last} got lost");
     }

@@ -12,7 +12,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::job::{JobSlot, Line};
+use super::job::{CacheLine, JobSlot};
 
 /// How long a thread spins after its last job.
 const SPIN: Duration = Duration::from_micros(50);
@@ -27,7 +27,7 @@ const LOOKS: u32 = 64;
 /// three times as long as one.
 const PER_CORE: usize = 4;
 
-/// More workers have no bit in [`Pool::asleep`].
+/// The most workers: each has a bit in [`Pool::asleep`].
 const MAX_WORKERS: usize = 63;
 
 /// The pool of the process.
@@ -36,7 +36,7 @@ static POOL: LazyLock<&Pool> = LazyLock::new(|| Pool::start(wanted()));
 struct Pool {
     slot: JobSlot,
     /// A bit for each worker that has to be woken up.
-    asleep: Line<AtomicU64>,
+    asleep: CacheLine<AtomicU64>,
     /// Set when all of them are started.
     workers: OnceLock<Vec<Thread>>,
 }
@@ -65,9 +65,9 @@ pub fn set_default(threads: fn() -> usize) {
     _ = DEFAULT.set(threads);
 }
 
-/// As many threads as `CANDLE_NUM_THREADS` or else [`DEFAULT`] says, but no more than the process
-/// has cores for. Candle's own pool is not asked: that would start it, and it panics where a thread
-/// cannot be started.
+/// The number of threads that `CANDLE_NUM_THREADS` or else [`DEFAULT`] says, but no more than the
+/// process has cores for. Candle's own pool is not asked: that would start it, and it panics where
+/// a thread cannot be started.
 fn wanted() -> usize {
     let asked = number(std::env::var("CANDLE_NUM_THREADS").ok().as_deref());
     let cores = thread::available_parallelism().map_or(usize::MAX, NonZero::get);
@@ -87,7 +87,7 @@ impl Pool {
     fn start(threads: usize) -> &'static Self {
         let pool: &'static Self = Box::leak(Box::new(Self {
             slot: JobSlot::new(),
-            asleep: Line(AtomicU64::new(0)),
+            asleep: CacheLine(AtomicU64::new(0)),
             workers: OnceLock::new(),
         }));
         let workers = (0..MAX_WORKERS.min(threads - 1)).map_while(|worker| {
@@ -103,13 +103,13 @@ impl Pool {
         self.workers.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Runs `work` on that many threads, or is false if another caller has them.
+    /// Runs `work` on that many threads; returns false if another caller has them.
     fn execute(&self, threads: usize, work: &(dyn Fn(usize) + Sync)) -> bool {
         let wake = || self.wake(threads - 1);
         self.slot.execute(0, threads, work, wake)
     }
 
-    /// Wakes the sleeping ones of the first `workers`, after a job was opened.
+    /// Wakes the sleeping threads among the first `workers`, after a job was opened.
     fn wake(&self, workers: usize) {
         let asleep = &self.asleep.0;
         let first = (1 << workers.min(MAX_WORKERS)) - 1;
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// On the pool as soon as no other test has it, unless it has no workers.
+    /// Runs `work` on the pool as soon as no other test has it; runs nothing without workers.
     fn with_workers(work: impl Fn(usize) + Sync) {
         while threads() > 1 {
             if POOL.execute(threads(), &work) {

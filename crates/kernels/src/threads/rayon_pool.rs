@@ -3,7 +3,7 @@
 //! Rayon's own ways to share work, `scope` and `join`, wait by running whatever else the pool has
 //! to do, on top of the caller's stack: another piece of the user's iterator, which may want a lock
 //! that the caller holds, or a whole request. So nothing here waits for rayon. An invitation is a
-//! job of its own, which is never waited for: a thread that finds it in time joins the
+//! separate job of rayon, which is never waited for: a thread that finds it in time joins the
 //! [job](super::job) of its sender, and one that comes too late finds nothing to do.
 
 use std::error::Error;
@@ -24,16 +24,16 @@ thread_local! {
     static HOST: Arc<Host> = Arc::new(Host { slot: JobSlot::new(), invited: AtomicUsize::new(0) });
 }
 
-/// Runs `work(own)` here, on the thread with index `own`, and `work` of their index on up to
+/// Runs `work(index)` here, on the thread with that index, and `work` of their index on up to
 /// `helpers` other threads, if they come in time.
-pub fn execute(own: usize, helpers: usize, work: &(dyn Fn(usize) + Sync)) {
+pub fn execute(index: usize, helpers: usize, work: &(dyn Fn(usize) + Sync)) {
     let as_host = |host: &Arc<Host>| {
         let invite = || host.invite(helpers);
-        host.slot.execute(own, MAX_INVITED, work, invite)
+        host.slot.execute(index, MAX_INVITED, work, invite)
     };
     // A thread that is about to end has no slot any more.
     if !HOST.try_with(as_host).unwrap_or(false) {
-        work(own);
+        work(index);
     }
 }
 
@@ -50,11 +50,11 @@ impl Host {
 
     fn accept(&self) {
         self.invited.fetch_sub(1, Ordering::SeqCst);
-        let Some(own) = rayon::current_thread_index() else {
+        let Some(index) = rayon::current_thread_index() else {
             return;
         };
-        if let Some(number) = self.slot.open_job(own, Ordering::SeqCst) {
-            self.slot.join(number, own);
+        if let Some(number) = self.slot.open_job(index, Ordering::SeqCst) {
+            self.slot.join(number, index);
         }
     }
 }

@@ -21,7 +21,7 @@ impl Watchdog {
         Self(step)
     }
 
-    /// The next step; of those that several threads begin at once, one.
+    /// Begins a step; of several that threads begin at once, one.
     pub fn step(&self, name: impl Display) {
         // Never waits: in a forked child, a thread that does not exist there may hold the lock.
         if let Ok(mut step) = self.0.try_lock() {

@@ -1,8 +1,8 @@
 //! Dot products: 4 lanes, four products a lane and instruction.
 //!
 //! The inner loop of the highest tile, as compiled: 24 `udot`, loads of 4 weights (2 `ldp`) and of
-//! 6 groups of activations (`ldr` of a word each), 6 additions to pointers and the loop's own two:
-//! 40 instructions, and nothing on the stack.
+//! 6 groups of activations (`ldr` of a word each), 6 additions to pointers and 2 instructions of
+//! the loop: 40 instructions, and nothing on the stack.
 
 use std::arch::aarch64::*;
 use std::arch::asm;

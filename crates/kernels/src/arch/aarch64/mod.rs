@@ -8,8 +8,8 @@
 //! correct for that as well: all products are u8 by u8, and the loop has no instruction more.
 //!
 //! i8mm is not used. Its `usdot` does in one instruction what `udot` does here; its `ummla`, twice
-//! that, but on pairs of rows by pairs of channels, eight inputs deep: a packed layout of its own
-//! for both sides, and half of it is idle where there is one row.
+//! that, but on pairs of rows by pairs of channels, eight inputs deep: both sides would need a
+//! separate packed layout, half of which is idle where there is one row.
 
 pub mod dotprod;
 pub mod neon;

@@ -14,7 +14,7 @@ use half::f16;
 
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
-use crate::loops::attention::{self, Attention, Block};
+use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector::{Register, RegisterClosures};
@@ -23,7 +23,7 @@ use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
 
-/// The door: an op compiled with these features, out of line.
+/// Runs an op, compiled with these features, out of line.
 #[target_feature(enable = "neon")]
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
@@ -233,7 +233,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 #[target_feature(enable = "neon")]
 pub unsafe fn attend<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
@@ -326,7 +326,7 @@ fn of_blocks<const PER: usize>(
     }
 }
 
-/// Rows become columns, in quarters: pairs of rows are interleaved, and pairs of pairs.
+/// Transposes a square in quarters: pairs of rows are interleaved, and pairs of pairs.
 #[target_feature(enable = "neon")]
 #[inline]
 fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {

@@ -11,7 +11,7 @@ pub trait Fma: Copy {
     fn fma(a: v128, b: v128, c: v128) -> v128;
 }
 
-/// By two vectors of f64: as `fma_by_f64` in `loops/number.rs`, where it is proved.
+/// An `fma` by two vectors of f64, as `fma_by_f64` in `loops/number.rs`, where it is proved.
 #[derive(Clone, Copy)]
 pub struct Exact;
 
@@ -47,7 +47,7 @@ fn rounded_to_odd(a: v128, b: v128, c: v128) -> v128 {
     i64x2_add(sum, v128_and(change, away))
 }
 
-/// By the instruction, where it is fused: see `isa::cpu::relaxed_simd`.
+/// An `fma` by the instruction, where that is fused: see `isa::cpu::relaxed_simd`.
 #[cfg(target_feature = "relaxed-simd")]
 #[derive(Clone, Copy)]
 pub struct Relaxed;
@@ -64,7 +64,7 @@ impl Fma for Relaxed {
 #[derive(Clone, Copy)]
 pub struct Lanes<F>(v128, PhantomData<F>);
 
-/// Lanes of one [`Lanes`].
+/// The number of lanes.
 const LEN: usize = 4;
 
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! WebAssembly: 4 lanes, in two forms.
 //!
-//! There is no detection: a module that has an instruction which the engine lacks does not load, so
+//! Nothing is detected: a module that has an instruction which the engine lacks does not load, so
 //! the features are those that it was compiled with. Nothing here is unsafe but loads and stores.
 //!
 //! The two forms differ in their `fma`, see [`lanes`]. No instruction multiplies all u8 by all i8

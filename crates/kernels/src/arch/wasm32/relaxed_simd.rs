@@ -6,7 +6,7 @@ use super::simd128::{
 };
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
-use crate::loops::attention::{Attention, Block};
+use crate::loops::attention::{Attention, QueryBlock};
 use crate::loops::blocks::RowBlock;
 use crate::loops::product::{Pair, Part, Product, Sink};
 

@@ -9,7 +9,7 @@ use super::lanes::{self, Exact, Fma};
 use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::loops::activation::Activation;
-use crate::loops::attention::{self, Attention, Block};
+use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector::{Register, RegisterClosures};
@@ -22,7 +22,7 @@ use crate::packed::Channels;
 /// The functions that the two forms have, by one `fma` or the other.
 macro_rules! functions_by {
     ($fma:ty) => {
-        /// The door: an op compiled with these features, out of line.
+        /// Runs an op, compiled with these features, out of line.
         #[inline(never)]
         pub fn run<O: Op>(op: O) -> O::Out {
             op.run::<lanes::Lanes<$fma>>()
@@ -36,7 +36,7 @@ macro_rules! functions_by {
         /// No other thread computes a block that overlaps.
         pub unsafe fn attend<const CAREFUL: bool>(
             attention: &Attention<'_>,
-            block: Block,
+            block: QueryBlock,
             out: &Sink<'_>,
         ) -> bool {
             // SAFETY: the contract is the same.
@@ -239,7 +239,7 @@ pub unsafe fn multiply_bf16_by<F: Fma>(
 #[inline(always)]
 pub unsafe fn attend_by<F: Fma, const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     let register = register::<F>();

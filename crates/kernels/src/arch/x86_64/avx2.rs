@@ -12,7 +12,7 @@ use half::f16;
 
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
-use crate::loops::attention::{self, Attention, Block};
+use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector::{Register, RegisterClosures};
@@ -22,7 +22,7 @@ use crate::loops::vector::{Closures, Lanes, Vector};
 use crate::loops::wide;
 use crate::packed::Channels;
 
-/// The door: an op compiled with these features, out of line.
+/// Runs an op, compiled with these features, out of line.
 #[target_feature(enable = "avx2,fma")]
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
@@ -64,14 +64,15 @@ pub fn register() -> impl Register<8, V = __m256> {
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn attend<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
     unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register()) }
 }
 
-/// By `maddubs` where that is exact for the codes at hand: the bits are the same.
+/// Multiplies by `maddubs` where that is exact for the codes at hand, else by `madd`: the bits are
+/// the same.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
@@ -127,7 +128,7 @@ unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part:
             let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
             (even, _mm256_srai_epi16::<8>(bytes))
         },
-        |Wide { even, odd }: Wide| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
+        |EvenOdd { even, odd }: EvenOdd| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
         |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
             let even = _mm256_madd_epi16(a.0, b.0);
             let odd = _mm256_madd_epi16(a.1, b.1);
@@ -136,7 +137,7 @@ unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part:
     );
     let wide = |codes: [u8; 4]| {
         let codes = i32::from_le_bytes(codes);
-        Wide {
+        EvenOdd {
             even: codes & 0x00ff_00ff,
             odd: codes >> 8 & 0x00ff_00ff,
         }
@@ -174,12 +175,12 @@ pub fn exact<G: Group, A: Copy, B: Copy>(
 
 /// The even and the odd codes of a group, as i16.
 #[derive(Clone, Copy, Default)]
-struct Wide {
+struct EvenOdd {
     even: i32,
     odd: i32,
 }
 
-impl Group for Wide {
+impl Group for EvenOdd {
     const EXACT: bool = true;
 }
 
@@ -290,8 +291,9 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
     unsafe { tile::multiply::<8, 32, 2, 2, _>(product, out, part, vector) }
 }
 
-/// By `maddubs`, which is exact: 8 products of two codes of 4 bits and of activations add up to at
-/// most `16 * 15 * 127 < 2^15`, and two of 8 bits, by their absolute values, to `2 * 128 * 127`.
+/// Multiplies by `maddubs`, which is exact: 8 products of two codes of 4 bits and of activations
+/// add up to at most `16 * 15 * 127 < 2^15`, and two of 8 bits, by their absolute values, to
+/// `2 * 128 * 127`.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
@@ -336,7 +338,7 @@ pub fn load(bytes: &[u8; 32]) -> __m256i {
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
-/// Codes of 4 bits, the low ones and the high ones.
+/// Codes of 4 bits: the low half of each byte, then the high half.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn nibbles(codes: &[u8; 32]) -> [__m256i; 2] {
@@ -370,7 +372,7 @@ pub fn of_blocks<B: Copy, const PER: usize>(
     }
 }
 
-/// Rows become columns: pairs of rows, of pairs, and of halves are interleaved.
+/// Transposes a square: pairs of rows, of pairs, and of halves are interleaved.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {

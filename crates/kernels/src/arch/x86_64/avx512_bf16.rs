@@ -7,7 +7,7 @@ use super::avx512_vnni;
 pub use super::avx512_vnni::{multiply, multiply_blocks, multiply_f16, run, widen};
 use crate::arch::op::Activate;
 use crate::loops::activation::Activation;
-use crate::loops::attention::{self, Attention, Block, Precision};
+use crate::loops::attention::{self, Attention, Precision, QueryBlock};
 use crate::loops::factors::BFloat16s;
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
@@ -67,7 +67,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
 pub unsafe fn attend<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.

@@ -8,7 +8,7 @@ use half::f16;
 use super::avx2;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
-use crate::loops::attention::{self, Attention, Block};
+use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::convert;
 use crate::loops::float_vector::{Register, RegisterClosures};
@@ -17,7 +17,7 @@ use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
 
-/// The door: an op compiled with these features, out of line.
+/// Runs an op, compiled with these features, out of line.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
@@ -59,7 +59,7 @@ pub fn register() -> impl Register<16, V = __m512> {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 pub unsafe fn attend<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
@@ -162,8 +162,8 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
 /// A tile of 2 x 64: 16 sums of even and odd inputs, 8 weights and 2 values of the 32 registers.
 /// The sums of earlier blocks are in memory.
 ///
-/// `avx512_bf16` takes half the time, on weights of another order; AMX has this one for a single
-/// row.
+/// `avx512_bf16` takes half the time, on weights of another order; AMX calls this function for a
+/// single row.
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
@@ -222,7 +222,7 @@ pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, p
                     |less| [less_8(less), _mm512_setzero_si512()],
                     |codes| {
                         let (codes, low) = (load(codes), _mm512_set1_epi8(15));
-                        // The high halves times 16, which takes no shift of theirs.
+                        // The high halves, times 16 since they are not shifted.
                         let high = _mm512_andnot_si512(low, codes);
                         [(_mm512_and_si512(codes, low), 0), (high, 1)]
                     },

@@ -14,10 +14,10 @@ use crate::reference::InBlocks;
 use crate::sizes;
 
 /// Packs `values`, `[n, k]`, in blocks, with a bias per channel. Groups of `group` inputs, a
-/// multiple of 32 or all, share a scale, the one that leaves the least squares of errors. Channels
-/// are `gates` stretches of one length.
+/// multiple of 32 or all, share the scale that leaves the least squares of errors. Channels are
+/// `gates` stretches of one length.
 ///
-/// With the factor of the inputs that it is for, the error of each input is fed back into those
+/// With `inputs`, the factor of its inputs, the error of each input is fed back into the inputs
 /// before it: GPTQ, from the last to the first. Then the squares are of the errors of products.
 ///
 /// Channels of very small or very large values are fitted as if they were near 1, and have a
@@ -27,8 +27,8 @@ use crate::sizes;
 /// When a value is NaN or infinite.
 ///
 /// # Panics
-/// If there are no `n * k` values, `group` is no multiple of 32, the factor is of other inputs than
-/// `k`, or `gates` do not divide `n`.
+/// If there are not `n * k` values, `group` is not a multiple of 32, the factor is not of `k`
+/// inputs, or `gates` do not divide `n`.
 pub fn pack_blocks(
     isa: Isa,
     k: usize,
@@ -56,7 +56,7 @@ pub fn pack_blocks(
     Ok(packed.written())
 }
 
-/// Blocks of weights for activations with a scale for each.
+/// Weights in blocks, for activations with a scale a block.
 fn per_block(format: Blocks) -> Element {
     Element::Blocks {
         format,
@@ -64,8 +64,8 @@ fn per_block(format: Blocks) -> Element {
     }
 }
 
-/// The factor by which a channel, whose greatest value that is, is divided while its scales are
-/// searched: 1 where f16 has room for any of them.
+/// The number by which a channel of values up to `max` is divided while its scales are searched: 1
+/// where f16 has room for any of them.
 pub fn block_factor(max: f32) -> f32 {
     const EXPONENT: u32 = 0xff << 23;
     if (2f32.powi(-7)..2f32.powi(14)).contains(&max) || max < f32::MIN_POSITIVE {
@@ -112,7 +112,7 @@ fn each_alone((format, group): (Blocks, usize), k: usize, values: &[f32], mut pa
     panel.settle_factors(format);
 }
 
-/// Block by block, so that all channels take the same factors from a cache.
+/// Fits channels with feedback, block by block, so that all take the same factors from a cache.
 #[inline(always)]
 fn with_feedback(
     (format, group): (Blocks, usize),
@@ -129,11 +129,11 @@ fn with_feedback(
         let begins = range[1] == k.min(start + group);
         let rows = values.chunks_exact(k).zip(targets.chunks_exact_mut(k));
         for (channel, (values, targets)) in rows.enumerate() {
-            let mut own = feedback::Channel { values, targets };
+            let mut fitted = feedback::FittedChannel { values, targets };
             if begins {
-                scales[channel] = own.scale(format, feedback, [start, range[1]]);
+                scales[channel] = fitted.scale(format, feedback, [start, range[1]]);
             }
-            let codes = own.codes(format, feedback, range, scales[channel]);
+            let codes = fitted.codes(format, feedback, range, scales[channel]);
             panel.put_block(format, [block, channel], &codes, scales[channel]);
         }
     }
@@ -144,8 +144,8 @@ fn with_feedback(
 /// one length.
 ///
 /// # Panics
-/// If there are no `n * k` codes, not a scale for each block or not `n` factors, or `gates` do not
-/// divide `n`.
+/// If there are not `n * k` codes, a scale for each block or `n` factors, or `gates` do not divide
+/// `n`.
 pub fn pack_block_codes(
     isa: Isa,
     k: usize,

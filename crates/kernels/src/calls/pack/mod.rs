@@ -27,7 +27,7 @@ use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
 use crate::sizes;
 use crate::threads::Threads;
-use ops::{AsTheyAre, Codes, Codings, Halved, Pack, Source, distances, encode_row};
+use ops::{Codings, ElementSource, Halved, Pack, ShiftedCodes, Unchanged, distances, encode_row};
 
 /// Values whose extent is taken together where rows do not matter.
 pub const PART: usize = 16_384;
@@ -45,7 +45,7 @@ pub struct PanelValues<'a, T = f32> {
 }
 
 impl PanelValues<'_> {
-    /// The extent of each.
+    /// The extent of each channel.
     ///
     /// # Errors
     /// When a value is NaN or infinite.
@@ -62,8 +62,13 @@ impl PanelValues<'_> {
 }
 
 impl<T> PanelValues<'_, T> {
-    /// Writes their elements, in groups of `GROUP` bytes; returns how many were beyond the range.
-    fn pack<const GROUP: usize>(&self, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+    /// Writes the elements of the channels, in groups of `GROUP` bytes; returns how many were
+    /// beyond the range.
+    fn pack<const GROUP: usize>(
+        &self,
+        source: impl ElementSource<T>,
+        panel: PanelMut<'_>,
+    ) -> usize {
         self.isa.run(Pack::<GROUP, _, _> {
             k: self.k,
             values: self.values,
@@ -113,7 +118,7 @@ pub fn pack_int8<E: From<Error> + Send>(
 /// one length.
 ///
 /// # Panics
-/// If there are no `n * k` codes, or not `n` scales or zero points, or `gates` do not divide `n`.
+/// If there are not `n * k` codes, or not `n` scales or zero points, or `gates` do not divide `n`.
 pub fn pack_codes(
     isa: Isa,
     k: usize,
@@ -133,22 +138,23 @@ pub fn pack_codes(
             panel.scales[i] = int8.scales[channel];
             panel.zero_points[i] = int8.zero_points[channel] + i32::from(shift);
         }
-        channels.pack::<4>(Codes { shift, zero_points }, panel);
+        channels.pack::<4>(ShiftedCodes { shift, zero_points }, panel);
         Ok::<_, Infallible>(())
     });
     packed.written()
 }
 
-/// Values that halves have no room for.
+/// The values that halves have no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutOfRange {
-    /// Clamped to the maximum.
+    /// How many values were clamped to the maximum.
     pub saturated: usize,
-    /// Not 0 and, with all of their channel, below what has all bits of precision.
+    /// How many values are not 0 and, with all of their channel, below what has all bits of
+    /// precision.
     pub underflowed: usize,
 }
 
-/// [`OutOfRange::underflowed`] of a channel: few values of an ordinary one are looked at.
+/// [`OutOfRange::underflowed`] of a channel: few values of an ordinary channel are looked at.
 fn underflowed<H: Half>(channel: &[f32]) -> usize {
     if channel.iter().any(|x| x.abs() >= H::MIN_POSITIVE) {
         0
@@ -163,7 +169,7 @@ fn underflowed<H: Half>(channel: &[f32]) -> usize {
 /// When a value is NaN or infinite.
 ///
 /// # Panics
-/// If there are no `n * k` values, or `gates` do not divide `n`.
+/// If there are not `n * k` values, or `gates` do not divide `n`.
 pub fn pack_floats<H: Factor>(
     isa: Isa,
     k: usize,
@@ -196,7 +202,7 @@ pub fn pack_floats<H: Factor>(
 /// Packs halves in row order, `[n, k]`, with a bias per channel.
 ///
 /// # Panics
-/// If there are no `n * k` halves, or `gates` do not divide `n`.
+/// If there are not `n * k` halves, or `gates` do not divide `n`.
 pub fn pack_halves<H: Factor>(
     isa: Isa,
     k: usize,
@@ -207,7 +213,7 @@ pub fn pack_halves<H: Factor>(
     sizes::check("halves, [n, k]", halves, &[bias.len(), k]);
     let mut packed = Packed::zeros(isa, H::ELEMENT, k, gates, bias);
     let Ok(()) = each_panel(&mut packed, halves, |channels, panel| {
-        H::pack(&channels, AsTheyAre, panel);
+        H::pack(&channels, Unchanged, panel);
         Ok::<_, Infallible>(())
     });
     packed.written()
@@ -215,17 +221,25 @@ pub fn pack_halves<H: Factor>(
 
 /// A half that weights of products can have.
 pub trait Factor: Half {
-    /// Its name.
+    /// The type of the weights.
     const ELEMENT: Element;
 
     /// Writes the elements of a panel; returns how many were beyond the range.
-    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize;
+    fn pack<T>(
+        values: &PanelValues<'_, T>,
+        source: impl ElementSource<T>,
+        panel: PanelMut<'_>,
+    ) -> usize;
 }
 
 impl Factor for f16 {
     const ELEMENT: Element = Element::Float16;
 
-    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+    fn pack<T>(
+        values: &PanelValues<'_, T>,
+        source: impl ElementSource<T>,
+        panel: PanelMut<'_>,
+    ) -> usize {
         values.pack::<2>(source, panel)
     }
 }
@@ -233,7 +247,11 @@ impl Factor for f16 {
 impl Factor for bf16 {
     const ELEMENT: Element = Element::BFloat16;
 
-    fn pack<T>(values: &PanelValues<'_, T>, source: impl Source<T>, panel: PanelMut<'_>) -> usize {
+    fn pack<T>(
+        values: &PanelValues<'_, T>,
+        source: impl ElementSource<T>,
+        panel: PanelMut<'_>,
+    ) -> usize {
         if values.isa.registers().alternate {
             values.pack::<8>(source, panel)
         } else {
@@ -245,7 +263,7 @@ impl Factor for bf16 {
 /// The codes of `values` in row order, rows of `k`; a code that `coding` gives for a row is a u8.
 ///
 /// # Panics
-/// If there are no whole rows.
+/// If `values` is not whole rows.
 pub fn encode_rows(
     isa: Isa,
     k: usize,
@@ -263,7 +281,7 @@ pub fn encode_rows(
 /// `values` in row order as halves, rows of `k`; returns how many were out of their range as well.
 ///
 /// # Panics
-/// If there are no whole rows.
+/// If `values` is not whole rows.
 pub fn halve_rows<H: Half>(k: usize, values: &[f32]) -> (Vec<H>, OutOfRange) {
     let mut halves = vec![H::default(); values.len()];
     let (saturated, below) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -306,7 +324,8 @@ pub fn check_finite(isa: Isa, k: usize, values: &[f32]) -> Result<()> {
     }
 }
 
-/// The error that names the first value that is NaN or infinite; the rows begin with that number.
+/// The error that names the first value that is NaN or infinite; `first_row` is the number of the
+/// first row.
 fn non_finite(k: usize, values: &[f32], first_row: usize) -> Error {
     let found = values.iter().position(|value| !value.is_finite());
     let at = found.unwrap_or_default();
@@ -350,7 +369,7 @@ fn each_panel<T: Sync, E: Send>(
     failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// That no dot product of a channel's codes can leave i32.
+/// Checks that no dot product of a channel's codes can leave i32.
 fn check_sums(channels: &PanelValues<'_>, codings: &[Coding]) -> Result<()> {
     const MAX: i64 = 255;
     // No distance exceeds 255.

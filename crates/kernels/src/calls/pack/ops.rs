@@ -1,5 +1,5 @@
-//! The loops of packing, as ops: values of a row to elements of a weight, and those to their places
-//! in a panel.
+//! The loops of packing, as ops: values of a row to elements of a weight, and elements to their
+//! places in a panel.
 
 use std::marker::PhantomData;
 
@@ -26,17 +26,17 @@ ops! {
 }
 
 /// The elements of a packed weight from values of a row.
-pub trait Source<T> {
+pub trait ElementSource<T> {
     /// Bytes of an element.
     const BYTES: usize;
 
     /// Writes the bytes of one element for each value.
-    fn write(&self, row: usize, values: &[T], out: &mut [u8]) -> Written;
+    fn write(&self, row: usize, values: &[T], out: &mut [u8]) -> PackedRow;
 }
 
 /// Properties of a row's elements, found while they are packed.
 #[derive(Clone, Copy, Default)]
-pub struct Written {
+pub struct PackedRow {
     /// The sum of codes less their zero point; 0 of halves.
     pub sum: i32,
     /// How many values were beyond the range of halves.
@@ -46,12 +46,12 @@ pub struct Written {
 /// Codes by the coding of each row.
 pub(super) struct Codings(pub Vec<Coding>);
 
-impl Source<f32> for Codings {
+impl ElementSource<f32> for Codings {
     const BYTES: usize = 1;
 
     #[inline(always)]
-    fn write(&self, row: usize, values: &[f32], out: &mut [u8]) -> Written {
-        Written {
+    fn write(&self, row: usize, values: &[f32], out: &mut [u8]) -> PackedRow {
+        PackedRow {
             sum: encode::encode(values, self.0[row], out),
             saturated: 0,
         }
@@ -59,55 +59,55 @@ impl Source<f32> for Codings {
 }
 
 /// Codes with the shift of an instruction set.
-pub(super) struct Codes<'a> {
+pub(super) struct ShiftedCodes<'a> {
     pub shift: u8,
     pub zero_points: &'a [i32],
 }
 
-impl Source<i8> for Codes<'_> {
+impl ElementSource<i8> for ShiftedCodes<'_> {
     const BYTES: usize = 1;
 
     #[inline(always)]
-    fn write(&self, row: usize, values: &[i8], out: &mut [u8]) -> Written {
+    fn write(&self, row: usize, values: &[i8], out: &mut [u8]) -> PackedRow {
         let zero_point = self.zero_points[row];
         let mut sum = 0i32;
         for (code, out) in values.iter().zip(out) {
             sum = sum.wrapping_add(i32::from(*code) - zero_point);
             *out = code.cast_unsigned().wrapping_add(self.shift);
         }
-        Written { sum, saturated: 0 }
+        PackedRow { sum, saturated: 0 }
     }
 }
 
 /// Floats as halves.
 pub(super) struct Halved<H>(pub PhantomData<H>);
 
-impl<H: Half> Source<f32> for Halved<H> {
+impl<H: Half> ElementSource<f32> for Halved<H> {
     const BYTES: usize = 2;
 
     #[inline(always)]
-    fn write(&self, row: usize, values: &[f32], out: &mut [u8]) -> Written {
+    fn write(&self, row: usize, values: &[f32], out: &mut [u8]) -> PackedRow {
         let mut halves = [H::default(); BYTES / 2];
         let halves = &mut halves[..values.len()];
         let saturated = encode::halve(values, halves);
-        AsTheyAre.write(row, halves, out);
-        Written { sum: 0, saturated }
+        Unchanged.write(row, halves, out);
+        PackedRow { sum: 0, saturated }
     }
 }
 
 /// Halves as they are.
-pub(super) struct AsTheyAre;
+pub(super) struct Unchanged;
 
-impl<H: Half> Source<H> for AsTheyAre {
+impl<H: Half> ElementSource<H> for Unchanged {
     const BYTES: usize = 2;
 
     #[inline(always)]
-    fn write(&self, _: usize, values: &[H], out: &mut [u8]) -> Written {
+    fn write(&self, _: usize, values: &[H], out: &mut [u8]) -> PackedRow {
         let (out, _) = out.as_chunks_mut();
         for (half, out) in values.iter().zip(out) {
             *out = half.bytes();
         }
-        Written::default()
+        PackedRow::default()
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Pack<'a, const GROUP: usize, T, S> {
     pub panel: PanelMut<'a>,
 }
 
-impl<const GROUP: usize, T, S: Source<T>> Op for Pack<'_, GROUP, T, S> {
+impl<const GROUP: usize, T, S: ElementSource<T>> Op for Pack<'_, GROUP, T, S> {
     type Out = usize;
 
     #[inline(always)]

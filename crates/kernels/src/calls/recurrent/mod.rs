@@ -17,7 +17,7 @@
 //! threads, to quantize it.
 //!
 //! The products and states of a batch are stored panel by panel, so each thread writes one
-//! contiguous range. Pieces of rows would be a page apart, each a cache miss of its own.
+//! contiguous range. Pieces of rows would be a page apart, each a cache miss.
 //!
 //! Three alternatives are slower: gates interleaved within a panel, because updates become short
 //! and threads share the state; both directions at once, because the weights of one nearly fill a
@@ -40,7 +40,7 @@ use crate::packed::Element;
 use crate::threads::Threads;
 use steps::run;
 
-/// All steps of both directions of a layer, or of its only one: of `xs`, the input of all steps,
+/// Computes all steps of the directions of a layer, one or both, from `xs`, the input of all steps,
 /// `[rows, input]`.
 ///
 /// Quantizing or rounding activations takes place once for the input, and at each step for the

@@ -13,7 +13,7 @@ use crate::sizes;
 /// batch.
 #[derive(Debug)]
 pub struct Recurrence<'a, W = [&'a Packed; 2]> {
-    /// Which recurrence.
+    /// The kind of recurrence.
     pub gates: Gates,
     /// The rows of each step, counted over all steps in order; rows of successive steps are
     /// adjacent.

@@ -31,8 +31,8 @@ pub enum Work {
         step: usize,
         /// First of the rows whose products of the input are there.
         input: usize,
-        /// Whether each thread makes the codes of the hidden state for itself.
-        own_codes: bool,
+        /// Whether each thread quantizes the hidden state for itself.
+        private: bool,
         grid: Grid,
     },
 }
@@ -51,7 +51,7 @@ impl Work {
 }
 
 /// The operands by which the work of a direction is cut into tasks.
-pub struct Plan<'a> {
+pub struct StepPlan<'a> {
     pub ih: &'a Packed,
     pub hh: &'a Packed,
     /// Bytes of a group of activations.
@@ -61,13 +61,13 @@ pub struct Plan<'a> {
     pub apart: bool,
 }
 
-impl Plan<'_> {
-    /// All there is to do, with the input's products of at most [`INPUT_BYTES`] at once, but of
-    /// one step at least.
+impl StepPlan<'_> {
+    /// The phases of all steps, with the input's products of at most [`INPUT_BYTES`] at once, but
+    /// of one step at least.
     pub fn work(&self, steps: &[Range<usize>]) -> Vec<Work> {
         let limit = INPUT_BYTES / (self.hh.n().max(1) * size_of::<f32>());
         let mut work = Vec::with_capacity(2 * steps.len() + 1);
-        // Once for equal steps: cutting a product takes as long as a message to another core.
+        // Cut once for equal steps: cutting a product takes as long as a message to another core.
         let mut last: Option<(usize, Grid)> = None;
         let mut next = 0;
         while next < steps.len() {
@@ -100,7 +100,7 @@ impl Plan<'_> {
                 work.push(Work::Units {
                     step,
                     input: chunk.start,
-                    own_codes: blocks <= 1,
+                    private: blocks <= 1,
                     grid,
                 });
             }

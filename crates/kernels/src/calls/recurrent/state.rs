@@ -6,19 +6,19 @@ use super::operands::Recurrence;
 use super::step::update;
 use crate::isa::Isa;
 use crate::loops::buffer::{self, Aligned};
-use crate::loops::gates::{Gates, Units};
+use crate::loops::gates::{Gates, RowUnits};
 use crate::loops::product::Sink;
 use crate::threads::Shared;
 
 /// Units that a panel of each gate computes.
 pub struct Set {
     units: Range<usize>,
-    /// The units with padding: of a vector register there is all or nothing.
+    /// The units with padding, in whole vector registers.
     padded: Range<usize>,
 }
 
 impl Set {
-    /// All from the first to the last.
+    /// The sets from this one to `last`, as one.
     pub fn to(&self, last: &Self) -> Self {
         Self {
             units: self.units.start..last.units.end,
@@ -27,13 +27,13 @@ impl Set {
     }
 }
 
-/// The products and states of all sequences, on several threads. Panels have their padding in all
-/// of them, so that no register is filled in part.
-pub struct State<'a> {
+/// The products and states of all sequences, on several threads, with the padding of panels, so
+/// that no register is filled in part.
+pub struct RecurrentState<'a> {
     gates: Gates,
     isa: Isa,
     pub batch: usize,
-    /// Number of units, and with padding.
+    /// The number of units, without padding and with it.
     k: usize,
     padded: usize,
     pub sets: Vec<Set>,
@@ -43,9 +43,9 @@ pub struct State<'a> {
     /// The hidden state before a step and after it, row by row, double-buffered: a slow thread may
     /// still read the old one while others write the new.
     pub h: [Shared<'a, f32>; 2],
-    /// The states set by set: `[batch, padded units]` each.
-    own_h: Shared<'a, f32>,
-    own_c: Shared<'a, f32>,
+    /// The states stored set by set: `[batch, padded units]` each.
+    stored_h: Shared<'a, f32>,
+    stored_c: Shared<'a, f32>,
     /// The states after each step, row by row.
     hs: Shared<'a, f32>,
     cs: Shared<'a, f32>,
@@ -54,8 +54,9 @@ pub struct State<'a> {
     last_c: Shared<'a, f32>,
 }
 
-impl<'a> State<'a> {
-    /// With room for the products of `inputs` rows of the input; the recurrence is checked.
+impl<'a> RecurrentState<'a> {
+    /// The state of a checked recurrence, with memory for the products of `inputs` rows of the
+    /// input.
     pub fn new(recurrence: Recurrence<'a>, inputs: usize, memory: &'a mut Aligned) -> Self {
         let batch = recurrence.batch();
         let Recurrence {
@@ -81,10 +82,17 @@ impl<'a> State<'a> {
             }
         });
         let n = hh.padded_n();
-        let own = batch * n / gates.count();
-        let own_c = if c.is_empty() { 0 } else { own };
-        let lens = [inputs * n, batch * n, h.len(), h.len(), own, own_c];
-        let [ih, hh, even, odd, own_h, own_c] = memory.split(lens);
+        let padded_len = batch * n / gates.count();
+        let stored_c = if c.is_empty() { 0 } else { padded_len };
+        let lens = [
+            inputs * n,
+            batch * n,
+            h.len(),
+            h.len(),
+            padded_len,
+            stored_c,
+        ];
+        let [ih, hh, even, odd, stored_h, stored_c] = memory.split(lens);
         even.copy_from_slice(h);
         odd.copy_from_slice(h);
         // With one sequence, the units of a thread lie side by side within a gate, row by row.
@@ -102,20 +110,20 @@ impl<'a> State<'a> {
             ih: of_inputs(buffer::as_uninit(ih), n),
             hh: Sink::panels(buffer::as_uninit(hh), n),
             h: [Shared::new(even), Shared::new(odd)],
-            own_h: Shared::new(own_h),
-            own_c: Shared::new(own_c),
+            stored_h: Shared::new(stored_h),
+            stored_c: Shared::new(stored_c),
             hs: Shared::new(hs),
             cs: Shared::new(cs),
             last_h: Shared::new(h),
             last_c: Shared::new(c),
         };
         // SAFETY: the phases have not begun, so no thread has a part of them.
-        unsafe { state.each_piece(|given, own| own.copy_from_slice(given)) };
+        unsafe { state.each_piece(|given, stored| stored.copy_from_slice(given)) };
         state
     }
 
     /// The range of rows of a set in the states that are stored set by set.
-    fn own(&self, rows: &Range<usize>, set: &Set) -> Range<usize> {
+    fn stored(&self, rows: &Range<usize>, set: &Set) -> Range<usize> {
         let (start, width) = (set.padded.start * self.batch, set.padded.len());
         start + rows.start * width..start + rows.end * width
     }
@@ -126,8 +134,8 @@ impl<'a> State<'a> {
     /// # Safety
     /// No thread has a part of them.
     unsafe fn each_piece(&self, f: impl Fn(&mut [f32], &mut [f32])) {
-        let states = [(self.last_h, self.own_h), (self.last_c, self.own_c)];
-        for (given, own) in states.into_iter().filter(|(given, _)| given.len() > 0) {
+        let states = [(self.last_h, self.stored_h), (self.last_c, self.stored_c)];
+        for (given, stored) in states.into_iter().filter(|(given, _)| given.len() > 0) {
             for row in 0..self.batch {
                 for Set { units, padded } in &self.sets {
                     let first = row * self.k;
@@ -137,7 +145,7 @@ impl<'a> State<'a> {
                     let pieces = unsafe {
                         (
                             given.part(first + units.start..first + units.end),
-                            own.part(start..start + units.len()),
+                            stored.part(start..start + units.len()),
                         )
                     };
                     f(pieces.0, pieces.1);
@@ -150,10 +158,10 @@ impl<'a> State<'a> {
     /// whose products of the input are there.
     ///
     /// # Safety
-    /// Their products are there, and no other thread uses this set of these rows.
+    /// The products of these rows are there, and no other thread uses this set of these rows.
     pub unsafe fn update(&self, step: usize, first: (usize, usize), rows: Range<usize>, set: &Set) {
         let (gates, k) = (self.gates, self.k);
-        let of_gates = |of: Sink<'a>, first: usize| {
+        let of_gates = |products: Sink<'a>, first: usize| {
             std::array::from_fn(|gate| {
                 if gate >= gates.count() {
                     return &[][..];
@@ -162,18 +170,20 @@ impl<'a> State<'a> {
                 let start = gate * self.padded;
                 // SAFETY: the products were computed before; a step's parts of rows and sets are
                 // disjoint, and one task has each.
-                unsafe { &*of.written(rows, start + set.padded.start..start + set.padded.end) }
+                unsafe {
+                    &*products.written(rows, start + set.padded.start..start + set.padded.end)
+                }
             })
         };
-        let own = self.own(&rows, set);
+        let stored = self.stored(&rows, set);
         // A state that is not there has no units.
-        let part = |of: Shared<'a, f32>| match of.len() {
+        let part = |states: Shared<'a, f32>| match states.len() {
             0 => &mut [],
             // SAFETY: a step's parts of rows and sets are disjoint, and one task has each.
-            _ => unsafe { of.part(own.clone()) },
+            _ => unsafe { states.part(stored.clone()) },
         };
-        let (h, c) = (part(self.own_h), part(self.own_c));
-        let units = Units {
+        let (h, c) = (part(self.stored_h), part(self.stored_c));
+        let units = RowUnits {
             ih: of_gates(self.ih, first.1),
             hh: of_gates(self.hh, 0),
             h: &mut *h,
@@ -202,6 +212,6 @@ impl<'a> State<'a> {
     /// No thread has a part of them any more.
     pub unsafe fn give_back(self) {
         // SAFETY: the phases have ended, so no thread has a part of them.
-        unsafe { self.each_piece(|given, own| given.copy_from_slice(own)) };
+        unsafe { self.each_piece(|given, stored| given.copy_from_slice(stored)) };
     }
 }

@@ -1,10 +1,10 @@
-//! One step over the products of all its rows, for a loop that takes steps one by one.
+//! A single step over the products of all its rows, for a loop that takes steps one by one.
 
 use std::ops::Range;
 
 use crate::arch::op::ops;
 use crate::isa::Isa;
-use crate::loops::gates::{self, Gates, MAX_GATES, Units};
+use crate::loops::gates::{self, Gates, MAX_GATES, RowUnits};
 use crate::sizes;
 use crate::threads::Threads;
 
@@ -49,7 +49,7 @@ pub fn update_state(isa: Isa, gates: Gates, hidden: usize, step: Step<'_>) {
 
 ops! {
     /// Updates the state of some units of one row.
-    pub fn update(gates: Gates, units: Units<'a>) {
+    pub fn update(gates: Gates, units: RowUnits<'a>) {
         gates::update(gates, units);
     }
 }
@@ -89,9 +89,9 @@ impl<'a> Step<'a> {
     }
 
     /// All units of each row.
-    fn rows(self, gates: Gates, hidden: usize) -> impl Iterator<Item = Units<'a>> {
+    fn rows(self, gates: Gates, hidden: usize) -> impl Iterator<Item = RowUnits<'a>> {
         let rows = self.parts(gates, hidden, 1);
-        rows.map(move |Step { ih, hh, h, c }| Units {
+        rows.map(move |Step { ih, hh, h, c }| RowUnits {
             ih: of_units(gates, ih, 0..hidden),
             hh: of_units(gates, hh, 0..hidden),
             h,

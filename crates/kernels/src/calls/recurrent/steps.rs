@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::operands::Recurrence;
-use super::plan::{Plan, Work};
-use super::state::{Set, State};
+use super::plan::{StepPlan, Work};
+use super::state::{RecurrentState, Set};
 use crate::calls::quantize::Codes;
 use crate::loops::buffer::Aligned;
 use crate::loops::product::{Group, Part, Product, Row, Sink};
@@ -16,8 +16,8 @@ thread_local! {
     static MEMORY: Cell<Aligned> = Cell::default();
 }
 
-/// All steps, with products by the `kernel`. `codes` quantizes rows of the hidden state: any of
-/// them, or all of them together if they share a scale.
+/// Runs all steps, with products by the `kernel`. `codes` quantizes rows of the hidden state: any
+/// of them, or all of them together if they share a scale.
 pub fn run<G: Group>(
     threads: &Threads,
     recurrence: Recurrence<'_>,
@@ -27,7 +27,7 @@ pub fn run<G: Group>(
 ) {
     let (steps, [ih, hh]) = (recurrence.steps, recurrence.weights);
     let share_scale = matches!(hh.element(), Element::Int8(config) if !config.per_row);
-    let plan = Plan {
+    let plan = StepPlan {
         ih,
         hh,
         group_bytes: size_of::<G>(),
@@ -44,29 +44,32 @@ pub fn run<G: Group>(
         let rows = rows.filter(|rows| (plan.blocks(*rows) > 1) == shared);
         rows.max().unwrap_or(0)
     };
-    let (shared, own) = (max_rows(true), max_rows(false));
+    let (shared, private) = (max_rows(true), max_rows(false));
     let (mut memory, mut room) = (Aligned::take(&MEMORY), Codes::default());
     let width = hh.groups();
     let (shared_groups, shared_rows) = room.room(shared, shared * width);
-    let steps = Steps {
+    let steps = StepTasks {
         steps,
         ih,
         hh,
         inputs,
-        state: State::new(recurrence, at_once.max().unwrap_or(0), &mut memory),
+        state: RecurrentState::new(recurrence, at_once.max().unwrap_or(0), &mut memory),
         groups: Shared::new(shared_groups),
         rows: Shared::new(shared_rows),
         codes,
         kernel,
     };
     let phase = |index: usize| work[index].phase();
-    let own = || {
+    let thread_codes = || {
         let mut codes = Codes::default();
-        codes.room(own, own * width);
-        Own { codes, step: None }
+        codes.room(private, private * width);
+        ThreadCodes { codes, step: None }
     };
-    threads.for_each_phase(work.len(), phase, own, |own, index, task| {
-        match &work[index] {
+    threads.for_each_phase(
+        work.len(),
+        phase,
+        thread_codes,
+        |codes, index, task| match &work[index] {
             Work::Input { rows, grid } => steps.input(rows, grid.part(task)),
             Work::Codes {
                 step,
@@ -76,29 +79,29 @@ pub fn run<G: Group>(
             Work::Units {
                 step,
                 input,
-                own_codes,
+                private,
                 grid,
-            } => steps.units(*step, *input, own_codes.then_some(own), grid.part(task)),
-        }
-    });
+            } => steps.units(*step, *input, private.then_some(codes), grid.part(task)),
+        },
+    );
     // SAFETY: all threads have left the phases, and each part of the states went with its task.
     unsafe { steps.state.give_back() };
     memory.keep(&MEMORY);
 }
 
-/// The codes of a hidden state that a thread makes for itself, before a step.
-struct Own<G> {
+/// The codes of a hidden state before a step, of a single thread.
+struct ThreadCodes<G> {
     codes: Codes<G>,
     step: Option<usize>,
 }
 
 /// The operands of all tasks: read by all, or written in disjoint parts.
-struct Steps<'a, G, C> {
+struct StepTasks<'a, G, C> {
     steps: &'a [Range<usize>],
     ih: &'a Packed,
     hh: &'a Packed,
     inputs: (&'a [G], &'a [Row]),
-    state: State<'a>,
+    state: RecurrentState<'a>,
     /// The codes of a hidden state that threads share, before a step.
     groups: Shared<'a, G>,
     rows: Shared<'a, Row>,
@@ -107,7 +110,7 @@ struct Steps<'a, G, C> {
     kernel: unsafe fn(&Product<'_, G>, &Sink<'_>, Part),
 }
 
-impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
+impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> StepTasks<'_, G, C> {
     /// Computes a part of the products of some rows of the input.
     fn input(&self, rows: &Range<usize>, part: Part) {
         let (width, (groups, of_rows)) = (self.ih.groups(), self.inputs);
@@ -127,21 +130,21 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
     }
 
     /// Computes a part of the products of a step and updates its state. The codes of the hidden
-    /// state are the thread's `own` or shared.
-    fn units(&self, step: usize, input: usize, own: Option<&mut Own<G>>, part: Part) {
+    /// state are shared unless they are `private` to the thread.
+    fn units(&self, step: usize, input: usize, private: Option<&mut ThreadCodes<G>>, part: Part) {
         let active = self.steps[step].len();
         let width = self.hh.groups();
-        let lhs = match own {
+        let lhs = match private {
             // SAFETY: they are written in the phase before, and not in this one.
             None => unsafe {
                 let groups = self.groups.read(0..active * width);
                 (groups, self.rows.read(0..active))
             },
-            Some(own) => {
-                let (groups, rows) = own.codes.room(active, active * width);
-                if own.step != Some(step) {
+            Some(private) => {
+                let (groups, rows) = private.codes.room(active, active * width);
+                if private.step != Some(step) {
                     (self.codes)(self.h_before(step, 0..active), (&mut *groups, &mut *rows));
-                    own.step = Some(step);
+                    private.step = Some(step);
                 }
                 (&*groups, &*rows)
             }
@@ -165,7 +168,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> Steps<'_, G, C> {
         }
     }
 
-    /// Computes a part of a product, the panels of which are sets of one for each gate.
+    /// Computes a part of a product whose panels are sets, one a gate.
     fn multiply(&self, lhs: (&[G], &[Row]), rhs: &Packed, out: Sink<'_>, part: Part) {
         let (lhs, rows) = lhs;
         let product = Product {

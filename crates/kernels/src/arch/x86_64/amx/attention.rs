@@ -2,9 +2,9 @@
 
 use std::ptr::null;
 
-use super::tiles::{self, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Operands, Tiled};
+use super::tiles::{self, Configuration, Configured, HEIGHT, K_GROUPS, LINE, TileOperands, Tiled};
 use crate::arch::x86_64::{avx512_bf16, avx512_vnni};
-use crate::loops::attention::{self, Attention, Block, Precision};
+use crate::loops::attention::{self, Attention, Precision, QueryBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::factors::{self, Factors, Rows};
 use crate::loops::float_tile::{Left, Right, transpose};
@@ -16,7 +16,7 @@ use crate::loops::product::{Pair, Sink};
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
 pub unsafe fn attend<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     // SAFETY: an `Isa` of AMX exists only where the CPU has these features; tiles are configured
@@ -82,7 +82,7 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
         }
         transpose(
             (pairs, columns),
-            RowsMut::of(values, depth),
+            RowsMut::of_matrix(values, depth),
             depth,
             columns,
             self.0,
@@ -146,7 +146,7 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
     assert!(left.step == 1 && depth.is_multiple_of(K_GROUPS) && width.is_multiple_of(LINE));
     assert!(left.row >= depth && left.values.len() >= all * left.row);
     assert!(right.b.len() >= depth * width && right.c.len() >= all * width);
-    let operands = Operands {
+    let operands = TileOperands {
         lhs: [left.values.as_ptr().cast(); 2],
         lhs_stride: size_of::<f32>() * left.row,
         lhs_stays: false,
@@ -158,7 +158,7 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
     for column in (0..width).step_by(2 * LINE) {
         for row in (0..all).step_by(2 * HEIGHT) {
             let rows = [row, row + HEIGHT].map(|row| row * operands.lhs_stride);
-            let operands = Operands {
+            let operands = TileOperands {
                 lhs: rows.map(|row| operands.lhs[0].wrapping_add(row)),
                 rhs: operands.rhs.wrapping_add(size_of::<f32>() * column),
                 ..operands
@@ -182,7 +182,7 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
 /// Tiles are configured; there are so many tiles to read from each side, `steps` of them, and to
 /// write from `c` on.
 #[inline(always)]
-unsafe fn block(shape: [usize; 2], operands: Operands, c: *mut u8, keep: bool, steps: usize) {
+unsafe fn block(shape: [usize; 2], operands: TileOperands, c: *mut u8, keep: bool, steps: usize) {
     let stride = operands.rhs_stride;
     let c = std::array::from_fn(|tile| {
         let [row, column] = [tile / shape[1], tile % shape[1]];

@@ -27,7 +27,7 @@ use crate::loops::fetch::claim;
 use crate::loops::float_vector::Register;
 use crate::loops::product::{Part, Product, Sink};
 use crate::packed::Panel;
-use crate::packed::blocks::Block;
+use crate::packed::blocks::PanelBlock;
 use crate::qparams::blocks::Blocks;
 
 /// A block of 16 channels: a tile of weights.
@@ -50,7 +50,7 @@ pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, p
     }
 }
 
-/// Computes a part of at least the rows of a tile.
+/// Computes a part with at least as many rows as a tile.
 ///
 /// # Safety
 /// As of [`multiply_blocks`].
@@ -77,10 +77,10 @@ unsafe fn on_tiles<const OFFSETS: bool>(
                     widen(block, format, register, to);
                 }
                 for rows in &tiles {
-                    let of = (panel, format, register);
+                    let place = (panel, format, register);
                     // SAFETY: the rows and the panel are in the part that this thread alone
                     // computes.
-                    unsafe { tile::<OFFSETS>(product, rows, of, &codes, out) }
+                    unsafe { tile::<OFFSETS>(product, rows, place, &codes, out) }
                 }
             }
         }
@@ -117,7 +117,7 @@ fn tiles_of(product: &Product<'_, RowBlock>, rows: Range<usize>) -> impl Iterato
 
 /// The codes of a block of 16 channels, less the middle: at most 8 bits with a sign.
 #[target_feature(enable = "avx512f,avx512bw")]
-fn widen(block: Block<'_, LINE, ROW>, format: Blocks, register: usize, to: &mut Codes) {
+fn widen(block: PanelBlock<'_, LINE, ROW>, format: Blocks, register: usize, to: &mut Codes) {
     let middle = _mm512_set1_epi8(format.middle() as i8);
     let put = |codes: __m512i, to: &mut [u8; ROW]| {
         // SAFETY: the array is 64 bytes to write; no alignment is asked.
@@ -154,7 +154,7 @@ unsafe fn tile<const OFFSETS: bool>(
     }
     let rows = &product.lhs[first * blocks..(first + HEIGHT) * blocks];
     let mut acc = [[float.splat(0.)]; HEIGHT];
-    let mut sums = Sums([[0; LINE]; HEIGHT]);
+    let mut sums = TileSums([[0; LINE]; HEIGHT]);
     let of_blocks = panel.blocks::<LINE, ROW>(format).zip(codes).zip(of_rows);
     for (block, ((weights, codes), (scales, less))) in of_blocks.enumerate() {
         let lhs = rows[block].as_ptr().cast();
@@ -180,4 +180,4 @@ unsafe fn tile<const OFFSETS: bool>(
 
 /// The sums of a tile.
 #[repr(align(64))]
-struct Sums([Line; HEIGHT]);
+struct TileSums([Line; HEIGHT]);

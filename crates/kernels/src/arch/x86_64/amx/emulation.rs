@@ -1,6 +1,7 @@
-//! Tiles on a CPU that has none, for tests: each tile instruction raises SIGILL there, and a
-//! handler carries it out on memory. Slow, and the same bits. What is beside them in a kernel is
-//! executed as it is where the CPU has AVX-512, and elsewhere by loops in plain Rust.
+//! Tiles emulated on a CPU without them, for tests: each tile instruction raises SIGILL there, and
+//! a handler carries it out on memory. Slow, but with the same bits. The other instructions of a
+//! kernel are executed as they are where the CPU has AVX-512; elsewhere loops in plain Rust take
+//! their place.
 //!
 //! Source of encodings and operations: Intel 64 and IA-32 Architectures Software Developer's
 //! Manual, volume 2.
@@ -20,7 +21,7 @@ use crate::arch::portable;
 use crate::arch::x86_64::{avx2, avx512_vnni};
 use crate::isa::cpu;
 use crate::loops::activation::Activation;
-use crate::loops::attention::{self, Attention, Block, Precision};
+use crate::loops::attention::{self, Attention, Precision, QueryBlock};
 use crate::loops::blocks::RowBlock;
 use crate::loops::factors;
 use crate::loops::float_vector::{OfPairs, Register};
@@ -55,7 +56,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// No other thread computes a block that overlaps.
 pub unsafe fn attend<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     if cpu::avx512_bf16() {
@@ -77,7 +78,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
 #[target_feature(enable = "avx2,fma")]
 unsafe fn attend_by_avx2<const CAREFUL: bool>(
     attention: &Attention<'_>,
-    block: Block,
+    block: QueryBlock,
     out: &Sink<'_>,
 ) -> bool {
     const LANES: usize = 8;
@@ -162,7 +163,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     }
     // SAFETY: the handler carries out tile instructions; parts of a `Grid` are disjoint, and one
     // thread computes each.
-    unsafe { multiply_on_tiles(product, out, part, Dequantize, activate) }
+    unsafe { multiply_on_tiles(product, out, part, DequantizeLanes, activate) }
 }
 
 /// # Safety
@@ -177,14 +178,14 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         return unsafe { portable::multiply_bf16_by::<LINE, 64, 4>(product, out, part) };
     }
     // SAFETY: as in `multiply`.
-    unsafe { multiply_on_tiles(product, out, part, AddBias, activate) }
+    unsafe { multiply_on_tiles(product, out, part, AddBiasLanes, activate) }
 }
 
 /// Dequantizes sums of codes as the oracle says, lane by lane.
 #[derive(Clone, Copy)]
-struct Dequantize;
+struct DequantizeLanes;
 
-impl Finish for Dequantize {
+impl Finish for DequantizeLanes {
     unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
         each_lane(lines, |sum, row, channels, lane| {
             let zero_point = channels.zero_points.map_or(0, |all| all[lane]);
@@ -198,9 +199,9 @@ impl Finish for Dequantize {
 
 /// Adds the bias to sums of products of bfloat16, which are f32.
 #[derive(Clone, Copy)]
-struct AddBias;
+struct AddBiasLanes;
 
-impl Finish for AddBias {
+impl Finish for AddBiasLanes {
     unsafe fn finish<const C: usize>(self, lines: Lines<'_, C>) {
         each_lane(lines, |sum, _, channels, lane| {
             f32::from_bits(sum.cast_unsigned()) + channels.bias[lane]
@@ -235,7 +236,7 @@ pub fn install() -> bool {
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
-            // On the thread's own stack: one of its own for signals may be too small.
+            // On the thread's stack: an alternate stack for signals may be too small.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
             libc::sigaction(libc::SIGILL, &raw const action, std::ptr::null_mut()) == 0
         }
@@ -246,14 +247,14 @@ const ROWS: usize = 16;
 const ROW: usize = 64;
 
 /// A thread's tiles.
-struct Tiles {
+struct EmulatedTiles {
     shapes: Configuration,
     bytes: [[[u8; ROW]; ROWS]; 8],
 }
 
 thread_local! {
-    static TILES: UnsafeCell<Tiles> = const {
-        UnsafeCell::new(Tiles {
+    static TILES: UnsafeCell<EmulatedTiles> = const {
+        UnsafeCell::new(EmulatedTiles {
             shapes: Configuration::NONE,
             bytes: [[[0; ROW]; ROWS]; 8],
         })
@@ -302,12 +303,12 @@ struct Memory {
     length: usize,
 }
 
-/// Carries out the instruction at the context's address and goes on to the next; `None` if it is
-/// no tile instruction that the kernels use, or one that the CPU would refuse.
+/// Carries out the instruction at the context's address and goes on to the next; `None` if the
+/// kernels use no such tile instruction, or the CPU would refuse it.
 ///
 /// # Safety
-/// The context belongs to an instruction of this thread, whose memory operands are its own.
-unsafe fn execute(tiles: &mut Tiles, registers: &mut [i64; 23]) -> Option<()> {
+/// The context belongs to an instruction of this thread, and so do the memory operands.
+unsafe fn execute(tiles: &mut EmulatedTiles, registers: &mut [i64; 23]) -> Option<()> {
     // SAFETY: instruction pointer and memory operands belong to an instruction of this thread.
     unsafe {
         let at = registers[libc::REG_RIP as usize] as *const u8;
@@ -422,7 +423,7 @@ unsafe fn memory(at: *const u8, registers: &[i64; 23]) -> Option<Memory> {
     })
 }
 
-impl Tiles {
+impl EmulatedTiles {
     /// Rows of a configured tile and bytes of a row.
     fn shape(&self, tile: usize) -> Option<(usize, usize)> {
         let (rows, row) = self.shapes.shape(tile);
@@ -488,7 +489,7 @@ mod tests {
     use super::*;
 
     /// Carries out one instruction whose operand is at `address`, in RAX or R9.
-    fn run(tiles: &mut Tiles, instruction: &[u8], address: usize) -> Option<usize> {
+    fn run(tiles: &mut EmulatedTiles, instruction: &[u8], address: usize) -> Option<usize> {
         let start = instruction.as_ptr() as usize;
         let mut registers = [0; 23];
         registers[libc::REG_RIP as usize] = start as i64;
@@ -501,7 +502,7 @@ mod tests {
 
     #[test]
     fn configurations_are_loaded_stored_and_released() {
-        let mut tiles = Tiles {
+        let mut tiles = EmulatedTiles {
             shapes: Configuration::NONE,
             bytes: [[[1; ROW]; ROWS]; 8],
         };
@@ -526,7 +527,7 @@ mod tests {
         assert_eq!(run(&mut tiles, &clear, 0), None);
         let unknown = Configuration::of_products(17);
         assert_eq!(run(&mut tiles, &load, &raw const unknown as usize), None);
-        // `ud2` is no tile instruction.
+        // `ud2` is not a tile instruction.
         assert_eq!(run(&mut tiles, &[0x0F, 0x0B, 0, 0, 0], 0), None);
     }
 }

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Packed weights are read as they are: 16 groups of 16 channels are a tile. So are the keys and
-//! values of attention in 8 bits. Weights in blocks are widened first, and have a nest of their own.
-//! Everything but the products of several rows, and attention in bfloat16, is AVX512-VNNI's, on the
-//! same weights.
+//! values of attention in 8 bits. Weights in blocks are widened first, by a separate nest in
+//! `blocks`. AVX512-VNNI computes everything but the products of several rows, and attention in
+//! bfloat16, on the same weights.
 //!
 //! Tiles have no type in Rust: they are named in `asm!` only, so the compiler cannot touch them
 //! between the first load of a block and its last store.

@@ -9,7 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use std::ptr::null;
 
 use super::tiles::{
-    self, AHEAD, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Line, Operands, Sums, Tiled,
+    self, AHEAD, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Line, Sums, TileOperands, Tiled,
 };
 use crate::arch::op::Activate;
 use crate::arch::x86_64::avx512_vnni;
@@ -169,7 +169,7 @@ fn each_row<const C: usize>(
 }
 
 /// Rows from which products of bfloat16 are computed on tiles, which may be low: registers take
-/// several instructions for what is one of codes.
+/// several instructions where products of codes take one.
 pub const FEW: usize = 2;
 
 /// Whether a part of int8 has the rows of a tile. Fewer are left to registers: both wait for
@@ -183,7 +183,7 @@ pub struct Lines<'a, const C: usize> {
     pub sums: [&'a [Line]; C],
     pub rows: &'a [Row],
     pub channels: [Channels<'a, LINE>; C],
-    /// Where their values go.
+    /// The rows that the values are written to.
     pub out: RowsMut<'a>,
 }
 
@@ -199,7 +199,7 @@ pub trait Finish: Copy {
 }
 
 /// The activations of a block of rows as tiles read them.
-struct Activations<'a, G> {
+struct TileActivations<'a, G> {
     /// `[rows, groups]`
     groups: &'a [G],
     /// Groups of a row.
@@ -215,9 +215,9 @@ type End<G> = [G; K_GROUPS];
 struct Ends<G>([MaybeUninit<End<G>>; MAX_BLOCK]);
 
 impl<G: Group> Ends<G> {
-    /// The ends of rows; none if all their groups fill tiles.
+    /// Copies the ends of rows; none if all their groups fill tiles.
     #[inline(always)]
-    fn of(&mut self, rows: &[G], groups: usize, count: usize) -> &[MaybeUninit<End<G>>] {
+    fn fill(&mut self, rows: &[G], groups: usize, count: usize) -> &[MaybeUninit<End<G>>] {
         let end = groups % K_GROUPS;
         if end == 0 {
             return &[];
@@ -244,7 +244,7 @@ const PAIR: usize = 2 * 4 * LINE;
 /// are.
 const IN_L1: usize = 96;
 
-/// Groups of which they fit if they are side by side.
+/// Groups of which two registers fit if they are side by side.
 const SPREAD: RangeInclusive<usize> = IN_L1 + 1..=192;
 
 /// Rows from which a copy costs less than it gains. On Sapphire Rapids, with 768 inputs, it takes
@@ -256,7 +256,7 @@ const MANY: usize = 16 * HEIGHT;
 /// In the panel they are in half the sets of a level-1 cache: 128 of each 256 bytes. 768 inputs of
 /// 32 channels fill these sets of Intel's 48 KiB, and activations, of which there are as many for
 /// 32 rows, displace them: tiles then take 1.2 times as long as from adjacent lines, by a loop over
-/// both on Sapphire Rapids. Of more inputs, neither fits.
+/// both on Sapphire Rapids. With more inputs, neither fits.
 #[repr(align(64))]
 struct SideBySide([MaybeUninit<[u8; PAIR]>; *SPREAD.end()]);
 
@@ -266,9 +266,9 @@ impl SideBySide {
         rows >= MANY && SPREAD.contains(&groups) && panel.sums.len() == 4 * LINE
     }
 
-    /// The weights of some tiles, copied for the first rows, which come before all others.
+    /// The weights of some tiles, copied when called for the first rows, before all others.
     #[inline(always)]
-    fn of(&mut self, panel: Panel<'_>, tiles: Tiles) -> Weights {
+    fn copied(&mut self, panel: Panel<'_>, tiles: Tiles) -> Weights {
         if tiles.rows[0] == 0 {
             let groups = panel.weights.as_chunks::<{ 2 * PAIR }>().0;
             for (to, group) in self.0.iter_mut().zip(groups) {
@@ -282,7 +282,7 @@ impl SideBySide {
     }
 }
 
-/// Computes a part. If it has fewer rows than a tile, tiles are as low.
+/// Computes a part; with fewer rows than a tile has, on lower tiles.
 ///
 /// # Safety
 /// The CPU has AMX with these products, and no other thread computes a part that overlaps.
@@ -311,8 +311,8 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
         let bound = |block| rows.start + rows.len() * block / blocks;
         let rows = bound(block)..bound(block + 1);
         let lhs = &product.lhs[rows.start * groups..rows.end * groups];
-        let ends = ends.of(lhs, groups, rows.len());
-        let activations = Activations {
+        let ends = ends.fill(lhs, groups, rows.len());
+        let activations = TileActivations {
             groups: lhs,
             stride: groups,
             ends,
@@ -344,7 +344,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
                     stride: row,
                 };
                 let weights = if copies && tiles.shape == [2, 2] {
-                    side_by_side.of(panel, tiles)
+                    side_by_side.copied(panel, tiles)
                 } else {
                     of_panel(panel.weights)
                 };
@@ -368,7 +368,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
 struct Tiles {
     /// 2 x 2, 2 x 1, or 1 x 1 to 4.
     shape: [usize; 2],
-    /// The first row of each tile; of one, twice the same.
+    /// The first row of each tile; twice the same for one tile.
     rows: [usize; 2],
     /// The first channel.
     lane: usize,
@@ -407,7 +407,7 @@ struct Weights {
     stride: usize,
 }
 
-impl<G: Tiled> Activations<'_, G> {
+impl<G: Tiled> TileActivations<'_, G> {
     /// Computes the sums of some tiles, of the weights of whole tiles and of one more, behind the
     /// last group; on the way weights from `ahead` on are brought to L2, unless it is null.
     ///
@@ -427,7 +427,7 @@ impl<G: Tiled> Activations<'_, G> {
         // empty, an end that is one.
         unsafe {
             tiles::clear();
-            let operands = Operands {
+            let operands = TileOperands {
                 lhs: rows.map(|row| groups[row * stride..].as_ptr().cast()),
                 lhs_stride: 4 * stride,
                 lhs_stays: stride <= IN_L1,
@@ -439,7 +439,7 @@ impl<G: Tiled> Activations<'_, G> {
                 G::multiply(shape, operands, whole);
             }
             if !ends.is_empty() {
-                let operands = Operands {
+                let operands = TileOperands {
                     lhs: rows.map(|row| ends[row..].as_ptr().cast()),
                     lhs_stride: size_of::<End<G>>(),
                     rhs: end.start,
@@ -456,8 +456,8 @@ impl Tiles {
     /// Finishes the sums of tiles of a panel, in a block of rows of the result.
     ///
     /// # Safety
-    /// `sums` are theirs, the CPU has the instructions of `finish`, and no other thread writes
-    /// these rows of this panel.
+    /// `sums` belong to these tiles, the CPU has the instructions of `finish`, and no other thread
+    /// writes these rows of this panel.
     #[inline(always)]
     unsafe fn finish<G: Group>(
         self,
@@ -491,7 +491,7 @@ impl Tiles {
 /// channel of a panel.
 ///
 /// # Safety
-/// They were stored, the CPU has the instructions of `finish`, and no other thread writes these
+/// The sums were stored, the CPU has the instructions of `finish`, and no other thread writes these
 /// rows of this panel.
 #[inline(always)]
 unsafe fn finish_lines<G: Group, const C: usize>(
@@ -520,7 +520,7 @@ unsafe fn finish_lines<G: Group, const C: usize>(
         // Padding channels are computed like the others and not stored.
         let mut values = [[[0f32; LINE]; C]; HEIGHT];
         let room = &mut values.as_flattened_mut().as_flattened_mut()[..height * C * LINE];
-        finish.finish(lines(RowsMut::of(room, C * LINE)));
+        finish.finish(lines(RowsMut::of_matrix(room, C * LINE)));
         for (r, line) in values[..height].iter().enumerate() {
             let out = out.row(r);
             out.write_copy_of_slice(&line.as_flattened()[..out.len()]);

@@ -9,7 +9,7 @@ use super::tiles::Configuration;
 use crate::calls::attention::attention;
 use crate::calls::linear::linear;
 use crate::calls::pack::blocks::pack_block_codes;
-use crate::isa::{Isa, Kind, cpu};
+use crate::isa::{Isa, IsaKind, cpu};
 use crate::loops::attention::{Attention, Precision};
 use crate::loops::product::Product;
 use crate::packed::Packed;
@@ -30,7 +30,7 @@ fn multiply(rows: usize) {
     let (n, k) = (40, 70);
     let (codes, scales, zero_points) = (vec![1; n * k], vec![1.; n], vec![0; n]);
     let rhs = Int8::new(&codes, &scales, &zero_points);
-    let packed = Packed::int8(Isa(Kind::AmxInt8), k, 1, rhs, &vec![0.; n]);
+    let packed = Packed::int8(Isa(IsaKind::AmxInt8), k, 1, rhs, &vec![0.; n]);
     // One scale a row: 1.
     let lhs = vec![255.; rows * k];
     let operands = Product::of(&lhs, rows, &packed, None);
@@ -51,7 +51,7 @@ fn multiply_blocks(rows: usize) {
         scales: &vec![scale; n * k / INPUTS],
         factors: &vec![1.; n],
     };
-    let packed = pack_block_codes(Isa(Kind::AmxInt8), k, 1, rhs, &vec![0.; n]);
+    let packed = pack_block_codes(Isa(IsaKind::AmxInt8), k, 1, rhs, &vec![0.; n]);
     let lhs = vec![127.; rows * k];
     let operands = Product::of(&lhs, rows, &packed, None);
     let expected = vec![7. * 127. * k as f32; rows * n];
@@ -64,7 +64,7 @@ fn attend(precision: Precision, queries: usize) {
     let mut operands = Attention::one_head([&one; 3], one.len());
     operands.precision = precision;
     (operands.queries.q.rows, operands.queries.q.strides) = (queries, [0; 3]);
-    let got = attention(Isa(Kind::AmxInt8), operands);
+    let got = attention(Isa(IsaKind::AmxInt8), operands);
     let mut pairs = got.iter().zip(one.iter().cycle());
     assert_eq!(got.len(), 3 * queries);
     assert!(
@@ -93,7 +93,7 @@ fn products_of_several_rows_are_computed_on_tiles() {
     if !available() {
         return;
     }
-    assert_eq!(Isa::available().pop(), Some(Isa(Kind::AmxInt8)));
+    assert_eq!(Isa::available().pop(), Some(Isa(IsaKind::AmxInt8)));
     for (rows, parts) in [(1, 0), (15, 0), (16, 1), (33, 1)] {
         for multiply in [multiply, multiply_blocks] {
             PARTS.set(0);

@@ -34,7 +34,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Of no tiles.
+    /// The configuration of no tiles.
     pub const NONE: Self = Self {
         palette: 0,
         start_row: 0,
@@ -43,8 +43,8 @@ impl Configuration {
         rows: [0; 16],
     };
 
-    /// For products of so many rows a tile, 1 to 16: sums and the first tile of activations have as
-    /// many.
+    /// The configuration for products: sums and the first tile of activations have `rows` rows, 1
+    /// to 16.
     pub fn of_products(rows: usize) -> Self {
         let mut tiles = Self {
             palette: 1,
@@ -57,7 +57,8 @@ impl Configuration {
         tiles
     }
 
-    /// For products of blocks of 32 inputs: 32 bytes of a row of activations, 8 groups of weights.
+    /// The configuration for products of blocks of 32 inputs: 32 bytes of a row of activations, 8
+    /// groups of weights.
     pub fn of_blocks() -> Self {
         let mut tiles = Self::of_products(HEIGHT);
         (tiles.row[4], tiles.rows[6]) = (ROW as u16 / 2, HEIGHT as u8 / 2);
@@ -70,14 +71,14 @@ impl Configuration {
         (self.rows[tile].into(), self.row[tile].into())
     }
 
-    /// Whether the CPU takes it.
+    /// Whether the CPU accepts this configuration.
     #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
     pub fn is_valid(&self) -> bool {
         let fits = |tile: usize| self.rows[tile] <= 16 && self.row[tile] <= ROW as u16;
         self.palette == 1 && (0..8).all(fits) && self.reserved == [0; 14]
     }
 
-    /// The thread's.
+    /// The configuration of this thread.
     ///
     /// # Safety
     /// The CPU has AMX.
@@ -92,10 +93,10 @@ impl Configuration {
         current
     }
 
-    /// Makes it the thread's, or releases the tiles if it is of none.
+    /// Configures the tiles of this thread, or releases them for `NONE`.
     ///
     /// # Safety
-    /// The CPU has AMX, and it is `NONE`, of products, or was stored by the CPU.
+    /// The CPU has AMX, and the configuration is `NONE`, for products, or was stored by the CPU.
     #[inline(always)]
     pub unsafe fn load(&self) {
         // SAFETY: the CPU has AMX and takes the configuration, the 64 bytes that are read.
@@ -109,10 +110,10 @@ impl Configuration {
     }
 }
 
-/// The thread's tiles, configured for products until it is dropped.
+/// The tiles of this thread, configured for products until this is dropped.
 ///
-/// The configuration is one of the thread, and others keep theirs there: what was found is put
-/// back, and where nothing was, tiles are released, so that the system need not save them.
+/// The configuration belongs to the thread, and other code may keep another there: what was found
+/// is put back, and where nothing was, tiles are released, so that the system need not save them.
 pub struct Configured {
     before: Configuration,
 }
@@ -229,7 +230,7 @@ pub unsafe fn multiply_block(
 /// A loop over tiles of inputs, given the instructions of a step.
 macro_rules! steps {
     ($operands:expr, $steps:expr, [$($instruction:expr),* $(,)?]) => {{
-        let Operands { lhs, lhs_stride, rhs, rhs_stride, ahead, .. } = $operands;
+        let TileOperands { lhs, lhs_stride, rhs, rhs_stride, ahead, .. } = $operands;
         asm!(
             "2:",
             $($instruction,)*
@@ -350,8 +351,8 @@ macro_rules! square {
 
 /// The memory that tiles are loaded from.
 #[derive(Clone, Copy)]
-pub struct Operands {
-    /// The first activations of one or two tiles of rows; of one, twice the same.
+pub struct TileOperands {
+    /// The first activations of one or two tiles of rows; twice the same for one tile.
     pub lhs: [*const u8; 2],
     /// Bytes between two rows.
     pub lhs_stride: usize,
@@ -362,8 +363,8 @@ pub struct Operands {
     pub rhs: *const u8,
     /// Bytes between two groups.
     pub rhs_stride: usize,
-    /// Weights that come next, or null: of 2 x 2 tiles each step brings eight lines of them to L2.
-    /// Any address may be given.
+    /// Weights that come next, or null: with 2 x 2 tiles each step brings eight lines of them to
+    /// L2. Any address may be given.
     pub ahead: *const u8,
 }
 
@@ -403,12 +404,12 @@ pub trait Tiled: Copy {
     /// Tiles are configured, the shape is 2 x 1, 2 x 2 or 1 x 1 to 4, `steps` is not 0, and there
     /// are so many tiles to read from each of `lhs`, [`ROW`] bytes apart, and from `rhs`,
     /// `K_GROUPS` strides apart.
-    unsafe fn multiply(shape: [usize; 2], operands: Operands, steps: usize);
+    unsafe fn multiply(shape: [usize; 2], operands: TileOperands, steps: usize);
 }
 
 impl Tiled for [u8; 4] {
     #[inline(always)]
-    unsafe fn multiply(shape: [usize; 2], operands: Operands, steps: usize) {
+    unsafe fn multiply(shape: [usize; 2], operands: TileOperands, steps: usize) {
         // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
         unsafe { multiply!("tdpbusd", shape, operands, steps) }
     }
@@ -416,7 +417,7 @@ impl Tiled for [u8; 4] {
 
 impl Tiled for Pair {
     #[inline(always)]
-    unsafe fn multiply(shape: [usize; 2], operands: Operands, steps: usize) {
+    unsafe fn multiply(shape: [usize; 2], operands: TileOperands, steps: usize) {
         // SAFETY: tiles are configured, and there is a tile to read at each step of each operand.
         unsafe { multiply!("tdpbf16ps", shape, operands, steps) }
     }
