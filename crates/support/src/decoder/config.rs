@@ -40,7 +40,7 @@ pub struct Config {
     pub mlp_bias: bool,
     hidden_act: Option<String>,
     final_logit_softcapping: Option<f64>,
-    /// The keys of the file that transformers does not know either.
+    /// The keys of the file that no table has.
     #[serde(skip)]
     pub notes: Vec<String>,
     #[serde(default)]

@@ -122,7 +122,7 @@ pub const TOKENIZER: Table = Table(&[
 ]);
 
 /// The keys of a model's `config.json` that `Config` reads, with the defaults of its class, and the
-/// keys that transformers does not know either.
+/// keys that no table has.
 ///
 /// # Errors
 /// When a key asks for a feature that this model lacks.
