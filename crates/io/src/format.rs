@@ -68,10 +68,10 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
 /// ```
 /// use candle_dynquant_io::format;
 ///
-/// let format = format::of(b"PK\x03\x04...archive/data.pkl").unwrap();
+/// let format = format::detect(b"PK\x03\x04...archive/data.pkl").unwrap();
 /// assert_eq!(format.name, "a zip archive, as PyTorch writes it");
 /// ```
-pub fn of(first: &[u8]) -> Option<Format> {
+pub fn detect(first: &[u8]) -> Option<Format> {
     // Safetensors: the length of a header, then JSON. The length may be another format's first
     // bytes.
     if let [_, _, _, _, 0, 0, 0, 0, b'{' | b' ', ..] = first {

@@ -281,7 +281,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
                         let mut begin = Vec::new();
                         let read = input::open(first)
                             .map(|file| file.take(format::LENGTH as u64).read_to_end(&mut begin));
-                        let cure = read.ok().and_then(|_| format::of(&begin));
+                        let cure = read.ok().and_then(|_| format::detect(&begin));
                         let cure = cure.map(|format| format!(": {format}"));
                         format!("none, but {}{}", names(&others), cure.unwrap_or_default())
                     }
@@ -335,7 +335,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
 
 /// A whole file of at most `max` bytes.
 pub fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
-    input::read(path, max).map_err(|error| match Unexpected::of(&error) {
+    input::read(path, max).map_err(|error| match Unexpected::behind(&error) {
         Some(Unexpected { expected, got }) if error.kind() == ErrorKind::FileTooLarge => {
             Error::malformed("file", expected.clone(), got.clone())
         }

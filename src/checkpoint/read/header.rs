@@ -210,7 +210,7 @@ impl Header {
         let mut first = Vec::new();
         let read = from.take(format::LENGTH as u64).read_to_end(&mut first);
         read.map_err(reading)?;
-        if let Some(format) = format::of(&first) {
+        if let Some(format) = format::detect(&first) {
             return Err(Error::malformed("file of tensors", "safetensors", format));
         }
         let from = &mut first.chain(from);
@@ -318,7 +318,7 @@ pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
 
 /// As [`parse`], of a whole file, which Python or an editor may have written.
 pub fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
-    let other = format::of(&text).filter(|format| *format != format::JSON);
+    let other = format::detect(&text).filter(|format| *format != format::JSON);
     let parsed = parse(&json::strict(text));
     parsed.map_err(|error| other.map_or(error, |format| format.to_string()))
 }

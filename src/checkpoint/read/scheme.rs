@@ -59,11 +59,11 @@ pub fn scheme(
             let got = format!("{:?} and {:?}", entry.shape, scales.shape);
             return Err(invalid(name, expected, got));
         }
-        return Ok(Scheme::Whole(QScheme::of(true, symmetric)));
+        return Ok(Scheme::Whole(QScheme::integer(true, symmetric)));
     }
     match scales.shape[..] {
-        [] | [1] | [1, 1] if n != 1 => Ok(Scheme::Whole(QScheme::of(false, symmetric))),
-        [rows] | [rows, 1] if rows == n => Ok(Scheme::Whole(QScheme::of(true, symmetric))),
+        [] | [1] | [1, 1] if n != 1 => Ok(Scheme::Whole(QScheme::integer(false, symmetric))),
+        [rows] | [rows, 1] if rows == n => Ok(Scheme::Whole(QScheme::integer(true, symmetric))),
         [rows, groups] if rows == n && groups > 1 && k.is_multiple_of(groups) => Ok(Scheme::Groups),
         ref got => {
             let expected = format!("[{n}, 1], [1], or [{n}, groups of {k} inputs]");

@@ -133,7 +133,7 @@ impl<'a> Writer<'a> {
 
 /// The error of an output that cannot be begun, written, or put in its place.
 pub fn writing(error: std::io::Error) -> Error {
-    match Unexpected::of(&error) {
+    match Unexpected::behind(&error) {
         Some(Unexpected { expected, got }) => {
             Error::argument("output", expected.clone(), got.clone())
         }
