@@ -8,7 +8,7 @@ use candle_dynquant_kernels::qparams::activation as kernels;
 
 use crate::words::{converted, words};
 
-/// Over how much of an activation one scale and zero point stretch.
+/// The part of an activation that shares a scale and zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Granularity {

@@ -111,7 +111,7 @@ impl GroupConfig {
     /// The format of the blocks of a weight, each of 32 inputs of a group.
     ///
     /// # Errors
-    /// When groups are no multiples of 32, or integers of 8 bits are not symmetric.
+    /// When groups are not multiples of 32, or integers of 8 bits are not symmetric.
     pub(crate) fn blocks(self) -> Result<Blocks> {
         if let Some(size) = self.group_size
             && (size == 0 || !size.is_multiple_of(BLOCK))

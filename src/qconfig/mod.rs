@@ -240,7 +240,7 @@ impl QConfig {
             Some(symmetric) => symmetric,
             None => matches!(options.weight_type, QDType::QInt8),
         };
-        let qscheme = QScheme::of(options.per_channel, symmetric);
+        let qscheme = QScheme::integer(options.per_channel, symmetric);
         let mut weight =
             ObserverConfig::new(ObserverKind::OnnxRuntime, options.weight_type, qscheme);
         weight.reduce_range = options.reduce_range;

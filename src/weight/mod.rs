@@ -11,6 +11,20 @@
 //! | `weight` | any other float | the dequantized weight, for layers that are not this crate's |
 //! | `weight_dynquant` | u8 | a number without a meaning, whose memory leads to the weight: see [`origin`] |
 //!
+//! ```text
+//! a layer's loader, by `weight_dynquant`     a model's code, by `weight` as a float
+//!        └───────────────────────┐             ┌───────────────────────┘
+//!          Backend: hands a tensor out, and records its memory: origin::record
+//!        ┌───────────────────────┘             └───────────────────────┐
+//!   find: the tensor itself, as a            origin::find: any tensor in that memory,
+//!   QuantizedEntry                           compared with the file
+//!        └─────────> Origin: the tensor's name and the part of it <────┘
+//!                    Parts: the codes, halves or groups of that part
+//!        ┌───────────────────────┴─────────────────────────────────────┐
+//!   Parts::qweight: QWeight, multiplied      Parts::qtable: QTable, looked up
+//!   in a Projection or as a tied table       in an Embedding
+//! ```
+//!
 //! For attention of fewer bits than float32 it answers `attention_dynquant`, u8, with the bytes of
 //! the word for its precision.
 //!

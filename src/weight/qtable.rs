@@ -90,7 +90,7 @@ impl QTable {
         };
         sizes::weight("quantize table", [rows, k])?;
         let table = as_f32(table, "quantize weight")?;
-        let values = tensor::Elements::of(&table);
+        let values = tensor::Elements::new(&table);
         let values = values.as_slice()?;
         let elements = match config {
             QConfig::Table(config) | QConfig::Int8 { weight: config, .. } => {
@@ -150,7 +150,7 @@ impl QTable {
         self.coded().map(|coded| coded.dtype)
     }
 
-    /// Over how much of the table one scale stretches; `None` of float16 and bfloat16.
+    /// The part of the table that shares a scale; `None` of float16 and bfloat16.
     pub fn qscheme(&self) -> Option<QScheme> {
         self.coded().map(|coded| coded.qscheme)
     }

@@ -159,7 +159,7 @@ impl Embedding {
         let selected = match &self.table {
             Table::Float(table) => select_float(table, &flat, rows)?,
             Table::Quantized(quantized) => {
-                quantized.select(&Elements::of(&flat).to_indexes("embedding", rows)?)?
+                quantized.select(&Elements::new(&flat).to_indexes("embedding", rows)?)?
             }
         };
         Ok(match count {
@@ -202,7 +202,7 @@ impl Embedding {
 /// Selects rows by candle's operation, so that gradients flow.
 fn select_float(table: &Tensor, indexes: &Tensor, rows: usize) -> Result<Tensor> {
     if indexes.device().is_cpu() {
-        Elements::of(indexes).to_indexes("embedding", rows)?;
+        Elements::new(indexes).to_indexes("embedding", rows)?;
     }
     // candle reads the maximum index of a dtype, for u8 an ordinary index, as a row of zeros.
     let indexes = match indexes.dtype() {

@@ -29,7 +29,7 @@ impl Projection {
         let bias = bias()?;
         let weight = found.read(shape, |parts| parts.qweight(gates, bias.as_ref()))?;
         let (weight, origin) = (Weight::Quantized(Arc::new(weight)), found.origin(shape));
-        Ok(Self::of((weight, None), bias, gates, Some(origin)))
+        Ok(Self::assembled((weight, None), bias, gates, Some(origin)))
     }
 
     /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels
@@ -42,10 +42,10 @@ impl Projection {
             None => (Weight::Float(weight), None),
             Some(found) => or_float(found.qweight(gates, bias.as_ref()), || weight),
         };
-        Self::of(weight, bias, gates, origin)
+        Self::assembled(weight, bias, gates, origin)
     }
 
-    fn of(
+    fn assembled(
         (weight, refused): (Weight, Option<Error>),
         bias: Option<Tensor>,
         gates: usize,
@@ -76,7 +76,7 @@ impl Projection {
             Some(bias) => or_float(weight.with_bias(bias), float),
         };
         // It is saved with the table.
-        Self::of(weight, bias, 1, None)
+        Self::assembled(weight, bias, 1, None)
     }
 
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored).
@@ -95,7 +95,8 @@ impl Projection {
     }
 }
 
-/// A quantized weight, or the float one and why that of the checkpoint is not used.
+/// A quantized weight, or the float weight and why the quantized weight of the checkpoint is not
+/// used.
 fn or_float(weight: Result<QWeight>, float: impl FnOnce() -> Tensor) -> (Weight, Option<Error>) {
     match weight {
         Ok(weight) => (Weight::Quantized(Arc::new(weight)), None),
