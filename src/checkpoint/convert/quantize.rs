@@ -8,7 +8,7 @@ use candle_core::DType;
 use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
 use super::plan::Plan;
 use crate::checkpoint::read::{Checkpoint, Entry, Opened};
-use crate::checkpoint::write::{Contents, Module, Output, Written, entry, rewrite};
+use crate::checkpoint::write::{Contents, Module, Output, WrittenWeight, entry, rewrite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
 use crate::module::LayerKind;
@@ -112,7 +112,7 @@ fn weight<'a>(
             Ok(())
         })?;
     }
-    let written = Written {
+    let written = WrittenWeight {
         name,
         shape: entry.shape.clone(),
         format,

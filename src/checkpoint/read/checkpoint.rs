@@ -9,7 +9,7 @@ use candle_nn::VarBuilder;
 use super::backend::Backend;
 use super::config::Quantization;
 use super::files::{CONFIG, Files};
-use super::header::{Encoding, Part};
+use super::header::{BlockPart, Encoding};
 use super::opened::Opened;
 use super::weights::Kind;
 use crate::error::Result;
@@ -38,14 +38,14 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// Its dtype in the file, as safetensors names it: `F32`, `I8`; of 4 bits `I4`; of GGUF's
-    /// blocks that are read as floats theirs.
+    /// The dtype in the file, as safetensors names it: `F32`, `I8`; `I4` for 4 bits; for GGUF's
+    /// blocks that are read as floats the name of the block type.
     pub dtype: String,
-    /// Its shape.
+    /// The shape of the tensor.
     pub shape: Vec<usize>,
-    /// Its bytes in the file.
+    /// The number of bytes in the file.
     pub bytes: u64,
     /// Whether it holds the codes or halves of a quantized weight.
     pub quantized: bool,
@@ -65,11 +65,10 @@ impl Checkpoint {
             Some(folder) => Quantization::open(&folder.join(CONFIG))?,
             None => Quantization::default(),
         };
-        Self::of(files, config)
+        Self::from_files(files, config)
     }
 
-    /// The checkpoint that the bytes of a safetensors file are, where there are no files, as in a
-    /// browser; errors call it `name`.
+    /// Reads a checkpoint from the bytes of a safetensors file, without a file system, as in a browser; errors call it `name`.
     ///
     /// ```
     /// use candle_dynquant::Checkpoint;
@@ -87,10 +86,10 @@ impl Checkpoint {
     /// As [`open`](Self::open).
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
         let files = Files::from_bytes(Path::new(name), bytes)?;
-        Self::of(files, Quantization::default())
+        Self::from_files(files, Quantization::default())
     }
 
-    fn of(files: Files, config: Quantization) -> Result<Self> {
+    fn from_files(files: Files, config: Quantization) -> Result<Self> {
         let opened = Arc::new(Opened::new(files, config)?);
         Ok(Self { opened })
     }
@@ -107,7 +106,7 @@ impl Checkpoint {
     /// The values of a tensor, quantized or float, as f32 in row order.
     ///
     /// # Errors
-    /// When there is no such tensor, it is no float or quantized weight, its scales are not finite
+    /// When there is no such tensor, it is not a float or quantized weight, its scales are not finite
     /// and positive, or its file cannot be read.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
         let (_, entry) = self.opened.tensor(name)?;
@@ -152,7 +151,7 @@ impl Checkpoint {
         })
     }
 
-    /// What is read otherwise than the files say, a line each: static scales of activations that are
+    /// The differences from what the files say, a line each: static scales of activations that are
     /// left out. A program prints them once.
     pub fn notes(&self) -> &[String] {
         &self.opened.notes
@@ -164,8 +163,8 @@ impl Checkpoint {
         files.tensors().map(|(name, _, entry)| TensorInfo {
             name: name.to_owned(),
             dtype: match entry.encoding {
-                own if own.is_int4() => "I4".into(),
-                Encoding::Blocks(blocks) if blocks.part == Part::Values => blocks.dtype.name(),
+                encoding if encoding.is_int4() => "I4".into(),
+                Encoding::Blocks(blocks) if blocks.part == BlockPart::Values => blocks.dtype.name(),
                 _ => entry.dtype.to_string(),
             },
             shape: entry.shape.clone(),

@@ -230,7 +230,7 @@ const RUNTIMES: [&str; 3] = ["onnx", "openvino", "coreml"];
 
 fn is_weights(path: &Path) -> bool {
     path.extension()
-        .is_some_and(|extension| WEIGHTS.iter().any(|own| extension == *own))
+        .is_some_and(|extension| WEIGHTS.iter().any(|known| extension == *known))
 }
 
 fn is_safetensors(path: &Path) -> bool {
@@ -244,7 +244,7 @@ pub fn is_of_model(path: &Path) -> bool {
     if RUNTIMES.contains(&&*name) {
         return true;
     }
-    let rest = MODELS.iter().filter_map(|own| name.strip_prefix(own));
+    let rest = MODELS.iter().filter_map(|known| name.strip_prefix(known));
     let is_named = rest
         .into_iter()
         .any(|rest| rest.starts_with(['.', '-', '_']));
@@ -311,7 +311,7 @@ impl Keyed for FileName {
         const MAX: usize = 255;
         let file: String = from.next_value()?;
         let name = Path::new(&file).file_name();
-        if name.is_some_and(|own| own == file.as_str()) && file.len() <= MAX {
+        if name.is_some_and(|known| known == file.as_str()) && file.len() <= MAX {
             return Ok(Self(file));
         }
         let file = brief(&file, 100);

@@ -23,7 +23,7 @@ pub struct Opened {
     pub attention: Precisions,
     /// The tensors of which these are parts.
     pub viewed: HashMap<String, String>,
-    /// What is read otherwise than the files say.
+    /// The differences from what the files say.
     pub notes: Vec<String>,
     /// Whether `config.json` says of a part of the model how many words it knows.
     pub has_vocabulary: bool,

@@ -21,7 +21,7 @@ pub fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
 /// How the scales of a weight are distributed.
 pub enum Scheme {
     Whole(QScheme),
-    /// One for each group of inputs.
+    /// A scale for each group of inputs.
     Groups,
 }
 
@@ -75,7 +75,8 @@ pub fn scheme(
 /// Whether the groups of inputs, by the number of each in `name`, follow one another.
 ///
 /// # Errors
-/// When it is no vector of an i32 for each of `k` inputs, or a number names no group.
+/// When it is not a vector of an i32 for each of `k` inputs, or a number is not the number of a
+/// group.
 pub fn is_in_order(files: &Files, name: &str, groups: usize, k: usize) -> Result<bool> {
     let (shard, entry) = files.get(name, "the group of each input")?;
     entry.check(name, Dtype::I32, &[k], ", a group for each input")?;

@@ -31,11 +31,11 @@ struct Located<'a> {
     is_changed: bool,
 }
 
-/// By the tensors of the source.
+/// The layers of each tensor of the source.
 type Layers<'a> = BTreeMap<String, Vec<Located<'a>>>;
 
 /// The tensors of the source that are a norm's parameters, the weight first.
-struct Placed<'a> {
+struct PlacedNorm<'a> {
     prefix: &'a str,
     weight: String,
     others: Vec<String>,
@@ -92,18 +92,18 @@ fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor
     let mut values = source.elements(name, 0..entry.elements())?;
     for layer in changed {
         let tensor = layer.held.weight.tensor.to_dtype(DType::F32)?;
-        let own = tensor.flatten_all()?.to_vec1()?;
-        for (at, value) in layer.part.elements().zip(own) {
+        let elements = tensor.flatten_all()?.to_vec1()?;
+        for (at, value) in layer.part.elements().zip(elements) {
             values[at] = value;
         }
     }
     Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
 }
 
-fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
-    let (of, own) = (bits(of)?, bits(matrix)?);
-    let mut own = own.iter().zip(part.elements());
-    Ok(own.all(|(value, at)| *value == of[at]))
+fn is_part(matrix: &Tensor, part: Part, whole: &Tensor) -> Result<bool> {
+    let (whole, matrix) = (bits(whole)?, bits(matrix)?);
+    let mut values = matrix.iter().zip(part.elements());
+    Ok(values.all(|(value, at)| *value == whole[at]))
 }
 
 impl Held<Float> {
@@ -115,21 +115,27 @@ impl Held<Float> {
 }
 
 impl HeldNorm {
-    /// `None` if the source has no weight under its names.
-    fn placed(&self, files: &Files) -> Option<Placed<'_>> {
+    /// The tensors of the source that are the parameters; `None` if it has no weight under their names.
+    fn placed(&self, files: &Files) -> Option<PlacedNorm<'_>> {
         let mut prefixes = self.prefixes.iter();
         prefixes.find_map(|prefix| {
-            let own = join(prefix, EQUALIZED);
-            let of = |name, old| [join(&own, name), join(prefix, name), join(prefix, old)];
+            let equalized = join(prefix, EQUALIZED);
+            let names = |name, old| {
+                [
+                    join(&equalized, name),
+                    join(prefix, name),
+                    join(prefix, old),
+                ]
+            };
             let present = |names: &[String]| {
                 let mut names = names.iter();
                 names.find(|name| files.find(name).is_some()).cloned()
             };
-            let weight = present(&of("weight", "gamma"))?;
+            let weight = present(&names("weight", "gamma"))?;
             let bias = self.affine.bias.as_ref();
-            let bias = bias.and_then(|_| present(&of("bias", "beta")));
-            let factors = present(&[join(&own, RESIDUAL)]);
-            Some(Placed {
+            let bias = bias.and_then(|_| present(&names("bias", "beta")));
+            let factors = present(&[join(&equalized, RESIDUAL)]);
+            Some(PlacedNorm {
                 prefix,
                 weight,
                 others: bias.into_iter().chain(factors).collect(),
@@ -148,7 +154,7 @@ impl HeldNorm {
         }
     }
 
-    /// Its parameters by their names, in the order in which [`placed`](Self::placed) finds them.
+    /// The parameters by their names, in the order in which [`placed`](Self::placed) finds them.
     fn parameters(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         let Affine {
             weight,
@@ -161,7 +167,7 @@ impl HeldNorm {
     }
 
     /// Whether its parameters differ from the source's.
-    fn is_changed(&self, placed: &Placed<'_>, source: &Opened) -> Result<bool> {
+    fn is_changed(&self, placed: &PlacedNorm<'_>, source: &Opened) -> Result<bool> {
         let names = [&placed.weight].into_iter().chain(&placed.others);
         let mut changed = self.folded;
         for (name, (_, tensor)) in names.zip(self.parameters()) {
@@ -170,7 +176,7 @@ impl HeldNorm {
         Ok(changed)
     }
 
-    /// Its parameters as they are written.
+    /// The parameters as they are written.
     fn tensors(&self, prefix: &str) -> Vec<(String, Tensor)> {
         let prefix = match self.affine.residual {
             Some(_) => join(prefix, EQUALIZED),

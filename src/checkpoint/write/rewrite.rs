@@ -27,10 +27,10 @@ const MAX_DEPTH: usize = 8;
 /// The contents of the new checkpoint.
 pub struct Contents<'a> {
     pub source: &'a Opened,
-    /// In the place of each tensor of the source, in the file that has it: of one that is left out
-    /// none.
+    /// The tensors in the place of each tensor of the source, in the file that has it; empty for a
+    /// tensor that is left out.
     pub tensors: BTreeMap<&'a str, Vec<Output<'a>>>,
-    /// The quantized weights there are then.
+    /// The formats of all quantized weights of the new checkpoint, by name.
     pub formats: BTreeMap<String, Format>,
     /// The weights that are parts of tensors, by name; those that are not written are none.
     pub views: BTreeMap<String, View>,
@@ -66,9 +66,9 @@ impl Output<'_> {
 pub fn rewrite(contents: &Contents<'_>, out: &Path, mut progress: impl FnMut(u64)) -> Result<()> {
     let files = &contents.source.files;
     let real = |path: &Path| path.canonicalize().ok();
-    let own = files.folder.as_deref().unwrap_or(files.path());
+    let input = files.folder.as_deref().unwrap_or(files.path());
     let is_on_disk = files.shards.first().is_none_or(|shard| shard.is_on_disk);
-    if is_on_disk && real(out).is_some_and(|out| real(own) == Some(out)) {
+    if is_on_disk && real(out).is_some_and(|out| real(input) == Some(out)) {
         let error = Error::argument("output", "another place than the source's", "the same");
         return Err(error.in_file(out));
     }
@@ -128,8 +128,8 @@ fn write_shard(
 ) -> Result<BTreeMap<String, u64>> {
     let files = &contents.source.files;
     let shard = &files.shards[number];
-    let own = |(name, _): &(&String, &Entry)| files.number(name) == Some(number);
-    let tensors = || shard.header.tensors.iter().filter(own);
+    let is_here = |(name, _): &(&String, &Entry)| files.number(name) == Some(number);
+    let tensors = || shard.header.tensors.iter().filter(is_here);
     let mut planned = Vec::new();
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
@@ -152,7 +152,7 @@ fn write_shard(
         })
         .map(|(name, format)| (&**name, *format));
     let mut views = contents.views.clone();
-    let is_planned = |name: &str| planned.iter().any(|own| own.name == name);
+    let is_planned = |name: &str| planned.iter().any(|tensor| tensor.name == name);
     views.retain(|name, _| is_planned(name) || is_planned(&format!("{name}{PACKED}")));
     // The first file has what is in none.
     let attention = match number {

@@ -45,8 +45,11 @@ pub fn targets(
         .map(|group| group.iter().map(target).collect())
         .collect();
     // The head of GPT-NeoX, which transformers 5 renames.
-    for own in targets.iter_mut().filter(|own| own.contains("embed_out")) {
-        own.insert("lm_head".to_owned());
+    for target in targets
+        .iter_mut()
+        .filter(|target| target.contains("embed_out"))
+    {
+        target.insert("lm_head".to_owned());
     }
     let ignored = floats.iter().filter_map(|name| {
         if matched(name).iter().any(is_target) {
@@ -91,8 +94,8 @@ mod tests {
     }
 
     fn check(groups: &[&[&str]], floats: &[&str], expected: &[&[&str]], ignored: &[&str]) {
-        let own: Vec<_> = groups.iter().map(|group| set(group)).collect();
-        let (targets, ignore) = targets(&own, &set(floats), |name| name == "head");
+        let sets: Vec<_> = groups.iter().map(|group| set(group)).collect();
+        let (targets, ignore) = targets(&sets, &set(floats), |name| name == "head");
         let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let expected: Vec<BTreeSet<String>> = expected.iter().map(|names| strings(names)).collect();
         assert_eq!(targets, expected, "{groups:?}");
