@@ -80,7 +80,7 @@ impl Activations {
 }
 
 /// A weight as it is written.
-enum WrittenWeight {
+enum WeightConfig {
     Codes(ObserverConfig),
     Half(HalfType),
     Groups(GroupConfig),
@@ -92,21 +92,21 @@ impl Read for QConfig {
             return node.word("a qconfig", Self::preset);
         }
         let map = node.map("a preset's name or a qconfig", "weight, activation")?;
-        let weight = map.read("weight", WrittenWeight::read)?;
+        let weight = map.read("weight", WeightConfig::read)?;
         let activation = map.read("activation", Activations::read)?;
         let fault = |expected: &str, got: Activations| {
             let at = map.get("activation").unwrap_or(node);
             Err(at.fault(format!("expected {expected}, got {got}")))
         };
-        match weight.unwrap_or(WrittenWeight::Codes(ObserverConfig::PER_TENSOR)) {
-            WrittenWeight::Half(half) => match activation {
+        match weight.unwrap_or(WeightConfig::Codes(ObserverConfig::PER_TENSOR)) {
+            WeightConfig::Half(half) => match activation {
                 Some(got) if got != Activations::Word(half.activations()) => {
                     let expected = format!("{} activations for {half}", half.activations());
                     fault(&expected, got)
                 }
                 _ => Ok(Self::Half(half)),
             },
-            WrittenWeight::Groups(groups) => match activation {
+            WeightConfig::Groups(groups) => match activation {
                 None | Some(Activations::PER_GROUP) => Ok(Self::Groups(groups)),
                 Some(Activations::PER_ROW) => Ok(Self::Groups(GroupConfig {
                     per_row: true,
@@ -117,7 +117,7 @@ impl Read for QConfig {
                     got,
                 ),
             },
-            WrittenWeight::Codes(weight) => {
+            WeightConfig::Codes(weight) => {
                 let is_table = weight.qscheme == QScheme::PerChannelAffineFloatQParams;
                 match activation {
                     None if !is_table => Ok(Self::Int8 {
@@ -172,7 +172,7 @@ impl Read for DynamicConfig {
     }
 }
 
-impl Read for WrittenWeight {
+impl Read for WeightConfig {
     fn read(node: &Node) -> Result<Self> {
         let map = node.map("a weight", &format!("{OBSERVER}, {GROUPS}"))?;
         let other = |word: &str| {

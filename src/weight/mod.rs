@@ -53,5 +53,5 @@ pub use qtable::QTable;
 pub use qweight::QWeight;
 pub(crate) use read::{equalized, find};
 pub use stored::StoredWeight;
-pub(crate) use stored::{Quantized, Value, Zeros};
+pub(crate) use stored::{Quantized, StoredValue, Zeros};
 pub use weight_codes::WeightCodes;

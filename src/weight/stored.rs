@@ -16,13 +16,13 @@ use crate::weight::qweight::QWeight;
 #[derive(Clone, Debug)]
 pub struct StoredWeight {
     name: String,
-    value: Value,
+    value: StoredValue,
     bias: Option<Tensor>,
     computed: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum StoredValue {
     Float {
         weight: Tensor,
         /// Whether it was [equalized](crate::equalize()).
@@ -55,7 +55,7 @@ pub(crate) enum Zeros {
 
 impl StoredWeight {
     /// A weight under its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
-    pub(crate) fn new(name: impl Into<String>, value: Value) -> Self {
+    pub(crate) fn new(name: impl Into<String>, value: StoredValue) -> Self {
         Self {
             name: name.into(),
             value,
@@ -83,15 +83,15 @@ impl StoredWeight {
         &self.name
     }
 
-    pub(crate) fn into_parts(self) -> (Value, Option<Tensor>) {
+    pub(crate) fn into_parts(self) -> (StoredValue, Option<Tensor>) {
         (self.value, self.bias)
     }
 
     /// The quantized weight; `None` of a float weight.
     pub(crate) fn quantized(&self) -> Option<&Quantized> {
         match &self.value {
-            Value::Float { .. } => None,
-            Value::Quantized(quantized) => Some(quantized),
+            StoredValue::Float { .. } => None,
+            StoredValue::Quantized(quantized) => Some(quantized),
         }
     }
 }

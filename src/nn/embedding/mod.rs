@@ -17,7 +17,8 @@ use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, mismatch, readable, unrepeated};
 use crate::trace;
 use crate::weight::{
-    Origin, QTable, QWeight, Quantized as Rows, StoredWeight, Value, WeightCodes, find, origin,
+    Origin, QTable, QWeight, Quantized as Rows, StoredValue, StoredWeight, WeightCodes, find,
+    origin,
 };
 use quantized::{QuantizedTable, read};
 
@@ -269,11 +270,11 @@ impl Layer for Embedding {
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
         let value = match &self.table {
-            Table::Float(table) => Value::Float {
+            Table::Float(table) => StoredValue::Float {
                 weight: table.clone(),
                 folded: false,
             },
-            Table::Quantized(quantized) => Value::Quantized(quantized.rows.clone()),
+            Table::Quantized(quantized) => StoredValue::Quantized(quantized.rows.clone()),
         };
         Ok(vec![StoredWeight::new("weight", value)])
     }

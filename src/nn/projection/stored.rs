@@ -7,7 +7,7 @@ use candle_nn::VarBuilder;
 
 use super::{Projection, Weight};
 use crate::error::{Error, Result};
-use crate::weight::{Format, Origin, QWeight, Quantized, StoredWeight, Value, find, origin};
+use crate::weight::{Format, Origin, QWeight, Quantized, StoredValue, StoredWeight, find, origin};
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where
@@ -82,11 +82,11 @@ impl Projection {
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored).
     pub fn stored(&self, name: &str) -> StoredWeight {
         let value = match &self.weight {
-            Weight::Float(weight) => Value::Float {
+            Weight::Float(weight) => StoredValue::Float {
                 weight: weight.clone(),
                 folded: self.folded,
             },
-            Weight::Quantized(weight) => Value::Quantized(Quantized::Weight {
+            Weight::Quantized(weight) => StoredValue::Quantized(Quantized::Weight {
                 weight: Arc::clone(weight),
                 multiplied: true,
             }),
