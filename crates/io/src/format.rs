@@ -189,7 +189,7 @@ mod tests {
             (b"BZh91AY", "a bzip2 archive"),
         ];
         for (first, name) in cases {
-            let found = of(first).map(|format| format.name);
+            let found = detect(first).map(|format| format.name);
             assert_eq!(found, Some(name), "{:?}", String::from_utf8_lossy(first));
         }
     }
@@ -209,7 +209,7 @@ mod tests {
             b"hello",
         ];
         for first in cases {
-            assert_eq!(of(first), None, "{first:?}");
+            assert_eq!(detect(first), None, "{first:?}");
         }
     }
 }
