@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::check_products;
 use crate::checkpoint::read::{Checkpoint, matrix};
-use crate::checkpoint::write::{join, own_name};
+use crate::checkpoint::write::{join, last_name};
 use crate::error::{Error, Result};
 use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
@@ -308,7 +308,7 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
         let [rows, columns] = layer.shapes[0];
         match bias(layer) {
             Some([of_bias]) if of_bias == columns && of_bias != rows => {
-                transposed.insert(own_name(&layer.name).to_owned());
+                transposed.insert(last_name(&layer.name).to_owned());
             }
             // A table has none.
             Some([of_bias]) if of_bias == rows => layer.kind = LayerKind::Linear,
@@ -320,7 +320,7 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
         .filter_map(|(name, _, _)| Some(name.split_once(".experts.")?.0))
         .collect();
     for layer in layers.iter_mut().filter(|layer| layer.is_matrix()) {
-        let last = own_name(&layer.name);
+        let last = last_name(&layer.name);
         let parent = layer.name.rsplit_once('.').map_or("", |(parent, _)| parent);
         let below = |folder: &str| layer.name.split('.').any(|part| part == folder);
         let is_gate = GATES.contains(&last) && with_experts.contains(parent);
@@ -346,7 +346,7 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
 /// has their shape, of a model with a head of words, or with a table called `shared`.
 fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let is_table = |layer: &PlannedLayer| layer.kind == LayerKind::Embedding;
-    let of_words = |layer: &&PlannedLayer| !own_name(&layer.name).contains("position");
+    let of_words = |layer: &&PlannedLayer| !last_name(&layer.name).contains("position");
     let tables = layers
         .iter()
         .filter(|layer| is_table(layer))
@@ -359,7 +359,7 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let has_own_head = layers
         .iter()
         .any(|layer| layer.shapes[0] == largest && !is_table(layer) && !in_block(&layer.name));
-    let is_shared = |layer: &PlannedLayer| is_table(layer) && own_name(&layer.name) == "shared";
+    let is_shared = |layer: &PlannedLayer| is_table(layer) && last_name(&layer.name) == "shared";
     let is_tied = source.opened.has_tied_head || layers.iter().any(is_shared);
     if is_tied && !has_own_head {
         let tables = layers.iter_mut().filter(|layer| is_table(layer));
@@ -373,7 +373,7 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
 /// module.
 fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) -> Option<LayerKind> {
     if last == "weight" {
-        let name = own_name(module);
+        let name = last_name(module);
         let is_table = name.contains("embed") && name != "embed_out"
             || name.ends_with("_emb")
             || TABLES.contains(&name);

@@ -58,7 +58,7 @@ impl Checkpoint {
     /// # Errors
     /// When a file is missing or malformed, a quantized weight lacks one of its tensors, a tensor
     /// has another dtype or shape than its name or another tensor implies, or the format or its
-    /// version is not one that this crate reads.
+    /// version is unknown to this crate.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let files = Files::open(path.as_ref())?;
         let config = match &files.folder {
@@ -68,7 +68,8 @@ impl Checkpoint {
         Self::from_files(files, config)
     }
 
-    /// Reads a checkpoint from the bytes of a safetensors file, without a file system, as in a browser; errors call it `name`.
+    /// Reads a checkpoint from the bytes of a safetensors file, without a file system, as in a
+    /// browser; errors call it `name`.
     ///
     /// ```
     /// use candle_dynquant::Checkpoint;
@@ -106,8 +107,8 @@ impl Checkpoint {
     /// The values of a tensor, quantized or float, as f32 in row order.
     ///
     /// # Errors
-    /// When there is no such tensor, it is not a float or quantized weight, its scales are not finite
-    /// and positive, or its file cannot be read.
+    /// When there is no such tensor, it is not a float or quantized weight, its scales are not
+    /// finite and positive, or its file cannot be read.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
         let (_, entry) = self.opened.tensor(name)?;
         self.opened.elements(name, 0..entry.elements())
@@ -175,7 +176,8 @@ impl Checkpoint {
 }
 
 /// The report of a model as it was loaded: its quantized layers are left as already quantized, all
-/// others as float, such as one whose weight is computed from tensors of a quantized checkpoint.
+/// others as float, such as a layer whose weight is computed from tensors of a quantized
+/// checkpoint.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -52,7 +52,7 @@ pub struct Quantization {
     groups: Vec<Option<DynamicConfig>>,
     /// The first group that has a module, or a class of modules, as a target.
     names: HashMap<String, usize>,
-    /// The first group of Linears, or the first one that has any.
+    /// The first group of Linears, or the first group that has any.
     of_class: Option<usize>,
     /// The targets that are regexes, and the group of each, in order.
     regexes: NameRegexes,
@@ -65,7 +65,7 @@ pub struct Quantization {
     pub notes: Vec<String>,
     /// Whether the model has a vocabulary, and so maybe a tied head.
     pub has_vocabulary: bool,
-    /// Whether it is one with a head of words that may be tied to its table.
+    /// Whether the model has a head of words that may be tied to its table.
     pub has_tied_head: bool,
 }
 
@@ -278,8 +278,8 @@ fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
     Error::unsupported(what, expected, brief(got, 100))
 }
 
-/// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a
-/// vocabulary.
+/// Whether a configuration, or a configuration in it, as of the texts of a model of images and
+/// texts, has a vocabulary.
 fn has_vocabulary(config: &Value) -> bool {
     let Value::Object(entries) = config else {
         return false;

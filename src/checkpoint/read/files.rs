@@ -30,7 +30,7 @@ const MAX_INDEX: u64 = 100_000_000;
 /// The files, and which of them has a tensor.
 #[derive(Debug)]
 pub struct Files {
-    /// The folder, if it is one.
+    /// The folder, if the checkpoint is a folder.
     pub folder: Option<PathBuf>,
     /// The index, if the tensors are in shards.
     pub index: Option<PathBuf>,
@@ -321,7 +321,7 @@ impl Keyed for FileName {
     }
 }
 
-/// The file of each tensor, at least of one.
+/// The file of each tensor; there is at least one tensor.
 fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
     let malformed =
         |got| Error::malformed("index", "an object `weight_map` from tensors to files", got);

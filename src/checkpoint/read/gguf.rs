@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use super::gguf_names::{Metadata, encoding, heads, own_name};
+use super::gguf_names::{Metadata, encoding, heads, safetensors_name};
 use super::gguf_types::BlockType;
 use super::header::{self, BlockPart, Blocks, Encoding, Entry, Header, invalid, reading};
 use crate::error::{Error, Result};
@@ -56,12 +56,12 @@ struct TensorHeader {
     offset: u64,
 }
 
-/// Reads the beginning of a file that is `length` bytes long, and adds its tensors to the tensors of
-/// the parts before, which are `base` bytes. The metadata is the first part's.
+/// Reads the beginning of a file that is `length` bytes long, and adds its tensors to the tensors
+/// of the parts before, which are `base` bytes. The metadata is the first part's.
 ///
 /// # Errors
-/// When its version is neither 2 nor 3, a tensor is not within the file, two have one name or the same
-/// bytes, or the file is another part than the next.
+/// When its version is neither 2 nor 3, a tensor is not within the file, two tensors have one name
+/// or the same bytes, or the file is another part than the next.
 pub fn read(
     from: impl Read,
     [base, length]: [u64; 2],
@@ -375,7 +375,7 @@ impl TensorHeader {
             encoding,
             heads,
         };
-        let name = own_name(name, &known.architecture);
+        let name = safetensors_name(name, &known.architecture);
         let (Encoding::Blocks(blocks), &[n, k]) = (encoding, &shape[..]) else {
             return Ok(vec![(name, entry)]);
         };

@@ -107,8 +107,8 @@ const OF_BERT_LAYER: [(&str, &str); 8] = [
     ("layer_output_norm", "output.LayerNorm"),
 ];
 
-/// The name of a tensor in safetensors; its own where that is not known.
-pub fn own_name(name: &str, architecture: &str) -> String {
+/// The name of a tensor in safetensors; unchanged where that is not known.
+pub fn safetensors_name(name: &str, architecture: &str) -> String {
     let (whole, of_layer, layers): (&[_], [&[_]; 2], _) = match architecture {
         "bert" => (&OF_BERT, [&OF_BERT_LAYER, &[]], "encoder.layer"),
         GEMMA => (&OF_DECODER, [&OF_GEMMA, &OF_LAYER], "model.layers"),

@@ -1,4 +1,4 @@
-//! GGUF's types of blocks: their sizes, and the elements of those that candle does not read.
+//! GGUF's types of blocks: their sizes, and the elements of the types that candle does not read.
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
@@ -51,7 +51,7 @@ const NONLINEAR: [i8; 16] = [
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl BlockType {
-    /// The type of a number; of one that is not known, without sizes.
+    /// The type of a number; a type without sizes if the number is unknown.
     pub fn numbered(number: u32) -> Self {
         let known = TYPES.iter().find(|known| known.number == number);
         known.copied().unwrap_or(Self {

@@ -52,7 +52,7 @@ pub enum Encoding {
     Absmax,
     /// f32, each 1 more than the element: GGUF's norms of Gemma.
     PlusOne,
-    /// A matrix of which the file has the transposed one.
+    /// A matrix that the file has transposed.
     Transposed,
     /// Codes of a matrix, several to a number; dtype and shape describe the codes.
     Packed(Packing),

@@ -110,7 +110,7 @@ pub fn check(table: &Table, entry: &Value) -> Result<()> {
     ))
 }
 
-/// The values that are not null, of objects without a row their own.
+/// The values that are not null, of objects without a row the values within.
 fn flatten(table: &Table, start: &str, map: &Map<String, Value>, to: &mut Vec<(String, String)>) {
     for (key, value) in map {
         let key = format!("{start}{key}");

@@ -76,8 +76,8 @@ impl Opened {
         }
     }
 
-    /// Checks the scales of parts of a tensor: a layer of one reads them where no error can be
-    /// told.
+    /// Checks the scales of parts of a tensor: the layer of a part reads them where no error can
+    /// be told.
     pub fn check_views(&self, name: &str) -> Result<()> {
         let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
         for view in views {

@@ -32,9 +32,9 @@ impl<B: Read + Seek + Debug + Send> Bytes for B {}
 
 /// An open file and its header.
 ///
-/// A file on a disk is read, not mapped: a mapped file that is cut short kills the program, one
-/// that is changed is undefined behaviour, and its pages would count as memory beside the weights
-/// made of them.
+/// A file on a disk is read, not mapped: a mapped file that is cut short kills the program, a
+/// mapped file that is changed is undefined behaviour, and its pages would count as memory beside
+/// the weights made of them.
 #[derive(Debug)]
 pub struct Shard {
     pub path: PathBuf,
@@ -407,7 +407,7 @@ impl Shard {
     }
 }
 
-/// Files that are read as one, and where each begins.
+/// Files that are read as one file, and where each begins.
 #[derive(Debug, Default)]
 struct Joined {
     files: Vec<(u64, File)>,

@@ -26,8 +26,8 @@ use crate::words::brief;
 /// The quantized weights of a checkpoint by name.
 pub type Weights = BTreeMap<String, Kind>;
 
-/// Parts of tensors that are quantized beside them: by the tensor the names of those that hold
-/// them.
+/// Parts of tensors that are quantized beside them: by the tensor the names of the tensors
+/// that hold them.
 pub type Views = BTreeMap<String, BTreeMap<Part, String>>;
 
 /// The precision of attention by its name, where it is not float32.
@@ -43,11 +43,11 @@ pub enum Kind {
     Groups(usize),
 }
 
-/// Finds the quantized weights, those that the metadata names and int8 weights with scales; and
+/// Finds the quantized weights, which the metadata names or which are int8 weights with scales; and
 /// attention of fewer bits.
 ///
 /// # Errors
-/// When a tensor that belongs to one is missing, or has another dtype or shape.
+/// When a tensor that belongs to a weight is missing, or has another dtype or shape.
 pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Precisions)> {
     let (mut weights, mut views) = (Weights::new(), Views::new());
     let mut attention = Precisions::new();
@@ -84,7 +84,7 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
         let error = invalid(name, "a view of a tensor that is none", "a view of a view");
         return Err(error.in_file(files.path()));
     }
-    // A weight comes before its scales and zero points, which then belong to one that is known.
+    // A weight comes before its scales and zero points, which then belong to a known weight.
     for (name, shard, entry) in files.tensors() {
         if weights.contains_key(name) || belongs(&weights, name) {
             continue;

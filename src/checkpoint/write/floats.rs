@@ -1,5 +1,5 @@
-//! Float tensors of a model that are others than its checkpoint's: of equalized layers and norms,
-//! and of those that were changed after they were loaded.
+//! Float tensors of a model that differ from its checkpoint's: of layers and norms that were
+//! equalized, or changed after they were loaded.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -41,7 +41,8 @@ struct PlacedNorm<'a> {
     others: Vec<String>,
 }
 
-/// The float layers by the tensors of the source, and the paths of those that may be in none.
+/// The float layers by the tensors of the source, and the paths of layers that may be in
+/// none.
 fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>, Vec<String>)> {
     let (mut found, mut unsaved) = (Layers::new(), Vec::new());
     for held in floats {
@@ -70,7 +71,7 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
     Ok((found, unsaved))
 }
 
-/// Whether the source has a vector like this one, of other elements.
+/// Whether the source has a vector of this name and shape, with other elements.
 fn differs(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
     let is_like = |entry: &Entry| entry.shape == vector.dims() && entry.is_float();
     let found = source.files.find(name).filter(|(_, entry)| is_like(entry));
@@ -107,7 +108,7 @@ fn is_part(matrix: &Tensor, part: Part, whole: &Tensor) -> Result<bool> {
 }
 
 impl Held<Float> {
-    /// Whether the weight was a tensor of the checkpoint, or was equalized: one that a loader
+    /// Whether the weight was a tensor of the checkpoint, or was equalized: a weight that a loader
     /// computes is computed again, and only its path would tell what it is.
     fn is_known(&self) -> bool {
         self.by_name || self.origin.is_some() || self.weight.folded
@@ -115,7 +116,8 @@ impl Held<Float> {
 }
 
 impl HeldNorm {
-    /// The tensors of the source that are the parameters; `None` if it has no weight under their names.
+    /// The tensors of the source that are the parameters; `None` if it has no weight under their
+    /// names.
     fn placed(&self, files: &Files) -> Option<PlacedNorm<'_>> {
         let mut prefixes = self.prefixes.iter();
         prefixes.find_map(|prefix| {
@@ -219,7 +221,7 @@ impl Floats {
 
     /// Adds the norms that differ from the source's.
     ///
-    /// Returns those that may have been computed.
+    /// Returns the norms that may have been computed.
     fn add_norms(&mut self, norms: &[HeldNorm], source: &Opened) -> Result<Vec<String>> {
         let files = &source.files;
         let (mut copied, mut unsaved) = (BTreeMap::new(), Vec::new());
@@ -277,7 +279,7 @@ impl Floats {
         self.0.contains_key(name)
     }
 
-    /// The tensors that stand for one of the source; `None` if it is copied.
+    /// The tensors that stand for a tensor of the source; `None` if it is copied.
     pub fn outputs(&self, name: &str) -> Option<Vec<Output<'_>>> {
         let outputs = self.0.get(name)?.iter();
         Some(outputs.map(|(name, tensor)| float(name, tensor)).collect())

@@ -1,5 +1,5 @@
-//! The places that the quantized weights of a model take in a checkpoint: the place of a tensor, rows
-//! of a tensor, or a place beside a tensor that others read.
+//! The places that the quantized weights of a model take in a checkpoint: the place of a tensor,
+//! rows of a tensor, or a place beside a tensor that others read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// The tensor of the source that a weight replaces, or the part of one.
+/// The tensor of the source that a weight replaces, or the part of it.
 ///
 /// # Errors
 /// When a name leads to a tensor of another shape or of integers, or the weight was loaded from
@@ -173,7 +173,7 @@ impl<'a> Placed<'a> {
             placed.rows_or_views(name, parts)?;
         }
         for View { of: tensor, part } in placed.views.values().flatten().map(|saved| &saved.view) {
-            // One that multiplies would find the view.
+            // A layer that multiplies would find the view.
             let takes = |layer: &&Held<()>| {
                 let is_part = |o: &Origin| *o.name == **tensor && o.part == *part;
                 layer.kind != LayerKind::Embedding && layer.origin.as_ref().is_some_and(is_part)
@@ -215,7 +215,7 @@ impl<'a> Placed<'a> {
             return Ok(());
         };
         let same = matches!(&known.pieces[..], [piece] if equals(piece, &held.weight));
-        // If layers share a weight, one that multiplies knows the configuration of activations.
+        // If layers share a weight, a layer that multiplies knows the configuration of activations.
         let both = known.format.is_multiplied() && format.is_multiplied();
         let agree = !both || known.format.activations == format.activations;
         if !(same && agree && known.format.numbers == format.numbers) {
@@ -286,7 +286,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Gives a weight without a place the place of an equal one: a head that holds its embedding's
+/// Gives a weight without a place the place of an equal weight: a head that holds its embedding's
 /// weight.
 fn adopt(held: &[Held], places: &mut [Option<Place>]) {
     let mut known = HashMap::new();
@@ -295,7 +295,7 @@ fn adopt(held: &[Held], places: &mut [Option<Place>]) {
             known.insert(held.weight.memory(), name.clone());
         }
     }
-    // One that is packed with another bias is in other memory.
+    // A weight that is packed with another bias is in other memory.
     let equal = |unplaced: &Held| {
         held.iter().find_map(|other| {
             let name = known.get(&other.weight.memory())?;

@@ -32,7 +32,7 @@ pub struct Contents<'a> {
     pub tensors: BTreeMap<&'a str, Vec<Output<'a>>>,
     /// The formats of all quantized weights of the new checkpoint, by name.
     pub formats: BTreeMap<String, Format>,
-    /// The weights that are parts of tensors, by name; those that are not written are none.
+    /// The weights that are parts of tensors, by name; parts that are not written are left out.
     pub views: BTreeMap<String, View>,
     /// Attention of fewer bits than float32, by name.
     pub attention: Precisions,
@@ -272,7 +272,7 @@ fn copy_others(
         around.push(real);
         copy_others(&path, &target, depth + 1, shards, around)?;
         around.pop();
-        // One of hidden files only; one that was empty is a module of sentence-transformers.
+        // A folder of hidden files only; an empty folder is a module of sentence-transformers.
         if fs::read_dir(&path).map_err(failed)?.next().is_some() {
             let _ = fs::remove_dir(&target);
         }

@@ -31,9 +31,10 @@ use crate::weight::origin::Part;
 ///
 /// A layer's weight is found by the tensor that it was made of, or a part of it; else by the name
 /// under which the layer was loaded, or its path in the model; a
-/// [computed](crate::nn::Linear::computed) weight is added under its name. Layers that share a weight need one
-/// tensor between them. A weight that cannot take a tensor's place, because another layer reads it
-/// or slices are not quantized alike, is written beside it; [`Saved`] lists those.
+/// [computed](crate::nn::Linear::computed) weight is added under its name. Layers that share a
+/// weight need one tensor between them. A weight that cannot take a tensor's place, because another
+/// layer reads it or slices are not quantized alike, is written beside it; [`Saved`] lists such
+/// weights.
 ///
 /// An equalized norm that also multiplies its residual is written as `equalized.weight`,
 /// `equalized.bias` and `equalized.residual_weight`, which
@@ -235,7 +236,7 @@ impl<'a> Save<'a> {
         (goes || self.is_outdated_view(name)).then(Vec::new)
     }
 
-    /// The tensor of which one of the source is a part, if that gets other parts or is replaced.
+    /// Whether a tensor of the source is a part of a tensor that gets other parts or is replaced.
     fn is_outdated_view(&self, name: &str) -> bool {
         let mut views = owners(name).chain([name]);
         views.any(|view| {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::name_regex::NameRegexes;
 
-/// The targets of each group of modules, and the modules of `floats` that are ignored: those that
-/// are `listed`, and those that a target matches too.
+/// The targets of each group of modules, and the modules of `floats` that are ignored: modules that
+/// are `listed`, and modules that a target matches too.
 ///
 /// Names, not classes: a reader makes every module of a class a quantized one, also one without a
 /// tensor of its own, such as a tied head.
@@ -62,7 +62,7 @@ pub fn targets(
 }
 
 /// The last part of a module's name.
-pub fn own_name(module: &str) -> &str {
+pub fn last_name(module: &str) -> &str {
     module.rsplit('.').next().unwrap_or(module)
 }
 
@@ -78,7 +78,7 @@ fn pattern(name: &str, any_number: bool) -> String {
     match name.split_once('.') {
         None => format!("^{}$", regex::escape(name)),
         // A last part alone, with anything before it, would match many modules.
-        Some((first, rest)) if rest == own_name(name) => {
+        Some((first, rest)) if rest == last_name(name) => {
             format!(r"^((.*\.)?{}\.)?{}$", escaped(first), escaped(rest))
         }
         Some((_, rest)) => format!(r"^(.*\.)?{}$", escaped(rest)),

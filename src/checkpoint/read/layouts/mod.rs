@@ -41,7 +41,7 @@ const LAYOUTS: [(&str, &Table, Find); 6] = [
 /// Renames the tensors of all layouts but compressed-tensors' own.
 ///
 /// # Errors
-/// When `config.json` names a method that is none of these, or a weight is not one that is read.
+/// When `config.json` names another method, or a weight is not in a form that is read.
 pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
     if let Some((method, _)) = &config.foreign
         && !LAYOUTS.iter().any(|(library, ..)| library == method)

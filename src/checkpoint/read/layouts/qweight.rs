@@ -274,7 +274,8 @@ fn group_of_inputs(
     Ok(Some((name, G_IDX, entry)))
 }
 
-/// Checks the number of groups where no `g_idx` tells the inputs of each: the last one may have fewer.
+/// Checks the number of groups where no `g_idx` tells the inputs of each: the last group may have
+/// fewer.
 fn check_groups(scales: &str, [k, groups]: [usize; 2], known: Settings) -> Result<()> {
     let (Some(said), size) = (known.group_size, k / groups) else {
         return Ok(());
@@ -298,8 +299,8 @@ fn packed(files: &Files, name: &str, shape: [usize; 2], packing: Packing) -> Res
     })
 }
 
-/// The difference of stored zero points and zero points of signed codes; `None` where the latter are
-/// 0.
+/// The difference of stored zero points and zero points of signed codes; `None` where the latter
+/// are 0.
 ///
 /// Files of GPTQ that say `gptq` may be `gptq_v2`: symmetric ones show what they are.
 fn zero_points(
@@ -316,7 +317,7 @@ fn zero_points(
     let (middle, greatest) = (1u8 << (packing.bits - 1), u8::MAX >> (8 - packing.bits));
     let uniform = stored.first().copied();
     let uniform = uniform.filter(|first| stored.iter().all(|zero| zero == first));
-    // Symmetric codes have the one in the middle, or one less.
+    // Symmetric codes have the middle code, or 1 less.
     let is_middle = uniform == Some(middle);
     let is_symmetric = is_middle || uniform == Some(middle - 1);
     let less = match library {
