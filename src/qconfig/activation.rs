@@ -12,9 +12,9 @@ use crate::words::{converted, words};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Granularity {
-    /// All rows of a call share one: PyTorch's way, in which rows influence each other.
+    /// All rows of a call share a scale: PyTorch's way, in which rows influence each other.
     PerTensor,
-    /// Each row (token) has its own, so that its result does not depend on the rows beside it.
+    /// Each row (token) has a separate scale, so that its result does not depend on the rows beside it.
     PerRow,
 }
 

@@ -29,7 +29,7 @@ words!(IntType, "integer dtype", prefix "torch.", {
 pub enum GroupScheme {
     /// `scale * code`, the code signed.
     Symmetric,
-    /// `scale * (code - zero_point)`, the zero point one of the unsigned codes.
+    /// `scale * (code - zero_point)`, where the zero point is an unsigned code.
     Affine,
     /// `scale * code + minimum`, the code unsigned: GGUF's Q4_1, of files only.
     Minimum,

@@ -13,11 +13,11 @@ use crate::qparams::{QDType, QScheme};
 pub(crate) const SCALE: &str = "_scale";
 pub(crate) const ZERO_POINT: &str = "_zero_point";
 pub(crate) const UNSIGNED_ZERO_POINT: &str = "_zero_point_unsigned";
-/// Suffixes of the tensors of a weight of 4 bits, which has no tensor of the plain name: eight codes
-/// an i32, and its shape.
+/// Suffixes of the tensors of a weight of 4 bits, which has no tensor of the plain name: eight
+/// codes an i32, and its shape.
 pub(crate) const PACKED: &str = "_packed";
 pub(crate) const SHAPE: &str = "_shape";
-/// The minimum of each group of codes that are not signed; this crate's own.
+/// The minimum of each group of codes that are not signed; a suffix of this crate.
 pub(crate) const MINIMUM: &str = "_minimum";
 /// The number of the group of each input, where groups do not follow one another.
 pub(crate) const G_IDX: &str = "_g_idx";

@@ -23,7 +23,7 @@ pub(crate) struct Grouped {
     pub minimums: Vec<f32>,
 }
 
-/// The difference of a packed code and a stored one.
+/// The difference of a packed code and a stored code.
 fn offset(dtype: IntType) -> i32 {
     match dtype {
         IntType::Int4 => 8,

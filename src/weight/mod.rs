@@ -2,7 +2,7 @@
 //! checkpoints.
 //!
 //! A layer reads its weights from an ordinary `VarBuilder`, through which only names and dtypes
-//! pass. One that belongs to a checkpoint of quantized weights answers for a weight `weight`
+//! pass. A `VarBuilder` of a checkpoint of quantized weights answers for a weight `weight`
 //!
 //! | name | dtype | tensor |
 //! |---|---|---|

@@ -1,10 +1,10 @@
 //! Which elements of which tensor of a checkpoint a weight is.
 //!
-//! A model may rename tensors, cut several weights out of one, or transpose one, and gives a layer
-//! nothing but the result. Its memory tells where it came from: a backend records each tensor that
-//! it hands out, and layers look theirs up when they are made. As memory may be freed and used
-//! again, or changed in place, a matrix is compared with the file: all of it where the file has
-//! codes, which then replace it, else a sample.
+//! A model may rename tensors, cut several weights out of a tensor, or transpose it, and gives a
+//! layer nothing but the result. Its memory tells where it came from: a backend records each tensor
+//! that it hands out, and layers look their weights up when they are made. As memory may be freed
+//! and used again, or changed in place, a matrix is compared with the file: all of it where the
+//! file has codes, which then replace it, else a sample.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,8 +23,9 @@ use crate::weight::coded::Coded;
 use crate::weight::qtable::QTable;
 use crate::weight::qweight::QWeight;
 
-/// Elements of a tensor as a matrix: `[i, j]` is the element at `offset + i * strides[0] + j * strides[1]`
-/// in row order. The stride of an axis of one element is 0.
+/// Elements of a tensor as a matrix: `[i, j]` is the element at
+/// `offset + i * strides[0] + j * strides[1]` in row order. The stride of an axis of one element is
+/// 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Part {
@@ -334,7 +335,8 @@ impl Origin {
         }
     }
 
-    /// Whether its tensor is another in `source`; by a sample of it if its checkpoint is closed.
+    /// Whether the tensor of this name in `source` has other elements; compares a sample of it if
+    /// the checkpoint of the origin is closed.
     pub fn differs_in(&self, source: &dyn Source) -> Result<bool> {
         let Some(opened) = self.source.upgrade() else {
             let is_known = !self.sample.is_empty();
@@ -356,7 +358,7 @@ impl Origin {
         Ok(false)
     }
 
-    /// The part, if it is the whole tensor.
+    /// Whether the part is the whole tensor.
     pub fn is_whole(&self) -> bool {
         let [rows @ .., k] = &*self.dims else {
             return false;

@@ -24,7 +24,7 @@ use crate::weight::weight_codes::WeightCodes;
 ///
 /// Where a [`QWeight`](crate::QWeight) is packed to be multiplied, a table is in row order, so that
 /// a row is read at once. A row with a float zero point represents
-/// `fma(code, scale, -zero_point * scale)`, as PyTorch's quantized embedding computes it, and one
+/// `fma(code, scale, -zero_point * scale)`, as PyTorch's quantized embedding computes it, and a row
 /// with an integer zero point represents `scale * (code - zero_point)`.
 ///
 /// ```
@@ -59,7 +59,7 @@ impl QTable {
     /// Quantizes a float table, once.
     ///
     /// Scales and zero points are the observer's, of the whole table or of each row. In float16,
-    /// elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38.
+    /// elements beyond ±65,504 are clamped to it; in bfloat16, elements beyond ±3.39e38.
     ///
     /// # Errors
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or

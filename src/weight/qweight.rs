@@ -50,8 +50,8 @@ impl QWeight {
     /// Quantizes a float weight, once; `bias`, `[out_features]`, stays f32.
     ///
     /// Scales and zero points are the observer's, of the whole weight or of each output channel. In
-    /// float16, elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38, and
-    /// subnormal ones are 0.
+    /// float16, elements beyond ±65,504 are clamped to it; in bfloat16, elements beyond
+    /// ±3.39e38, and subnormal elements are 0.
     ///
     /// # Errors
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or

@@ -58,7 +58,8 @@ pub struct Outline {
 /// The facts that are found of each file, once.
 pub type Known<T> = RefCell<BTreeMap<PathBuf, T>>;
 
-/// The known fact of a file, or the fact that `find` finds now; `meanwhile` stands for it until then.
+/// The known fact of a file, or the fact that `find` finds now; `meanwhile` stands for it until
+/// then.
 pub fn known<T: Clone>(
     all: &Known<T>,
     path: &Path,

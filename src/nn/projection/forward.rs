@@ -89,7 +89,7 @@ impl Projection {
                 outs
             }
         };
-        // One for each projection.
+        // An output for each projection.
         Ok(outs
             .try_into()
             .unwrap_or_else(|_| unreachable!("N outputs")))

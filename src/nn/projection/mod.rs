@@ -141,7 +141,7 @@ impl Projection {
     }
 
     /// The weight, `[out_features, in_features]`; of a quantized projection the dequantized
-    /// one, computed at the first call and kept.
+    /// weight, computed at the first call and kept.
     pub fn weight(&self) -> &Tensor {
         match &self.weight {
             Weight::Float(weight) => weight,

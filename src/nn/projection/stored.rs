@@ -11,7 +11,7 @@ use crate::weight::{Format, Origin, QWeight, Quantized, StoredValue, StoredWeigh
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where
-    /// the checkpoint behind `vb` has it quantized and as one that is multiplied, else as `weight`
+    /// the checkpoint behind `vb` has it quantized and multiplied, else as `weight`
     /// reads it.
     pub(in crate::nn) fn load(
         vb: &VarBuilder<'_>,
@@ -32,7 +32,7 @@ impl Projection {
         Ok(Self::assembled((weight, None), bias, gates, Some(origin)))
     }
 
-    /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels
+    /// The projection of a tensor, which a checkpoint may have quantized; its channels
     /// are `gates` gates.
     pub(super) fn of_gates(weight: Tensor, bias: Option<Tensor>, gates: usize) -> Self {
         let origin = origin::find(&weight);
