@@ -14,7 +14,7 @@ use crate::words::{converted, words};
 pub enum Granularity {
     /// All rows of a call share a scale: PyTorch's way, in which rows influence each other.
     PerTensor,
-    /// Each row (token) has a separate scale, so that its result does not depend on the rows beside it.
+    /// Each row (token) has a separate scale: its result does not depend on the rows beside it.
     PerRow,
 }
 
