@@ -17,7 +17,7 @@ pub(crate) struct MemoryId(usize);
 
 impl MemoryId {
     /// The id of the memory behind a reference.
-    pub fn of<T>(memory: &T) -> Self {
+    pub fn new<T>(memory: &T) -> Self {
         Self(std::ptr::from_ref(memory).addr())
     }
 }
@@ -81,8 +81,8 @@ pub(crate) fn to_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
     let tensor = readable(tensor)?;
     let isa = kernels::active()?;
     let values = match tensor.dtype() {
-        DType::BF16 => kernels::widen_bf16(isa, Elements::of(&tensor.contiguous()?).as_slice()?),
-        DType::F16 => kernels::widen_f16(isa, Elements::of(&tensor.contiguous()?).as_slice()?),
+        DType::BF16 => kernels::widen_bf16(isa, Elements::new(&tensor.contiguous()?).as_slice()?),
+        DType::F16 => kernels::widen_f16(isa, Elements::new(&tensor.contiguous()?).as_slice()?),
         _ => return Ok(tensor.to_dtype(DType::F32)?),
     };
     Ok(Tensor::from_vec(values, tensor.shape(), &Device::Cpu)?)
@@ -96,7 +96,7 @@ pub(crate) fn as_f32(tensor: &Tensor, op: &'static str) -> Result<Tensor> {
 /// The elements of a float tensor on the CPU, as f32 in row order.
 pub(crate) fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> {
     let tensor = as_f32(tensor, op)?;
-    let elements = Elements::of(&tensor);
+    let elements = Elements::new(&tensor);
     Ok(elements.as_slice()?.to_vec())
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    pub fn of(tensor: &'a Tensor) -> Self {
+    pub fn new(tensor: &'a Tensor) -> Self {
         let (storage, layout) = tensor.storage_and_layout();
         Self { storage, layout }
     }
@@ -226,7 +226,7 @@ mod tests {
         let column = tensor.narrow(1, 1, 1)?;
         assert_eq!(to_f32_vec(&tensor.t()?, "read")?, [1., 4., 2., 5., 3., 6.]);
         assert_eq!(to_f32_vec(&column, "read")?, [2., 5.]);
-        let elements = Elements::of(&column);
+        let elements = Elements::new(&column);
         assert_eq!(elements.strided::<f32>()?, [2., 3., 4., 5., 6.]);
         assert!(elements.as_slice::<f32>().is_err(), "not contiguous");
         assert!(elements.to_indexes("embedding", 9).is_err(), "not indexes");
@@ -244,7 +244,7 @@ mod tests {
         }
         let indexes = Tensor::zeros(3, DType::U32, &Device::Cpu)?.narrow(0, 3, 0)?;
         assert!(
-            Elements::of(&indexes)
+            Elements::new(&indexes)
                 .to_indexes("embedding", 9)?
                 .is_empty()
         );

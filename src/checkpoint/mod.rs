@@ -44,10 +44,11 @@
 //! | GGUF | Q4_0, Q4_1, Q8_0; all others | int4, int8 in groups; float |
 //!
 //! Products of int8 are float where the library keeps activations float, all or some: layers get
-//! the dequantized weight. So they do where a scale belongs to a group of inputs in int8, to one
-//! that is no multiple of 32 in 4 bits, or to inputs in another order. Other numbers of bits, codes
-//! in another order than rows are errors; static scales of activations are left out, which
-//! [`Checkpoint::notes`] says.
+//! the dequantized weight. So they do where a scale belongs to a group of inputs in int8, to a
+//! group that is not a multiple of 32 in 4 bits, or to inputs in another order. Other numbers of
+//! bits, codes in another order than rows are errors; static scales of activations are left out,
+//! which [`Checkpoint::notes`] says.
+//!
 //! `scripts/convert_pytorch.py` converts a `state_dict` of PyTorch, quantized by it or float.
 //!
 //! # Models that are not ported

@@ -36,7 +36,7 @@ impl Inputs {
             return Ok(());
         };
         let xs = as_f32(xs, "gptq")?;
-        let elements = Elements::of(&xs);
+        let elements = Elements::new(&xs);
         let values: &[f32] = elements.as_slice()?;
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
             let got = format!("{} in row {}", values[at], self.rows + at / k);

@@ -50,7 +50,7 @@ impl WeightId {
     pub fn of_tensor(tensor: &Tensor) -> Self {
         let (storage, layout) = tensor.storage_and_layout();
         Self {
-            memory: MemoryId::of(&*storage),
+            memory: MemoryId::new(&*storage),
             bytes: match &*storage {
                 Storage::Cpu(CpuStorage::F32(values)) => Some(size_of_val(&**values)),
                 Storage::Cpu(CpuStorage::F16(values)) => Some(size_of_val(&**values)),
@@ -67,7 +67,7 @@ impl WeightId {
     /// The id of a quantized weight behind a pointer.
     pub(crate) fn of_shared<T: Any + Send + Sync>(shared: &Arc<T>) -> Self {
         Self {
-            memory: MemoryId::of(&**shared),
+            memory: MemoryId::new(&**shared),
             bytes: None,
             part: None,
             _alive: Arc::<T>::clone(shared),

@@ -83,7 +83,7 @@ impl Observer for HistogramObserver {
             let got = format!("{new_min} to {new_max}");
             return Err(Error::argument("range of a histogram", expected, got));
         }
-        let elements = Elements::of(&tensor);
+        let elements = Elements::new(&tensor);
         let new = BinCounts::counted(elements.as_slice()?, new_min, new_max, self.bins);
         self.seen = Some(match self.seen.take() {
             None => new,

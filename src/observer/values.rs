@@ -21,7 +21,7 @@ pub(super) fn ranges(tensor: &Tensor, ch_axis: Option<isize>) -> Result<Vec<[f32
         None => tensor.clone(),
         Some(axis) => tensor.transpose(0, axis)?.contiguous()?,
     };
-    let elements = Elements::of(&by_channel);
+    let elements = Elements::new(&by_channel);
     let values = elements.as_slice()?;
     let (isa, k) = (kernels::active()?, values.len() / channels);
     let extents = match ch_axis {
@@ -55,7 +55,7 @@ fn axis(ch_axis: isize, rank: usize) -> Result<usize> {
 
 /// The error that names the first element that is NaN or infinite.
 fn non_finite(tensor: &Tensor) -> Result<Error> {
-    let elements = Elements::of(tensor);
+    let elements = Elements::new(tensor);
     let values = elements.as_slice::<f32>()?;
     let found = values.iter().position(|value| !value.is_finite());
     let mut at = found.unwrap_or_default();

@@ -155,7 +155,7 @@ pub(crate) fn attend(
             return Err(mismatch(OP, expected, k));
         }
         let (k, v) = (with_rows(k)?, with_rows(v)?);
-        let (k, v) = (Elements::of(&k), Elements::of(&v));
+        let (k, v) = (Elements::new(&k), Elements::new(&v));
         let attention = Attention::new(queries, heads_of(&k)?, heads_of(&v)?, precision.into());
         Ok(kernels::attention(isa, attention))
     })
@@ -191,9 +191,9 @@ impl AttentionCall<'_> {
             return Ok(Tensor::zeros(&shape[..], q.dtype(), q.device())?.transpose(1, 2)?);
         }
         let rows = with_rows(q)?;
-        let rows = Elements::of(&rows);
+        let rows = Elements::new(&rows);
         let added = self.added.as_ref().map(with_rows).transpose()?;
-        let added = added.as_ref().map(Elements::of);
+        let added = added.as_ref().map(Elements::new);
         let queries = Queries {
             q: heads_of(&rows)?,
             mask: added.as_ref().map(heads_of).transpose()?,

@@ -94,7 +94,7 @@ fn look_up<I: IntDType>(xs: &Tensor, indexes: &Tensor) -> error::Result<Option<V
     let (Some(&columns), Some(&count)) = (xs.dims().last(), indexes.dims().last()) else {
         return Ok(None);
     };
-    let (xs, indexes) = (Elements::of(xs), Elements::of(indexes));
+    let (xs, indexes) = (Elements::new(xs), Elements::new(indexes));
     let (source, places) = (xs.as_slice::<f32>()?, indexes.strided::<I>()?);
     let mut ys = vec![0.; indexes.layout().shape().elem_count()];
     let valid = AtomicBool::new(true);

@@ -194,7 +194,7 @@ impl KvCache {
         }
         let isa = kernels::active()?;
         let (k, v) = (with_rows(k)?, with_rows(v)?);
-        let (k, v) = (Elements::of(&k), Elements::of(&v));
+        let (k, v) = (Elements::new(&k), Elements::new(&v));
         let (k, v) = (heads_of(&k)?, heads_of(&v)?);
 
         let kept = match &mut self.kept {

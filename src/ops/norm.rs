@@ -244,10 +244,10 @@ impl<'a> NormOp<'a> {
         let [residual, bias, residual_weight] = [residual, self.bias, self.residual_weight]
             .map(|tensor| tensor.map(|tensor| as_f32(tensor, op)).transpose());
         let (residual, bias, residual_weight) = (residual?, bias?, residual_weight?);
-        let (input, weight) = (Elements::of(&input), Elements::of(&weight));
-        let residual = residual.as_ref().map(Elements::of);
-        let bias = bias.as_ref().map(Elements::of);
-        let residual_weight = residual_weight.as_ref().map(Elements::of);
+        let (input, weight) = (Elements::new(&input), Elements::new(&weight));
+        let residual = residual.as_ref().map(Elements::new);
+        let bias = bias.as_ref().map(Elements::new);
+        let residual_weight = residual_weight.as_ref().map(Elements::new);
         let norm = kernels::Norm {
             weight: weight.as_slice()?,
             bias: bias.as_ref().map(Elements::as_slice).transpose()?,

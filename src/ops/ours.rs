@@ -40,7 +40,7 @@ pub fn fused<const N: usize>(
     }
     let f32s = tensors.iter().map(|tensor| as_f32(tensor, op));
     let f32s = f32s.collect::<Result<Vec<_>>>()?;
-    let elements: Vec<_> = f32s.iter().map(Elements::of).collect();
+    let elements: Vec<_> = f32s.iter().map(Elements::new).collect();
     let mut slices = [&[][..]; N];
     for (slice, elements) in slices.iter_mut().zip(&elements) {
         *slice = elements.as_slice()?;

@@ -8,13 +8,13 @@ use candle_dynquant_kernels::qparams::activation as kernels;
 
 use crate::words::{converted, words};
 
-/// Over how much of an activation one scale and zero point stretch.
+/// The part of an activation that shares a scale and zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Granularity {
-    /// All rows of a call share one: PyTorch's way, in which rows influence each other.
+    /// All rows of a call share a scale: PyTorch's way, in which rows influence each other.
     PerTensor,
-    /// Each row (token) has its own, so that its result does not depend on the rows beside it.
+    /// Each row (token) has a separate scale: its result does not depend on the rows beside it.
     PerRow,
 }
 

@@ -32,8 +32,8 @@ const MAX_BINS: usize = 1 << 20;
 
 const OBSERVER: &str = "observer, dtype, qscheme, ch_axis, reduce_range, quant_range, eps, \
                         averaging_constant, bins";
-/// Arguments of single observers.
-const OWN_ARGUMENTS: [&str; 2] = ["averaging_constant", "bins"];
+/// Arguments that some observers take and others do not.
+const SINGLE_ARGUMENTS: [&str; 2] = ["averaging_constant", "bins"];
 /// Keys of weights in groups beside their dtype.
 const GROUPS: &str = "group_size, scheme";
 
@@ -49,19 +49,19 @@ deserialize_by_read!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Activations {
     Dynamic(DynamicConfig),
-    /// By the word of a [`HalfType`]'s [`activations`](HalfType::activations), or of groups.
+    /// The word of a [`HalfType`]'s [`activations`](HalfType::activations), or of groups.
     Word(&'static str),
 }
 
 impl Activations {
-    /// With float16 weights, and of tables.
+    /// Activations beside float16 weights and tables.
     pub const FLOAT: Self = Self::Word("float");
-    /// With weights in groups.
+    /// Activations beside weights in groups.
     pub const PER_GROUP: Self = Self::Word("per_group");
-    /// With weights in groups, one scale a row.
+    /// Activations beside weights in groups, one scale a row.
     pub const PER_ROW: Self = Self::Word("per_row");
 
-    /// With these weights in groups.
+    /// The activations beside these weights in groups.
     pub const fn of_groups(groups: GroupConfig) -> Self {
         if groups.per_row {
             Self::PER_ROW
@@ -70,7 +70,7 @@ impl Activations {
         }
     }
 
-    /// The word, if it is one.
+    /// The word; empty of dynamic activations.
     fn word(self) -> &'static str {
         match self {
             Self::Word(word) => word,
@@ -80,7 +80,7 @@ impl Activations {
 }
 
 /// A weight as it is written.
-enum Weight {
+enum WeightConfig {
     Codes(ObserverConfig),
     Half(HalfType),
     Groups(GroupConfig),
@@ -92,21 +92,21 @@ impl Read for QConfig {
             return node.word("a qconfig", Self::preset);
         }
         let map = node.map("a preset's name or a qconfig", "weight, activation")?;
-        let weight = map.read("weight", Weight::read)?;
+        let weight = map.read("weight", WeightConfig::read)?;
         let activation = map.read("activation", Activations::read)?;
         let fault = |expected: &str, got: Activations| {
             let at = map.get("activation").unwrap_or(node);
             Err(at.fault(format!("expected {expected}, got {got}")))
         };
-        match weight.unwrap_or(Weight::Codes(ObserverConfig::PER_TENSOR)) {
-            Weight::Half(half) => match activation {
+        match weight.unwrap_or(WeightConfig::Codes(ObserverConfig::PER_TENSOR)) {
+            WeightConfig::Half(half) => match activation {
                 Some(got) if got != Activations::Word(half.activations()) => {
                     let expected = format!("{} activations for {half}", half.activations());
                     fault(&expected, got)
                 }
                 _ => Ok(Self::Half(half)),
             },
-            Weight::Groups(groups) => match activation {
+            WeightConfig::Groups(groups) => match activation {
                 None | Some(Activations::PER_GROUP) => Ok(Self::Groups(groups)),
                 Some(Activations::PER_ROW) => Ok(Self::Groups(GroupConfig {
                     per_row: true,
@@ -117,7 +117,7 @@ impl Read for QConfig {
                     got,
                 ),
             },
-            Weight::Codes(weight) => {
+            WeightConfig::Codes(weight) => {
                 let is_table = weight.qscheme == QScheme::PerChannelAffineFloatQParams;
                 match activation {
                     None if !is_table => Ok(Self::Int8 {
@@ -143,7 +143,11 @@ impl Read for Activations {
                 let halves = [HalfType::Float16, HalfType::BFloat16];
                 let [float, bfloat] = halves.map(|half| Self::Word(half.activations()));
                 let words = [float, bfloat, Self::PER_GROUP, Self::PER_ROW];
-                lookup("activation", word, words.map(|own| (own.word(), own)))
+                lookup(
+                    "activation",
+                    word,
+                    words.map(|activations| (activations.word(), activations)),
+                )
             }),
             _ => DynamicConfig::read(node).map(Self::Dynamic),
         }
@@ -168,7 +172,7 @@ impl Read for DynamicConfig {
     }
 }
 
-impl Read for Weight {
+impl Read for WeightConfig {
     fn read(node: &Node) -> Result<Self> {
         let map = node.map("a weight", &format!("{OBSERVER}, {GROUPS}"))?;
         let other = |word: &str| {
@@ -188,7 +192,7 @@ impl Read for Weight {
         match map.read("dtype", |n| n.word("a dtype", other))?.flatten() {
             Some((Self::Groups(_), what)) => {
                 map.refuse(what, |key| {
-                    key != "dtype" && !GROUPS.split(", ").any(|own| own == key)
+                    key != "dtype" && !GROUPS.split(", ").any(|known| known == key)
                 })?;
                 GroupConfig::read(node).map(Self::Groups)
             }
@@ -247,12 +251,12 @@ impl Read for ObserverConfig {
             Some(qscheme) if qscheme.is_per_channel() => ObserverKind::PerChannelMinMax,
             _ => ObserverKind::MinMax,
         });
-        let default = QScheme::of(kind.per_channel() == Some(true), dtype == QDType::QInt8);
+        let default = QScheme::integer(kind.per_channel() == Some(true), dtype == QDType::QInt8);
         let qscheme = qscheme.unwrap_or(default);
         let name = kind.name();
         if kind
             .per_channel()
-            .is_some_and(|own| own != qscheme.is_per_channel())
+            .is_some_and(|needed| needed != qscheme.is_per_channel())
         {
             let at = map.get("qscheme").unwrap_or(node);
             return Err(at.fault(format!("{name} cannot be {qscheme}")));
@@ -262,7 +266,7 @@ impl Read for ObserverConfig {
                 "{qscheme} needs PerChannelMinMaxObserver and quint8, got {name} and {dtype}"
             )));
         }
-        own_arguments(&map, &mut kind)?;
+        single_arguments(&map, &mut kind)?;
 
         let mut config = Self::new(kind, dtype, qscheme);
         let any = |_: &isize| true;
@@ -278,8 +282,8 @@ impl Read for ObserverConfig {
     }
 }
 
-/// Arguments that some observers take and others do not.
-fn own_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
+/// Reads the arguments that some observers take and others do not.
+fn single_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
     let taken = match kind {
         ObserverKind::MovingAverageMinMax { averaging_constant }
         | ObserverKind::MovingAveragePerChannelMinMax { averaging_constant } => {
@@ -303,7 +307,7 @@ fn own_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
         _ => "",
     };
     map.refuse(kind.name(), |key| {
-        OWN_ARGUMENTS.contains(&key) && key != taken
+        SINGLE_ARGUMENTS.contains(&key) && key != taken
     })
 }
 
@@ -320,7 +324,7 @@ fn quant_range(node: &Node, dtype: QDType) -> Result<[i32; 2]> {
     }
 }
 
-/// By PyTorch's name, with PyTorch's defaults.
+/// The observer of a PyTorch name, with PyTorch's defaults.
 fn observer(name: &str) -> Result<ObserverKind> {
     let averaging_constant = AVERAGING_CONSTANT;
     let kinds = [
@@ -374,7 +378,7 @@ impl Serialize for QConfig {
     }
 }
 
-/// With an observer as `weight` makes it.
+/// Writes a configuration, with its observer as `weight` makes it.
 fn serialize<'a, W: Serialize + 'a, S: Serializer>(
     qconfig: &'a QConfig,
     weight: impl FnOnce(&'a ObserverConfig) -> W,
@@ -389,8 +393,8 @@ fn serialize<'a, W: Serialize + 'a, S: Serializer>(
     let mut map = to.serialize_map(Some(2))?;
     map.serialize_entry("activation", &activation)?;
     match qconfig {
-        QConfig::Int8 { weight: own, .. } | QConfig::Table(own) => {
-            map.serialize_entry("weight", &weight(own))?;
+        QConfig::Int8 { weight: config, .. } | QConfig::Table(config) => {
+            map.serialize_entry("weight", &weight(config))?;
         }
         QConfig::Half(half) => {
             map.serialize_entry("weight", &BTreeMap::from([("dtype", half)]))?;
@@ -451,7 +455,8 @@ impl Serialize for Named<'_> {
     }
 }
 
-/// For reports, which are never read back: a custom observer is given by its name.
+/// Writes a configuration for reports, which are never read back: a custom observer is given by its
+/// name.
 pub(crate) fn serialize_named<S: Serializer>(qconfig: &QConfig, to: S) -> Result<S::Ok, S::Error> {
     serialize(qconfig, Named, to)
 }

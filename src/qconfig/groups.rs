@@ -29,7 +29,7 @@ words!(IntType, "integer dtype", prefix "torch.", {
 pub enum GroupScheme {
     /// `scale * code`, the code signed.
     Symmetric,
-    /// `scale * (code - zero_point)`, the zero point one of the unsigned codes.
+    /// `scale * (code - zero_point)`, where the zero point is an unsigned code.
     Affine,
     /// `scale * code + minimum`, the code unsigned: GGUF's Q4_1, of files only.
     Minimum,
@@ -111,7 +111,7 @@ impl GroupConfig {
     /// The format of the blocks of a weight, each of 32 inputs of a group.
     ///
     /// # Errors
-    /// When groups are no multiples of 32, or integers of 8 bits are not symmetric.
+    /// When groups are not multiples of 32, or integers of 8 bits are not symmetric.
     pub(crate) fn blocks(self) -> Result<Blocks> {
         if let Some(size) = self.group_size
             && (size == 0 || !size.is_multiple_of(BLOCK))

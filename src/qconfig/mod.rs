@@ -34,8 +34,8 @@ pub enum QConfig {
         /// How activations are quantized, at every call.
         activation: DynamicConfig,
     },
-    /// Half-precision weights: float16 ones are multiplied with f32 activations, bfloat16 ones
-    /// with activations that are rounded to bfloat16.
+    /// Half-precision weights: float16 weights are multiplied with f32 activations, bfloat16
+    /// weights with activations that are rounded to bfloat16.
     Half(HalfType),
     /// Integer weights in groups of inputs, multiplied with 8-bit activations in groups.
     Groups(GroupConfig),
@@ -142,15 +142,15 @@ impl QConfig {
     }
 
     /// The minimum scale that leaves small weights as they are: the least normal f32, 1.2e-38,
-    /// since the inverse of a smaller one may be infinite.
+    /// since the inverse of a smaller scale may be infinite.
     #[doc(hidden)]
     pub const MIN_EPS: f32 = f32::MIN_POSITIVE;
 
     /// Itself with another minimum scale of int8 weights, PyTorch's `eps`.
     ///
-    /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and those below 1e-7 become 0. In
+    /// PyTorch's is 2^-23: weights below 1e-5 lose bits by it, and weights below 1e-7 become 0. In
     /// [`int8`](Self::int8) it is the least normal f32, `f32::MIN_POSITIVE`, which leaves small
-    /// weights as they are: the inverse of a smaller one may be infinite.
+    /// weights as they are: the inverse of a smaller scale may be infinite.
     ///
     /// ```
     /// use candle_dynquant::QConfig;
@@ -240,7 +240,7 @@ impl QConfig {
             Some(symmetric) => symmetric,
             None => matches!(options.weight_type, QDType::QInt8),
         };
-        let qscheme = QScheme::of(options.per_channel, symmetric);
+        let qscheme = QScheme::integer(options.per_channel, symmetric);
         let mut weight =
             ObserverConfig::new(ObserverKind::OnnxRuntime, options.weight_type, qscheme);
         weight.reduce_range = options.reduce_range;

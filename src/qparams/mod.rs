@@ -75,7 +75,7 @@ words!(QScheme, "qscheme", prefix "torch.", {
 
 impl QScheme {
     /// The scheme with integer zero points.
-    pub(crate) const fn of(per_channel: bool, symmetric: bool) -> Self {
+    pub(crate) const fn integer(per_channel: bool, symmetric: bool) -> Self {
         match (per_channel, symmetric) {
             (false, true) => Self::PerTensorSymmetric,
             (false, false) => Self::PerTensorAffine,

@@ -12,9 +12,9 @@ pub(crate) struct Coded<C> {
     pub dtype: QDType,
     pub qscheme: QScheme,
     pub codes: Vec<C>,
-    /// One, or one for each row.
+    /// The scale of the weight, or the scale of each row.
     pub scales: Vec<f32>,
-    /// One for each scale.
+    /// The zero points, one per scale.
     pub zero_points: ZeroPoints,
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn observe(
     let (n, k) = weight.dims2()?;
     if let ObserverKind::Custom(_) = config.kind {
         // It might let them pass.
-        kernels::check_finite(isa, k, Elements::of(weight).as_slice()?)?;
+        kernels::check_finite(isa, k, Elements::new(weight).as_slice()?)?;
     }
     let mut observer = config.build()?;
     observer.observe(weight)?;
@@ -52,39 +52,41 @@ pub(crate) fn observe(
 /// The parameters of a weight that is multiplied.
 pub(crate) struct Parameters {
     dtype: QDType,
-    source: Source,
+    choice: Choice,
 }
 
-enum Source {
+enum Choice {
     /// The parameters that an observer computes from the weight.
     Observed(WeightQParams),
-    /// Made from the ranges of channels just before they become codes: the weight is read once.
+    /// The formula that is applied to the ranges of channels just before they become codes: the
+    /// weight is read once.
     Ranges(RangeFormula),
 }
 
 impl Parameters {
-    /// Those that an observer chooses for `weight`, `[output channels, k]`, contiguous and f32.
+    /// The parameters that an observer chooses for `weight`, `[output channels, k]`, contiguous and
+    /// f32.
     ///
     /// # Errors
     /// As [`observe`], and when the zero points are floats.
-    pub fn of(isa: Isa, weight: &Tensor, config: &ObserverConfig) -> Result<Self> {
+    pub fn choose(isa: Isa, weight: &Tensor, config: &ObserverConfig) -> Result<Self> {
         const CHANNELS: &str = "output channels";
         check_axis(CHANNELS, config)?;
         let integers = config.qscheme != QScheme::PerChannelAffineFloatQParams;
-        let source = match config.range_formula()? {
+        let choice = match config.range_formula()? {
             // Before the first element there is one scale for all.
-            Some(formula) if integers && weight.elem_count() > 0 => Source::Ranges(formula),
+            Some(formula) if integers && weight.elem_count() > 0 => Choice::Ranges(formula),
             _ => {
                 let qparams = observe(isa, weight, CHANNELS, config)?;
                 if let ZeroPoints::Float(_) = qparams.zero_points() {
                     let expected = "integer zero points, for a weight that is multiplied";
                     return Err(unsupported(expected.into(), config.qscheme.to_string()));
                 }
-                Source::Observed(qparams)
+                Choice::Observed(qparams)
             }
         };
         let dtype = config.dtype;
-        Ok(Self { dtype, source })
+        Ok(Self { dtype, choice })
     }
 
     /// How the values of each of these channels become i8.
@@ -94,9 +96,9 @@ impl Parameters {
     pub fn codings(&self, channels: &PanelValues<'_>) -> Result<Vec<Coding>> {
         let stored = |coding: Coding| coding.moved(-offset(self.dtype));
         let range = channels.range.clone();
-        match &self.source {
-            Source::Observed(qparams) => Ok(range.map(|i| stored(qparams.coding(i))).collect()),
-            Source::Ranges(formula) => {
+        match &self.choice {
+            Choice::Observed(qparams) => Ok(range.map(|i| stored(qparams.coding(i))).collect()),
+            Choice::Ranges(formula) => {
                 let extents = channels.extents()?;
                 let ranges: Vec<_> = extents.iter().map(Extent::range).collect();
                 let qparams = formula(&ranges)?;

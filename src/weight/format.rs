@@ -13,10 +13,11 @@ use crate::qparams::{QDType, QScheme};
 pub(crate) const SCALE: &str = "_scale";
 pub(crate) const ZERO_POINT: &str = "_zero_point";
 pub(crate) const UNSIGNED_ZERO_POINT: &str = "_zero_point_unsigned";
-/// Those of a weight of 4 bits, which has none of its own name: eight codes an i32, and its shape.
+/// Suffixes of the tensors of a weight of 4 bits, which has no tensor of the plain name: eight
+/// codes an i32, and its shape.
 pub(crate) const PACKED: &str = "_packed";
 pub(crate) const SHAPE: &str = "_shape";
-/// The minimum of each group of codes that are not signed; this crate's own.
+/// The minimum of each group of codes that are not signed; a suffix of this crate.
 pub(crate) const MINIMUM: &str = "_minimum";
 /// The number of the group of each input, where groups do not follow one another.
 pub(crate) const G_IDX: &str = "_g_idx";
@@ -41,7 +42,7 @@ pub(crate) struct Format {
     pub saturated: usize,
 }
 
-/// What a weight is made of.
+/// The numbers of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbers {
     Codes(Codes),
@@ -149,7 +150,7 @@ impl Format {
         }
     }
 
-    /// Whether it is no table.
+    /// Whether it is multiplied; otherwise it is a table.
     pub fn is_multiplied(self) -> bool {
         self.activations.is_some()
     }

@@ -13,17 +13,17 @@ use crate::sizes;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Grouped {
     pub groups: GroupConfig,
-    /// Signed: of 4 bits less 8.
+    /// The signed codes; codes of 4 bits less 8.
     pub codes: Vec<i8>,
-    /// One for each group, channel by channel.
+    /// The scales, one per group, channel by channel.
     pub scales: Vec<f32>,
-    /// One for each scale, less 8; empty where codes are not affine.
+    /// The zero points less 8, one per scale; empty where codes are not affine.
     pub zero_points: Vec<i8>,
-    /// One for each scale; empty where codes have none.
+    /// The minimums, one per scale; empty where codes have none.
     pub minimums: Vec<f32>,
 }
 
-/// The difference of a packed code and a stored one.
+/// The difference of a packed code and a stored code.
 fn offset(dtype: IntType) -> i32 {
     match dtype {
         IntType::Int4 => 8,
@@ -33,7 +33,7 @@ fn offset(dtype: IntType) -> i32 {
 
 impl Grouped {
     /// The weight, packed to be multiplied; its channels are `gates` gates. A scale is rounded to
-    /// float16, at most by 2^-11 of itself, where it is none.
+    /// float16, at most by 2^-11 of itself, unless it is a float16 already.
     ///
     /// # Errors
     /// When there are other numbers of codes, scales or zero points, a code or zero point is out of
@@ -48,10 +48,10 @@ impl Grouped {
         let (groups, [_, k]) = (self.groups, shape);
         let offset = offset(groups.dtype);
         let (count, blocks) = (groups.count(k), k.div_ceil(BLOCK));
-        // There are no minimums, or as many as scales.
+        // `minimums` is empty, or as long as `scales`.
         let of_channel = |channel: usize| {
-            let own = channel * count..(channel + 1) * count;
-            [&self.scales, &self.minimums].map(|all| all.get(own.clone()).unwrap_or_default())
+            let groups = channel * count..(channel + 1) * count;
+            [&self.scales, &self.minimums].map(|all| all.get(groups.clone()).unwrap_or_default())
         };
         let rounded: Vec<_> = (0..shape[0]).map(|i| factors(of_channel(i))).collect();
         let scale = |i: usize| {
@@ -61,7 +61,7 @@ impl Grouped {
             let zero = zero.map_or(0., |zero| (i32::from(*zero) + offset) as f32);
             let [by, factor] = rounded[channel];
             let half = |x: f32| f16::from_f32(round(x, by) / factor);
-            let minimum = self.minimums.get(at).map(|own| half(*own));
+            let minimum = self.minimums.get(at).map(|minimum| half(*minimum));
             BlockScale {
                 scale: half(self.scales[at]),
                 offset: minimum.unwrap_or(f16::from_f32(zero)),
@@ -94,8 +94,8 @@ impl Grouped {
         self.groups.blocks()?;
         let elements = sizes::weight("codes", [n, k])?;
         let scales = n * self.groups.count(k);
-        let of = |own| if scheme == own { scales } else { 0 };
-        let (zeros, minimums) = (of(GroupScheme::Affine), of(GroupScheme::Minimum));
+        let count = |needed| if scheme == needed { scales } else { 0 };
+        let (zeros, minimums) = (count(GroupScheme::Affine), count(GroupScheme::Minimum));
         for (what, expected, got) in [
             ("number of codes", elements, self.codes.len()),
             ("number of scales", scales, self.scales.len()),
@@ -123,7 +123,7 @@ impl Grouped {
     }
 }
 
-/// To float16 times a power of two.
+/// Rounds a number to float16 times a power of two, `by`.
 fn round(x: f32, by: f32) -> f32 {
     f16::from_f32(x / by).to_f32() * by
 }
@@ -152,7 +152,7 @@ impl QWeight {
         self.groups().is_some() && (0..n).any(|channel| self.packed().scale(channel) != 1.)
     }
 
-    /// Its codes and scales, if it is in groups.
+    /// The codes and scales of a weight in groups; `None` of others.
     pub(crate) fn grouped(&self) -> Option<Grouped> {
         let groups = self.groups()?;
         let [_, k] = self.shape();
@@ -166,12 +166,12 @@ impl QWeight {
         let of_groups: Vec<_> = firsts.map(|i| scales[i]).collect();
         let zero_points = of_groups
             .iter()
-            .map(|own| (own.offset.to_f32() as i32 - offset) as i8);
+            .map(|scale| (scale.offset.to_f32() as i32 - offset) as i8);
         let factors = (0..of_groups.len()).map(|i| self.packed().scale(i / count.max(1)));
         let pairs = of_groups.iter().zip(factors);
         let minimums = pairs
             .clone()
-            .map(|(own, factor)| own.offset.to_f32() * factor);
+            .map(|(scale, factor)| scale.offset.to_f32() * factor);
         Some(Grouped {
             groups,
             codes: codes
@@ -179,7 +179,7 @@ impl QWeight {
                 .map(|code| (i32::from(*code) - offset) as i8)
                 .collect(),
             scales: pairs
-                .map(|(own, factor)| own.scale.to_f32() * factor)
+                .map(|(scale, factor)| scale.scale.to_f32() * factor)
                 .collect(),
             zero_points: match groups.scheme {
                 GroupScheme::Affine => zero_points.collect(),

@@ -2,7 +2,7 @@
 //! checkpoints.
 //!
 //! A layer reads its weights from an ordinary `VarBuilder`, through which only names and dtypes
-//! pass. One that belongs to a checkpoint of quantized weights answers for a weight `weight`
+//! pass. A `VarBuilder` of a checkpoint of quantized weights answers for a weight `weight`
 //!
 //! | name | dtype | tensor |
 //! |---|---|---|
@@ -10,6 +10,20 @@
 //! | `weight` | f16, bf16 | the elements of a float16 or bfloat16 weight |
 //! | `weight` | any other float | the dequantized weight, for layers that are not this crate's |
 //! | `weight_dynquant` | u8 | a number without a meaning, whose memory leads to the weight: see [`origin`] |
+//!
+//! ```text
+//! a layer's loader, by `weight_dynquant`     a model's code, by `weight` as a float
+//!        └───────────────────────┐             ┌───────────────────────┘
+//!          Backend: hands a tensor out, and records its memory: origin::record
+//!        ┌───────────────────────┘             └───────────────────────┐
+//!   find: the tensor itself, as a            origin::find: any tensor in that memory,
+//!   QuantizedEntry                           compared with the file
+//!        └─────────> Origin: the tensor's name and the part of it <────┘
+//!                    Parts: the codes, halves or groups of that part
+//!        ┌───────────────────────┴─────────────────────────────────────┐
+//!   Parts::qweight: QWeight, multiplied      Parts::qtable: QTable, looked up
+//!   in a Projection or as a tied table       in an Embedding
+//! ```
 //!
 //! For attention of fewer bits than float32 it answers `attention_dynquant`, u8, with the bytes of
 //! the word for its precision.
@@ -39,5 +53,5 @@ pub use qtable::QTable;
 pub use qweight::QWeight;
 pub(crate) use read::{equalized, find};
 pub use stored::StoredWeight;
-pub(crate) use stored::{Quantized, Value, Zeros};
+pub(crate) use stored::{Quantized, StoredValue, Zeros};
 pub use weight_codes::WeightCodes;

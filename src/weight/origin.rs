@@ -1,10 +1,10 @@
 //! Which elements of which tensor of a checkpoint a weight is.
 //!
-//! A model may rename tensors, cut several weights out of one, or transpose one, and gives a layer
-//! nothing but the result. Its memory tells where it came from: a backend records each tensor that
-//! it hands out, and layers look theirs up when they are made. As memory may be freed and used
-//! again, or changed in place, a matrix is compared with the file: all of it where the file has
-//! codes, which then replace it, else a sample.
+//! A model may rename tensors, cut several weights out of a tensor, or transpose it, and gives a
+//! layer nothing but the result. Its memory tells where it came from: a backend records each tensor
+//! that it hands out, and layers look their weights up when they are made. As memory may be freed
+//! and used again, or changed in place, a matrix is compared with the file: all of it where the
+//! file has codes, which then replace it, else a sample.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,8 +23,9 @@ use crate::weight::coded::Coded;
 use crate::weight::qtable::QTable;
 use crate::weight::qweight::QWeight;
 
-/// Elements of a tensor as a matrix: `[i, j]` is that at `offset + i * strides[0] + j * strides[1]`
-/// in row order. The stride of an axis of one element is 0.
+/// Elements of a tensor as a matrix: `[i, j]` is the element at
+/// `offset + i * strides[0] + j * strides[1]` in row order. The stride of an axis of one element is
+/// 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Part {
@@ -65,15 +66,15 @@ pub(crate) struct Parts {
     pub values: Values,
 }
 
-/// In row order.
+/// The numbers of a quantized weight, in row order.
 pub(crate) enum Values {
-    /// With zero points of the dtype.
+    /// Codes, with zero points of the dtype.
     Codes(Coded<i8>),
     Halves(Halves),
     Groups(Grouped),
 }
 
-/// Where a weight is in a checkpoint.
+/// The place of a weight in a checkpoint.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub name: Arc<str>,
@@ -85,69 +86,78 @@ pub(crate) struct Origin {
     sample: Arc<[u8]>,
 }
 
-/// A tensor that was handed out.
+/// The tensor of a checkpoint that a tensor in memory was loaded from.
 #[derive(Clone)]
-pub(super) struct Handed {
+pub(super) struct LoadedFrom {
     id: TensorId,
     name: Arc<str>,
     dims: Arc<[usize]>,
     source: Weak<dyn Source>,
 }
 
-/// By their memory. Origins of a closed checkpoint are removed when others are added.
+/// The origins of loaded tensors, by their memory. Origins of a closed checkpoint are removed when
+/// others are added.
 #[derive(Default)]
-struct Register {
-    handed: Option<HashMap<MemoryId, Handed>>,
+struct TensorOrigins {
+    by_memory: Option<HashMap<MemoryId, LoadedFrom>>,
     sweep_at: usize,
 }
 
-static REGISTER: Mutex<Register> = Mutex::new(Register {
-    handed: None,
+static TENSOR_ORIGINS: Mutex<TensorOrigins> = Mutex::new(TensorOrigins {
+    by_memory: None,
     sweep_at: 0,
 });
 
-/// Remembers that a tensor, which has memory of its own, is `name` of `source`.
+/// Remembers that a tensor, which shares its memory with no other, is `name` of `source`.
 pub(crate) fn record(tensor: &Tensor, name: &str, source: Weak<dyn Source>) {
     let (storage, _) = tensor.storage_and_layout();
     if !tensor.device().is_cpu() {
         return;
     }
-    let handed = Handed {
+    let loaded = LoadedFrom {
         id: tensor.id(),
         name: name.into(),
         dims: tensor.dims().into(),
         source,
     };
-    let mut register = REGISTER.lock().unwrap_or_else(PoisonError::into_inner);
-    let Register {
-        handed: all,
+    let mut origins = TENSOR_ORIGINS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let TensorOrigins {
+        by_memory,
         sweep_at,
-    } = &mut *register;
-    let all = all.get_or_insert_default();
-    if all.len() >= *sweep_at {
-        all.retain(|_, own| own.source.strong_count() > 0);
-        *sweep_at = 2 * all.len().max(512);
+    } = &mut *origins;
+    let by_memory = by_memory.get_or_insert_default();
+    if by_memory.len() >= *sweep_at {
+        by_memory.retain(|_, loaded| loaded.source.strong_count() > 0);
+        *sweep_at = 2 * by_memory.len().max(512);
     }
-    all.insert(MemoryId::of(&*storage), handed);
+    by_memory.insert(MemoryId::new(&*storage), loaded);
 }
 
-fn handed(tensor: &Tensor) -> Option<Handed> {
+/// The tensor of a checkpoint whose memory a tensor is in.
+fn loaded_from(tensor: &Tensor) -> Option<LoadedFrom> {
     let (storage, _) = tensor.storage_and_layout();
-    let register = REGISTER.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = register.handed.as_ref()?;
-    all.get(&MemoryId::of(&*storage)).cloned()
+    let origins = TENSOR_ORIGINS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let by_memory = origins.by_memory.as_ref()?;
+    by_memory.get(&MemoryId::new(&*storage)).cloned()
 }
 
-/// The tensor that was handed out, if it is one as it was.
-pub(super) fn handed_as(answer: &Tensor) -> Option<Handed> {
-    handed(answer).filter(|handed| handed.id == answer.id())
+/// The tensor of a checkpoint that `answer` is, unchanged since a backend handed it out.
+pub(super) fn loaded_whole(answer: &Tensor) -> Option<LoadedFrom> {
+    loaded_from(answer).filter(|loaded| loaded.id == answer.id())
 }
 
 /// The origin of a matrix, if it is in the memory of a tensor that was handed out.
 pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
-    let handed = handed(matrix)?;
-    let (source, part) = (handed.source.upgrade()?, Part::of(matrix.layout())?);
-    let name = &handed.name;
+    let loaded = loaded_from(matrix)?;
+    let (source, part) = (
+        loaded.source.upgrade()?,
+        Part::from_layout(matrix.layout())?,
+    );
+    let name = &loaded.name;
     let is_quantized = source.format(name).is_some() || source.view(name, &part).is_some();
     // It may have been changed in place.
     let is_it = if is_quantized {
@@ -155,7 +165,7 @@ pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     } else {
         is_like(matrix, name, part, &*source)
     };
-    is_it.ok()?.then(|| handed.origin(part))
+    is_it.ok()?.then(|| loaded.origin(part))
 }
 
 /// Whether a matrix has the elements that the checkpoint has there, by some of them: from the first
@@ -214,12 +224,12 @@ pub(crate) fn equals(matrix: &Tensor, name: &str, part: Part, source: &dyn Sourc
 fn equals_block(matrix: &Tensor, part: Part, values: Vec<f32>) -> Result<bool> {
     let count = values.len();
     let values = Tensor::from_vec(values, count, &Device::Cpu)?.to_dtype(matrix.dtype())?;
-    let (expected, own) = (bits(&values)?, bits(matrix)?);
-    let mut own = own.iter().zip(part.elements());
-    Ok(own.all(|(value, at)| *value == expected[at - part.offset]))
+    let (expected, got) = (bits(&values)?, bits(matrix)?);
+    let mut got = got.iter().zip(part.elements());
+    Ok(got.all(|(value, at)| *value == expected[at - part.offset]))
 }
 
-impl Handed {
+impl LoadedFrom {
     /// The format of the weight that it describes.
     pub fn format(&self) -> Option<Format> {
         self.source.upgrade()?.format(&self.name)
@@ -256,7 +266,7 @@ impl Part {
         }
     }
 
-    fn of(layout: &Layout) -> Option<Self> {
+    fn from_layout(layout: &Layout) -> Option<Self> {
         let (&[n, k], &[down, across]) = (layout.dims(), layout.stride()) else {
             return None;
         };
@@ -325,19 +335,21 @@ impl Origin {
         }
     }
 
-    /// Whether its tensor is another in `source`; by a sample of it if its checkpoint is closed.
+    /// Whether the tensor of this name in `source` has other elements; compares a sample of it if
+    /// the checkpoint of the origin is closed.
     pub fn differs_in(&self, source: &dyn Source) -> Result<bool> {
-        let Some(own) = self.source.upgrade() else {
+        let Some(opened) = self.source.upgrade() else {
             let is_known = !self.sample.is_empty();
             return Ok(is_known && *self.sample != source.sample(&self.name)?);
         };
-        if std::ptr::addr_eq(Arc::as_ptr(&own), std::ptr::from_ref(source)) {
+        if std::ptr::addr_eq(Arc::as_ptr(&opened), std::ptr::from_ref(source)) {
             return Ok(false);
         }
         let count = self.dims.iter().product();
         for first in (0..count).step_by(BLOCK) {
             let range = first..count.min(first + BLOCK);
-            let [a, b] = [&*own, source].map(|of| of.elements(&self.name, range.clone()));
+            let [a, b] =
+                [&*opened, source].map(|source| source.elements(&self.name, range.clone()));
             let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits);
             if !bits(a?).eq(bits(b?)) {
                 return Ok(true);
@@ -346,7 +358,7 @@ impl Origin {
         Ok(false)
     }
 
-    /// The part, if it is the whole tensor.
+    /// Whether the part is the whole tensor.
     pub fn is_whole(&self) -> bool {
         let [rows @ .., k] = &*self.dims else {
             return false;
@@ -384,7 +396,7 @@ impl Parts {
     pub fn qweight(self, gates: usize, bias: Option<&Tensor>) -> Result<QWeight> {
         let (shape, saturated) = (self.shape, self.format.saturated);
         match self.values {
-            Values::Groups(own) => own.qweight(gates, shape, bias),
+            Values::Groups(grouped) => grouped.qweight(gates, shape, bias),
             _ if !self.format.is_multiplied() => {
                 Err(Error::qconfig("a weight that is multiplied", "a table"))
             }
@@ -404,7 +416,7 @@ impl Parts {
     /// When it is in groups, which no table has, or its numbers do not fit.
     pub fn qtable(self) -> Result<QTable> {
         match self.values {
-            Values::Groups(own) => Err(Error::qconfig("a table", own.groups)),
+            Values::Groups(grouped) => Err(Error::qconfig("a table", grouped.groups)),
             Values::Codes(raw) => QTable::of_codes(self.shape, raw),
             Values::Halves(halves) => {
                 QTable::of_halves(self.shape, halves, clamped(self.format.saturated))
@@ -413,7 +425,8 @@ impl Parts {
     }
 }
 
-/// So many elements were clamped when they became halves; of others nothing is known.
+/// The count of elements that were clamped when they became halves; nothing is known of
+/// underflows.
 fn clamped(saturated: usize) -> OutOfRange {
     OutOfRange {
         saturated,

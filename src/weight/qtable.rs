@@ -24,7 +24,7 @@ use crate::weight::weight_codes::WeightCodes;
 ///
 /// Where a [`QWeight`](crate::QWeight) is packed to be multiplied, a table is in row order, so that
 /// a row is read at once. A row with a float zero point represents
-/// `fma(code, scale, -zero_point * scale)`, as PyTorch's quantized embedding computes it, and one
+/// `fma(code, scale, -zero_point * scale)`, as PyTorch's quantized embedding computes it, and a row
 /// with an integer zero point represents `scale * (code - zero_point)`.
 ///
 /// ```
@@ -42,11 +42,11 @@ pub struct QTable {
     isa: Isa,
     rows: usize,
     k: usize,
-    elements: Elements,
+    elements: TableElements,
 }
 
 #[derive(Debug)]
-enum Elements {
+enum TableElements {
     /// Codes of qint8 are moved up by 128.
     Int8(Coded<u8>),
     Halves {
@@ -59,7 +59,7 @@ impl QTable {
     /// Quantizes a float table, once.
     ///
     /// Scales and zero points are the observer's, of the whole table or of each row. In float16,
-    /// elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38.
+    /// elements beyond ±65,504 are clamped to it; in bfloat16, elements beyond ±3.39e38.
     ///
     /// # Errors
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or
@@ -90,7 +90,7 @@ impl QTable {
         };
         sizes::weight("quantize table", [rows, k])?;
         let table = as_f32(table, "quantize weight")?;
-        let values = tensor::Elements::of(&table);
+        let values = tensor::Elements::new(&table);
         let values = values.as_slice()?;
         let elements = match config {
             QConfig::Table(config) | QConfig::Int8 { weight: config, .. } => {
@@ -109,7 +109,7 @@ impl QTable {
                         (Halves::Float16(halves), out_of_range)
                     }
                 };
-                Elements::Halves {
+                TableElements::Halves {
                     halves,
                     out_of_range,
                 }
@@ -126,11 +126,11 @@ impl QTable {
     /// The numbers of the table.
     pub(crate) fn format(&self) -> Format {
         match &self.elements {
-            Elements::Int8(Coded { dtype, qscheme, .. }) => {
+            TableElements::Int8(Coded { dtype, qscheme, .. }) => {
                 let (dtype, qscheme) = (*dtype, *qscheme);
                 Numbers::Codes(Codes { dtype, qscheme }).table()
             }
-            Elements::Halves {
+            TableElements::Halves {
                 halves,
                 out_of_range,
             } => Format {
@@ -150,7 +150,7 @@ impl QTable {
         self.coded().map(|coded| coded.dtype)
     }
 
-    /// Over how much of the table one scale stretches; `None` of float16 and bfloat16.
+    /// The part of the table that shares a scale; `None` of float16 and bfloat16.
     pub fn qscheme(&self) -> Option<QScheme> {
         self.coded().map(|coded| coded.qscheme)
     }
@@ -194,15 +194,15 @@ impl QTable {
 
     pub(crate) fn stored_halves(&self) -> Option<&Halves> {
         match &self.elements {
-            Elements::Int8(_) => None,
-            Elements::Halves { halves, .. } => Some(halves),
+            TableElements::Int8(_) => None,
+            TableElements::Halves { halves, .. } => Some(halves),
         }
     }
 
     fn coded(&self) -> Option<&Coded<u8>> {
         match &self.elements {
-            Elements::Int8(coded) => Some(coded),
-            Elements::Halves { .. } => None,
+            TableElements::Int8(coded) => Some(coded),
+            TableElements::Halves { .. } => None,
         }
     }
 
@@ -237,8 +237,8 @@ impl QTable {
 
     fn out_of_range(&self) -> OutOfRange {
         match self.elements {
-            Elements::Int8(_) => OutOfRange::default(),
-            Elements::Halves { out_of_range, .. } => out_of_range,
+            TableElements::Int8(_) => OutOfRange::default(),
+            TableElements::Halves { out_of_range, .. } => out_of_range,
         }
     }
 
@@ -246,8 +246,10 @@ impl QTable {
     pub fn bytes(&self) -> usize {
         match &self.elements {
             // Zero points take four bytes either way.
-            Elements::Int8(Coded { codes, scales, .. }) => codes.len() + 2 * size_of_val(&**scales),
-            Elements::Halves { halves, .. } => 2 * halves.len(),
+            TableElements::Int8(Coded { codes, scales, .. }) => {
+                codes.len() + 2 * size_of_val(&**scales)
+            }
+            TableElements::Halves { halves, .. } => 2 * halves.len(),
         }
     }
 
@@ -266,8 +268,8 @@ impl QTable {
     /// Calls `sink` with the f32 values of a row, chunk by chunk.
     pub(crate) fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
         match &self.elements {
-            Elements::Halves { halves, .. } => halves.read_row(self.isa, self.k, row, sink),
-            Elements::Int8(Coded {
+            TableElements::Halves { halves, .. } => halves.read_row(self.isa, self.k, row, sink),
+            TableElements::Int8(Coded {
                 dtype,
                 codes,
                 scales,
@@ -298,7 +300,7 @@ fn int8(
     values: &[f32],
     config: &ObserverConfig,
     observed: Option<&WeightQParams>,
-) -> Result<Elements> {
+) -> Result<TableElements> {
     let qparams = match observed {
         Some(observed) => observed.clone(),
         None => observe(isa, table, "rows of the table", config)?,
@@ -310,7 +312,7 @@ fn int8(
     }
     let (_, k) = table.dims2()?;
     let coding = |row| qparams.coding(row).moved(moved(dtype));
-    Ok(Elements::Int8(Coded {
+    Ok(TableElements::Int8(Coded {
         dtype,
         qscheme: config.qscheme,
         codes: kernels::encode_rows(isa, k, values, coding),

@@ -50,8 +50,8 @@ impl QWeight {
     /// Quantizes a float weight, once; `bias`, `[out_features]`, stays f32.
     ///
     /// Scales and zero points are the observer's, of the whole weight or of each output channel. In
-    /// float16, elements beyond ±65,504 are clamped to it; in bfloat16, those beyond ±3.39e38, and
-    /// subnormal ones are 0.
+    /// float16, elements beyond ±65,504 are clamped to it; in bfloat16, elements beyond
+    /// ±3.39e38, and subnormal elements are 0.
     ///
     /// # Errors
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
@@ -80,14 +80,14 @@ impl QWeight {
         check_shape("quantize weight", gates, [n, k])?;
         let bias = &finite_bias("quantize bias", bias, n)?;
         let weight = as_f32(weight, "quantize weight")?;
-        let elements = Elements::of(&weight);
+        let elements = Elements::new(&weight);
         let values = elements.as_slice()?;
         Ok(match config {
             QConfig::Int8 {
                 weight: observer,
                 activation,
             } => {
-                let parameters = Parameters::of(isa, &weight, observer)?;
+                let parameters = Parameters::choose(isa, &weight, observer)?;
                 let codings = |channels: &PanelValues<'_>| parameters.codings(channels);
                 let products = (*activation).into();
                 let packed = kernels::pack_int8(isa, k, gates, values, bias, products, codings)?;
@@ -166,7 +166,7 @@ impl QWeight {
         self.format.groups()
     }
 
-    /// Over how much of the weight one scale stretches; `None` of others than int8.
+    /// The part of the weight that shares a scale; `None` of others than int8.
     pub fn qscheme(&self) -> Option<QScheme> {
         self.format.codes().map(|codes| codes.qscheme)
     }
@@ -235,7 +235,9 @@ impl QWeight {
     /// channel; none of float16 and bfloat16.
     pub fn scales(&self) -> Vec<f32> {
         match self.qscheme() {
-            None => self.grouped().map_or_else(Vec::new, |own| own.scales),
+            None => self
+                .grouped()
+                .map_or_else(Vec::new, |grouped| grouped.scales),
             Some(qscheme) => (0..self.qparams(qscheme))
                 .map(|i| self.packed.scale(i))
                 .collect(),
@@ -252,14 +254,18 @@ impl QWeight {
         zero_points.map(|zero| zero + offset(dtype)).collect()
     }
 
-    /// Among the codes that [`codes`](Self::codes) gives.
+    /// The zero points of groups, among the codes that [`codes`](Self::codes) gives.
     fn group_zero_points(&self) -> Vec<i32> {
-        let Some(own) = self.grouped() else {
+        let Some(grouped) = self.grouped() else {
             return Vec::new();
         };
-        match own.groups.scheme {
-            GroupScheme::Symmetric => vec![0; own.scales.len()],
-            GroupScheme::Affine => own.zero_points.iter().map(|z| i32::from(*z) + 8).collect(),
+        match grouped.groups.scheme {
+            GroupScheme::Symmetric => vec![0; grouped.scales.len()],
+            GroupScheme::Affine => grouped
+                .zero_points
+                .iter()
+                .map(|z| i32::from(*z) + 8)
+                .collect(),
             GroupScheme::Minimum => Vec::new(),
         }
     }
@@ -436,11 +442,11 @@ mod tests {
                 for pool in &pools {
                     let config = int8(config.clone());
                     let got = pool.install(|| QWeight::from_float(&weight, None, &config))?;
-                    let of = format!("{config:?}, {n} x {k} {dtype:?}");
-                    assert_eq!(got.codes(), codes, "{of}");
+                    let case = format!("{config:?}, {n} x {k} {dtype:?}");
+                    assert_eq!(got.codes(), codes, "{case}");
                     if n * k > 0 {
-                        assert_eq!(got.scales(), qparams.scales(), "{of}");
-                        assert_eq!(got.zero_points(), *zero_points, "{of}");
+                        assert_eq!(got.scales(), qparams.scales(), "{case}");
+                        assert_eq!(got.zero_points(), *zero_points, "{case}");
                     }
                 }
             }

@@ -16,13 +16,13 @@ use crate::weight::qweight::QWeight;
 #[derive(Clone, Debug)]
 pub struct StoredWeight {
     name: String,
-    value: Value,
+    value: StoredValue,
     bias: Option<Tensor>,
     computed: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum StoredValue {
     Float {
         weight: Tensor,
         /// Whether it was [equalized](crate::equalize()).
@@ -31,7 +31,7 @@ pub(crate) enum Value {
     Quantized(Quantized),
 }
 
-/// A quantized weight where it is.
+/// A quantized weight, shared with its layer.
 #[derive(Clone, Debug)]
 pub(crate) enum Quantized {
     /// Whether the layer multiplies, too.
@@ -49,13 +49,13 @@ pub(crate) enum Zeros {
     None,
     /// Each less the offset of the dtype.
     Int(Vec<i32>),
-    /// Among the codes from 0 to 255.
+    /// Zero points among the codes from 0 to 255.
     Float(Vec<f32>),
 }
 
 impl StoredWeight {
     /// A weight under its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
-    pub(crate) fn new(name: impl Into<String>, value: Value) -> Self {
+    pub(crate) fn new(name: impl Into<String>, value: StoredValue) -> Self {
         Self {
             name: name.into(),
             value,
@@ -78,20 +78,20 @@ impl StoredWeight {
         self.computed
     }
 
-    /// Its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
+    /// The name of the weight within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn into_parts(self) -> (Value, Option<Tensor>) {
+    pub(crate) fn into_parts(self) -> (StoredValue, Option<Tensor>) {
         (self.value, self.bias)
     }
 
-    /// `None` of a float weight.
+    /// The quantized weight; `None` of a float weight.
     pub(crate) fn quantized(&self) -> Option<&Quantized> {
         match &self.value {
-            Value::Float { .. } => None,
-            Value::Quantized(quantized) => Some(quantized),
+            StoredValue::Float { .. } => None,
+            StoredValue::Quantized(quantized) => Some(quantized),
         }
     }
 }
@@ -139,7 +139,7 @@ impl Quantized {
         }
     }
 
-    /// In row order, each less the offset of the dtype; none of halves and of groups.
+    /// The codes in row order, each less the offset of the dtype; empty for halves and groups.
     pub fn codes(&self) -> Vec<i8> {
         match self {
             Self::Weight { weight, .. } => weight.packed().codes(),
@@ -147,7 +147,7 @@ impl Quantized {
         }
     }
 
-    /// In row order; `None` of int8.
+    /// The elements in row order; `None` of int8.
     pub fn halves(&self) -> Option<Halves> {
         match self {
             Self::Weight { weight, .. } => weight.stored_halves(),
@@ -155,7 +155,7 @@ impl Quantized {
         }
     }
 
-    /// One scale for the tensor, or one for each row, as the qscheme says.
+    /// The scale of the tensor, or the scales of its rows, as the qscheme says.
     pub fn scales(&self) -> Vec<f32> {
         let scales = match self {
             Self::Weight { weight, .. } => weight.scales(),

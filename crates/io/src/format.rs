@@ -68,10 +68,10 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
 /// ```
 /// use candle_dynquant_io::format;
 ///
-/// let format = format::of(b"PK\x03\x04...archive/data.pkl").unwrap();
+/// let format = format::detect(b"PK\x03\x04...archive/data.pkl").unwrap();
 /// assert_eq!(format.name, "a zip archive, as PyTorch writes it");
 /// ```
-pub fn of(first: &[u8]) -> Option<Format> {
+pub fn detect(first: &[u8]) -> Option<Format> {
     // Safetensors: the length of a header, then JSON. The length may be another format's first
     // bytes.
     if let [_, _, _, _, 0, 0, 0, 0, b'{' | b' ', ..] = first {
@@ -189,7 +189,7 @@ mod tests {
             (b"BZh91AY", "a bzip2 archive"),
         ];
         for (first, name) in cases {
-            let found = of(first).map(|format| format.name);
+            let found = detect(first).map(|format| format.name);
             assert_eq!(found, Some(name), "{:?}", String::from_utf8_lossy(first));
         }
     }
@@ -209,7 +209,7 @@ mod tests {
             b"hello",
         ];
         for first in cases {
-            assert_eq!(of(first), None, "{first:?}");
+            assert_eq!(detect(first), None, "{first:?}");
         }
     }
 }

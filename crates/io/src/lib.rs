@@ -36,7 +36,7 @@ pub struct Unexpected {
 
 impl Unexpected {
     /// The mismatch behind an error, if there is one.
-    pub fn of(error: &io::Error) -> Option<&Self> {
+    pub fn behind(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 }

@@ -39,7 +39,7 @@ fn only_regular_files_are_opened_and_none_is_waited_for() {
                 error.to_string(),
                 format!("expected a regular file, got {got}")
             );
-            assert_eq!(Unexpected::of(&error).unwrap().got, got);
+            assert_eq!(Unexpected::behind(&error).unwrap().got, got);
         }
         assert!(input::copy(&path(name), &path("copy")).is_err() && !path("copy").exists());
     }

@@ -1,4 +1,4 @@
-//! Where the types of a file are built, and what their fields are given.
+//! The literals and calls that build the types of a file, and the values of their fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,12 +24,12 @@ const NORMS: &[&str] = list![add_layer_norm layer_norm layer_norm_slow rms_norm 
 /// Methods that sum a product.
 const SUMS: &[&str] = list![mean mean_keepdim sum sum_all sum_keepdim];
 
-/// Where a type is built.
+/// The expressions that build a type.
 #[derive(Default)]
 pub struct Literals<'f> {
-    /// Each with whether its function returns a `Result`.
+    /// The literals, each with whether its function returns a `Result`.
     pub found: Vec<(&'f ExprStruct, bool)>,
-    /// Calls that build a tuple, each with the same.
+    /// The calls that build a tuple, each with the same.
     pub tuples: Vec<(&'f ExprCall, bool)>,
     /// Whether the function that builds a tuple is given away.
     pub is_value: bool,
@@ -43,7 +43,8 @@ pub fn given<'f>(literal: &'f ExprStruct, name: &str) -> Option<&'f FieldValue> 
     fields.find(|given| member(&given.member) == name)
 }
 
-/// Where all types are built, and the values that are assigned to fields, by their names alone.
+/// The expressions that build all types, and the values that are assigned to fields, by their names
+/// alone.
 pub struct Built<'f> {
     scopes: &'f Scopes,
     module: Module,
@@ -76,22 +77,22 @@ impl<'f> Built<'f> {
         built
     }
 
-    /// Where a type is built, if it is.
-    pub fn literals(&self, of: &Key) -> Option<&Literals<'f>> {
-        self.literals.get(of)
+    /// The expressions that build a type, if there are any.
+    pub fn literals(&self, key: &Key) -> Option<&Literals<'f>> {
+        self.literals.get(key)
     }
 
     /// The values that constructors give to a field.
-    pub fn given(&self, of: &Key, field: &str) -> impl Iterator<Item = &'f Expr> {
-        let (found, tuples) = match self.literals(of) {
+    pub fn given(&self, key: &Key, field: &str) -> impl Iterator<Item = &'f Expr> {
+        let (found, tuples) = match self.literals(key) {
             Some(literals) => (&*literals.found, &*literals.tuples),
             None => (&[][..], &[][..]),
         };
         let named = found.iter();
-        let named = named.filter_map(move |(one, _)| Some(&given(one, field)?.expr));
+        let named = named.filter_map(move |(literal, _)| Some(&given(literal, field)?.expr));
         let at = field.parse();
         let numbered = tuples.iter();
-        named.chain(numbered.filter_map(move |(one, _)| one.args.iter().nth(at.clone().ok()?)))
+        named.chain(numbered.filter_map(move |(call, _)| call.args.iter().nth(at.clone().ok()?)))
     }
 
     /// The values that are assigned or added to a field of this name.
@@ -135,7 +136,7 @@ impl<'f> Built<'f> {
         }
     }
 
-    /// Where the type of a path is built, if it is one of this file.
+    /// The expressions that build the type of a path, if that is a type of this file.
     fn of_path(&mut self, path: &syn::Path) -> Option<&mut Literals<'f>> {
         Some(self.literals.entry(self.local(path)?).or_default())
     }
@@ -195,7 +196,7 @@ impl<'f> Visit<'f> for Built<'f> {
     }
 
     fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
-        // Its return type is not written.
+        // The return type of a closure is not written.
         self.results.push(false);
         visit::visit_expr_closure(self, closure);
         self.results.pop();

@@ -136,7 +136,7 @@ impl<'t> Source<'t> {
         format!("{}{}", self.newline, self.indent(at))
     }
 
-    /// What goes between an insertion and a byte: a line's end where its line begins, else a space.
+    /// The text between an insertion and a byte: a line's end where its line begins, else a space.
     pub fn gap(&self, at: usize) -> String {
         let is_first = self.text[self.line_start(at)..at].trim().is_empty();
         if is_first {

@@ -26,7 +26,7 @@ pub struct Unit<'u> {
     pub functions: Vec<Function<'u>>,
     /// The parameters of type `&Tensor` by name, with the bytes of their functions.
     borrowed: Vec<(String, std::ops::Range<usize>)>,
-    /// Where types are built, and the values of fields.
+    /// The expressions that build types, and the values of fields.
     pub built: Built<'u>,
     /// Code that no CPU runs.
     pub left_out: Vec<std::ops::Range<usize>>,

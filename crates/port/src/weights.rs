@@ -167,8 +167,8 @@ impl WeightSearch {
 }
 
 /// Whether a field has the name of a recurrent layer's weight, in the code or in the checkpoint.
-fn is_recurrent(unit: &Unit<'_>, of: &Key, field: &str) -> bool {
-    let given = unit.built.given(of, field);
+fn is_recurrent(unit: &Unit<'_>, key: &Key, field: &str) -> bool {
+    let given = unit.built.given(key, field);
     let mut texts = given.map(|value| unit.source.slice(value)).chain([field]);
     texts.any(|text| RECURRENT.iter().any(|name| text.contains(name)))
 }

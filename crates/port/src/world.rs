@@ -55,10 +55,11 @@ pub struct Outline {
     pub helpers: Helpers,
 }
 
-/// What is found of each file, once.
+/// The facts that are found of each file, once.
 pub type Known<T> = RefCell<BTreeMap<PathBuf, T>>;
 
-/// What is known of a file, or is found now; `meanwhile` is said of it while it is looked at.
+/// The known fact of a file, or the fact that `find` finds now; `meanwhile` stands for it until
+/// then.
 pub fn known<T: Clone>(
     all: &Known<T>,
     path: &Path,

@@ -154,7 +154,7 @@ fn read_file(
     let buffer =
         input::read(path, u64::MAX).with_context(|| format!("{name}: expected a readable file"))?;
     let file = SafeTensors::deserialize(&buffer).with_context(|| {
-        let got = match format::of(&buffer) {
+        let got = match format::detect(&buffer) {
             Some(format) => format.to_string(),
             None => format!("{} bytes that are none", buffer.len()),
         };

@@ -77,7 +77,7 @@ pub fn quantized_blocks(
     let observed = observed(source, name, config)?;
     let one_scale = config
         .observer()
-        .is_some_and(|own| !own.qscheme.is_per_channel());
+        .is_some_and(|codes| !codes.qscheme.is_per_channel());
     let rows = if observed.is_none() && one_scale {
         shape[0]
     } else {
@@ -114,7 +114,7 @@ pub fn check_products(source: &Opened, name: &str, config: &QConfig) -> Result<(
     quantized_blocks(source, name, config, check_block)
 }
 
-/// As [`check_products`], of a block of rows that is quantized.
+/// [`check_products`] of a quantized block of rows.
 pub fn check_block(block: &Quantized) -> Result<()> {
     let Quantized::Table(table) = block else {
         return Ok(());
@@ -123,15 +123,15 @@ pub fn check_block(block: &Quantized) -> Result<()> {
         return Ok(());
     };
     let [rows, k] = table.shape();
-    let of = |row: usize| zeros[if zeros.len() == 1 { 0 } else { row }] - offset(dtype);
-    let zeros: Vec<i32> = (0..rows).map(of).collect();
+    let zero = |row: usize| zeros[if zeros.len() == 1 { 0 } else { row }] - offset(dtype);
+    let zeros: Vec<i32> = (0..rows).map(zero).collect();
     let codes: Vec<i8> = table.stored_codes().collect();
     check_sums(&codes, k, &zeros)
 }
 
 /// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
 fn observed(source: &Opened, name: &str, config: &QConfig) -> Result<Option<WeightQParams>> {
-    let Some(config) = config.observer().filter(|own| own.sees_blocks()) else {
+    let Some(config) = config.observer().filter(|config| config.sees_blocks()) else {
         return Ok(None);
     };
     let (_, _, shape) = matrix(source, name)?;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::check_products;
 use crate::checkpoint::read::{Checkpoint, matrix};
-use crate::checkpoint::write::{join, own_name};
+use crate::checkpoint::write::{join, last_name};
 use crate::error::{Error, Result};
 use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
@@ -24,7 +24,7 @@ const TABLES: [&str; 6] = [
     "pos",
     "emb",
 ];
-/// Those that make it a router, if its siblings are experts.
+/// Names of a module that is a router if its siblings are experts.
 const GATES: [&str; 2] = ["gate", "shared_expert_gate"];
 /// Kinds of matrices that no rule for Linears is for, and why.
 const OTHERS: [(&str, &str); 8] = [
@@ -140,15 +140,15 @@ impl Plan {
             (embeddings, LayerKind::Embedding),
         ] {
             for name in names {
-                let fits = |own: &&mut PlannedLayer| {
-                    (own.name == *name || own.tensors == [&**name]) && own.is_matrix()
+                let fits = |layer: &&mut PlannedLayer| {
+                    (layer.name == *name || layer.tensors == [&**name]) && layer.is_matrix()
                 };
                 if let Some(layer) = found.iter_mut().find(fits) {
                     layer.kind = kind.clone();
                     continue;
                 }
                 let layer = tensor(source, name, &kind).ok_or_else(|| {
-                    let names: Vec<_> = found.iter().map(|own| &*own.name).collect();
+                    let names: Vec<_> = found.iter().map(|layer| &*layer.name).collect();
                     unknown_name("matrix", name, &names)
                 })?;
                 if has_inputs_as_rows(source, name) {
@@ -308,7 +308,7 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
         let [rows, columns] = layer.shapes[0];
         match bias(layer) {
             Some([of_bias]) if of_bias == columns && of_bias != rows => {
-                transposed.insert(own_name(&layer.name).to_owned());
+                transposed.insert(last_name(&layer.name).to_owned());
             }
             // A table has none.
             Some([of_bias]) if of_bias == rows => layer.kind = LayerKind::Linear,
@@ -320,21 +320,21 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
         .filter_map(|(name, _, _)| Some(name.split_once(".experts.")?.0))
         .collect();
     for layer in layers.iter_mut().filter(|layer| layer.is_matrix()) {
-        let own = own_name(&layer.name);
+        let last = last_name(&layer.name);
         let parent = layer.name.rsplit_once('.').map_or("", |(parent, _)| parent);
-        let below = |part: &str| layer.name.split('.').any(|own| own == part);
-        let is_gate = GATES.contains(&own) && with_experts.contains(parent);
+        let below = |folder: &str| layer.name.split('.').any(|part| part == folder);
+        let is_gate = GATES.contains(&last) && with_experts.contains(parent);
         let kinds = [
             (
                 ADAPTER,
                 layer.name.split('.').any(|part| part.starts_with("lora_")),
             ),
-            (CONV1D, transposed.contains(own)),
+            (CONV1D, transposed.contains(last)),
             (ROUTER, below("router") || is_gate),
             (EXPERT, below("experts")),
-            (NORM, own.contains("norm")),
-            (POSITIONS, own == "embed_positions"),
-            (CODEBOOK, own.contains("codebook")),
+            (NORM, last.contains("norm")),
+            (POSITIONS, last == "embed_positions"),
+            (CODEBOOK, last.contains("codebook")),
         ];
         if let Some((kind, _)) = kinds.into_iter().find(|(_, is)| *is) {
             layer.kind = LayerKind::custom(kind);
@@ -346,7 +346,7 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
 /// has their shape, of a model with a head of words, or with a table called `shared`.
 fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let is_table = |layer: &PlannedLayer| layer.kind == LayerKind::Embedding;
-    let of_words = |layer: &&PlannedLayer| !own_name(&layer.name).contains("position");
+    let of_words = |layer: &&PlannedLayer| !last_name(&layer.name).contains("position");
     let tables = layers
         .iter()
         .filter(|layer| is_table(layer))
@@ -354,12 +354,12 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let Some(largest) = tables.map(|layer| layer.shapes[0]).max() else {
         return;
     };
-    // In a block, a Linear of that shape is no head.
+    // A Linear of that shape in a block is not a head.
     let in_block = |name: &str| name.split('.').any(|part| part.parse::<u32>().is_ok());
     let has_own_head = layers
         .iter()
         .any(|layer| layer.shapes[0] == largest && !is_table(layer) && !in_block(&layer.name));
-    let is_shared = |layer: &PlannedLayer| is_table(layer) && own_name(&layer.name) == "shared";
+    let is_shared = |layer: &PlannedLayer| is_table(layer) && last_name(&layer.name) == "shared";
     let is_tied = source.opened.has_tied_head || layers.iter().any(is_shared);
     if is_tied && !has_own_head {
         let tables = layers.iter_mut().filter(|layer| is_table(layer));
@@ -373,10 +373,10 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
 /// module.
 fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) -> Option<LayerKind> {
     if last == "weight" {
-        let own = own_name(module);
-        let is_table = own.contains("embed") && own != "embed_out"
-            || own.ends_with("_emb")
-            || TABLES.contains(&own);
+        let name = last_name(module);
+        let is_table = name.contains("embed") && name != "embed_out"
+            || name.ends_with("_emb")
+            || TABLES.contains(&name);
         return Some(if is_table {
             LayerKind::Embedding
         } else {
@@ -428,8 +428,8 @@ impl Layer for Leaf {
             Err(_) => WeightDType::F32,
             Ok(_) => WeightDType::QInt8,
         };
-        let of = |shape: &[usize; 2]| WeightInfo::new("weight", shape, dtype, 0);
-        self.layer.shapes.iter().map(of).collect()
+        let info = |shape: &[usize; 2]| WeightInfo::new("weight", shape, dtype, 0);
+        self.layer.shapes.iter().map(info).collect()
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -443,8 +443,8 @@ impl Layer for Leaf {
         if self.layer.kind != LayerKind::Embedding {
             for tensor in &self.layer.tensors {
                 let checked = check_products(&self.source.opened, tensor, qconfig);
-                let own = tensor.rsplit('.').next().unwrap_or(tensor);
-                checked.map_err(|error| error.at(own))?;
+                let name = tensor.rsplit('.').next().unwrap_or(tensor);
+                checked.map_err(|error| error.at(name))?;
             }
         }
         Ok(Self {

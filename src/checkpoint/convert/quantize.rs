@@ -8,7 +8,7 @@ use candle_core::DType;
 use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
 use super::plan::Plan;
 use crate::checkpoint::read::{Checkpoint, Entry, Opened};
-use crate::checkpoint::write::{Contents, Module, Output, Written, entry, rewrite};
+use crate::checkpoint::write::{Contents, Module, Output, WrittenWeight, entry, rewrite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
 use crate::module::LayerKind;
@@ -20,10 +20,10 @@ use crate::weight::{Format, Numbers, QWeight, Zeros};
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).
 ///
-/// A weight takes 100 MB of memory whatever its size: one with a scale for each row is read once,
-/// one with a single scale by a min-max observer twice. By another observer of the whole weight,
-/// such as `Histogram`, it takes three times its f32 elements. `progress` is called with the bytes
-/// of each tensor when it is done.
+/// A weight takes 100 MB of memory whatever its size: a weight with a scale for each row is read
+/// once, a weight with a single scale by a min-max observer twice. By another observer of the whole
+/// weight, such as `Histogram`, it takes three times its f32 elements. `progress` is called with
+/// the bytes of each tensor when it is done.
 ///
 /// # Errors
 /// When a weight cannot be quantized as planned, or `out` cannot be written, is the source, or is a
@@ -112,7 +112,7 @@ fn weight<'a>(
             Ok(())
         })?;
     }
-    let written = Written {
+    let written = WrittenWeight {
         name,
         shape: entry.shape.clone(),
         format,

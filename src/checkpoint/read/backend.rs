@@ -16,15 +16,15 @@ use crate::weight::{ATTENTION, FORMAT, Format};
 pub struct Backend(pub Arc<Opened>);
 
 impl Backend {
-    /// The format of a weight whose description this is the name of.
+    /// The format of the weight whose description is called `name`.
     fn format(&self, name: &str) -> Option<Format> {
         Source::format(&*self.0, name.strip_suffix(FORMAT)?)
     }
 
-    /// The precision of the attention whose word this is the name of.
+    /// The precision of the attention whose word is called `name`.
     fn attention(&self, name: &str) -> Option<Precision> {
-        let own = name.strip_suffix(ATTENTION)?.strip_suffix('.')?;
-        self.0.attention.get(own).copied()
+        let module = name.strip_suffix(ATTENTION)?.strip_suffix('.')?;
+        self.0.attention.get(module).copied()
     }
 
     fn read(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {

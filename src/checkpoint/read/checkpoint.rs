@@ -9,7 +9,7 @@ use candle_nn::VarBuilder;
 use super::backend::Backend;
 use super::config::Quantization;
 use super::files::{CONFIG, Files};
-use super::header::{Encoding, Part};
+use super::header::{BlockPart, Encoding};
 use super::opened::Opened;
 use super::weights::Kind;
 use crate::error::Result;
@@ -38,14 +38,14 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// Its dtype in the file, as safetensors names it: `F32`, `I8`; of 4 bits `I4`; of GGUF's
-    /// blocks that are read as floats theirs.
+    /// The dtype in the file, as safetensors names it: `F32`, `I8`; `I4` for 4 bits; for GGUF's
+    /// blocks that are read as floats the name of the block type.
     pub dtype: String,
-    /// Its shape.
+    /// The shape of the tensor.
     pub shape: Vec<usize>,
-    /// Its bytes in the file.
+    /// The number of bytes in the file.
     pub bytes: u64,
     /// Whether it holds the codes or halves of a quantized weight.
     pub quantized: bool,
@@ -58,17 +58,17 @@ impl Checkpoint {
     /// # Errors
     /// When a file is missing or malformed, a quantized weight lacks one of its tensors, a tensor
     /// has another dtype or shape than its name or another tensor implies, or the format or its
-    /// version is not one that this crate reads.
+    /// version is unknown to this crate.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let files = Files::open(path.as_ref())?;
         let config = match &files.folder {
             Some(folder) => Quantization::open(&folder.join(CONFIG))?,
             None => Quantization::default(),
         };
-        Self::of(files, config)
+        Self::from_files(files, config)
     }
 
-    /// The checkpoint that the bytes of a safetensors file are, where there are no files, as in a
+    /// Reads a checkpoint from the bytes of a safetensors file, without a file system, as in a
     /// browser; errors call it `name`.
     ///
     /// ```
@@ -87,10 +87,10 @@ impl Checkpoint {
     /// As [`open`](Self::open).
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
         let files = Files::from_bytes(Path::new(name), bytes)?;
-        Self::of(files, Quantization::default())
+        Self::from_files(files, Quantization::default())
     }
 
-    fn of(files: Files, config: Quantization) -> Result<Self> {
+    fn from_files(files: Files, config: Quantization) -> Result<Self> {
         let opened = Arc::new(Opened::new(files, config)?);
         Ok(Self { opened })
     }
@@ -107,8 +107,8 @@ impl Checkpoint {
     /// The values of a tensor, quantized or float, as f32 in row order.
     ///
     /// # Errors
-    /// When there is no such tensor, it is no float or quantized weight, its scales are not finite
-    /// and positive, or its file cannot be read.
+    /// When there is no such tensor, it is not a float or quantized weight, its scales are not
+    /// finite and positive, or its file cannot be read.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
         let (_, entry) = self.opened.tensor(name)?;
         self.opened.elements(name, 0..entry.elements())
@@ -152,7 +152,7 @@ impl Checkpoint {
         })
     }
 
-    /// What is read otherwise than the files say, a line each: static scales of activations that are
+    /// The differences from what the files say, a line each: static scales of activations that are
     /// left out. A program prints them once.
     pub fn notes(&self) -> &[String] {
         &self.opened.notes
@@ -164,8 +164,8 @@ impl Checkpoint {
         files.tensors().map(|(name, _, entry)| TensorInfo {
             name: name.to_owned(),
             dtype: match entry.encoding {
-                own if own.is_int4() => "I4".into(),
-                Encoding::Blocks(blocks) if blocks.part == Part::Values => blocks.dtype.name(),
+                encoding if encoding.is_int4() => "I4".into(),
+                Encoding::Blocks(blocks) if blocks.part == BlockPart::Values => blocks.dtype.name(),
                 _ => entry.dtype.to_string(),
             },
             shape: entry.shape.clone(),
@@ -176,7 +176,8 @@ impl Checkpoint {
 }
 
 /// The report of a model as it was loaded: its quantized layers are left as already quantized, all
-/// others as float, such as one whose weight is computed from tensors of a quantized checkpoint.
+/// others as float, such as a layer whose weight is computed from tensors of a quantized
+/// checkpoint.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};

@@ -23,7 +23,7 @@ pub const MAX_CONFIG: u64 = 4 << 20;
 /// Values within each other.
 const MAX_DEPTH: usize = 128;
 pub const ENTRY: &str = "quantization_config";
-/// In older files.
+/// The key of the entry in older files.
 pub const OLD_ENTRY: &str = "compression_config";
 pub const METHOD: &str = "compressed-tensors";
 /// The ends of the names of architectures with a head of words.
@@ -52,7 +52,7 @@ pub struct Quantization {
     groups: Vec<Option<DynamicConfig>>,
     /// The first group that has a module, or a class of modules, as a target.
     names: HashMap<String, usize>,
-    /// The first group of Linears, or the first one that has any.
+    /// The first group of Linears, or the first group that has any.
     of_class: Option<usize>,
     /// The targets that are regexes, and the group of each, in order.
     regexes: NameRegexes,
@@ -61,11 +61,11 @@ pub struct Quantization {
     modules: BTreeMap<String, Option<DynamicConfig>>,
     /// The entry of another method than compressed-tensors, by its name.
     pub foreign: Option<(String, Value)>,
-    /// What is read otherwise than the files say.
+    /// The differences from what the files say.
     pub notes: Vec<String>,
     /// Whether the model has a vocabulary, and so maybe a tied head.
     pub has_vocabulary: bool,
-    /// Whether it is one with a head of words that may be tied to its table.
+    /// Whether the model has a head of words that may be tied to its table.
     pub has_tied_head: bool,
 }
 
@@ -113,15 +113,17 @@ impl Quantization {
                 got,
             )
         };
-        let top: UniqueMap<Raw> = parse_file(text.clone()).map_err(malformed)?;
+        let top: UniqueMap<ValueText> = parse_file(text.clone()).map_err(malformed)?;
         let text = json::strict(text);
         unique(&text, 0).map_err(malformed)?;
         // Of a model of images and texts the part for texts may have it.
-        let nested = get(&top, "text_config").and_then(|own| parse(own.as_bytes()).ok());
+        let nested = get(&top, "text_config").and_then(|nested| parse(nested.as_bytes()).ok());
         let parts = [Some(&top), nested.as_ref()].into_iter().flatten();
         let mut entries = parts.flat_map(|part| [ENTRY, OLD_ENTRY].map(|key| get(part, key)));
-        let read = match entries.find_map(|entry| entry.filter(|own| *own != "null")) {
-            Some(own) => Self::of(parse(own.as_bytes()).map_err(malformed)?, malformed)?,
+        let read = match entries.find_map(|entry| entry.filter(|entry| *entry != "null")) {
+            Some(entry) => {
+                Self::from_entry(parse(entry.as_bytes()).map_err(malformed)?, malformed)?
+            }
             None => Self::default(),
         };
         // Python's numbers may be none of JSON's.
@@ -134,7 +136,7 @@ impl Quantization {
         })
     }
 
-    fn of(entry: Value, malformed: impl Fn(String) -> Error) -> Result<Self> {
+    fn from_entry(entry: Value, malformed: impl Fn(String) -> Error) -> Result<Self> {
         let method = match &entry["quant_method"] {
             // As older versions of transformers write it.
             Value::Null if !entry["load_in_8bit"].is_null() => "bitsandbytes",
@@ -240,9 +242,9 @@ impl RawActivations {
 }
 
 /// A value as its text.
-struct Raw(Box<RawValue>);
+struct ValueText(Box<RawValue>);
 
-impl Keyed for Raw {
+impl Keyed for ValueText {
     const MAP: &'static str = "an object";
 
     fn read<'de, A: MapAccess<'de>>(_: &str, from: &mut A) -> Result<Self, A::Error> {
@@ -250,8 +252,8 @@ impl Keyed for Raw {
     }
 }
 
-fn get<'a>(map: &'a UniqueMap<Raw>, key: &str) -> Option<&'a str> {
-    let found = map.0.iter().find(|(own, _)| own == key);
+fn get<'a>(map: &'a UniqueMap<ValueText>, key: &str) -> Option<&'a str> {
+    let found = map.0.iter().find(|(name, _)| name == key);
     found.map(|(_, value)| value.0.get())
 }
 
@@ -262,8 +264,8 @@ fn unique(json: &[u8], depth: usize) -> Result<(), String> {
             return Err(format!("values in more than {MAX_DEPTH} others"));
         }
         Some(b'{') => {
-            let map = parse::<UniqueMap<Raw>>(json)?.0.into_iter();
-            map.map(|(_, own)| own.0).collect()
+            let map = parse::<UniqueMap<ValueText>>(json)?.0.into_iter();
+            map.map(|(_, value)| value.0).collect()
         }
         Some(b'[') => parse::<Vec<Box<RawValue>>>(json)?,
         _ => Vec::new(),
@@ -276,8 +278,8 @@ fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
     Error::unsupported(what, expected, brief(got, 100))
 }
 
-/// Whether a configuration, or one in it, as of the texts of a model of images and texts, has a
-/// vocabulary.
+/// Whether a configuration, or a configuration in it, as of the texts of a model of images and
+/// texts, has a vocabulary.
 fn has_vocabulary(config: &Value) -> bool {
     let Value::Object(entries) = config else {
         return false;

@@ -30,7 +30,7 @@ const MAX_INDEX: u64 = 100_000_000;
 /// The files, and which of them has a tensor.
 #[derive(Debug)]
 pub struct Files {
-    /// The folder, if it is one.
+    /// The folder, if the checkpoint is a folder.
     pub folder: Option<PathBuf>,
     /// The index, if the tensors are in shards.
     pub index: Option<PathBuf>,
@@ -230,7 +230,7 @@ const RUNTIMES: [&str; 3] = ["onnx", "openvino", "coreml"];
 
 fn is_weights(path: &Path) -> bool {
     path.extension()
-        .is_some_and(|extension| WEIGHTS.iter().any(|own| extension == *own))
+        .is_some_and(|extension| WEIGHTS.iter().any(|known| extension == *known))
 }
 
 fn is_safetensors(path: &Path) -> bool {
@@ -244,7 +244,7 @@ pub fn is_of_model(path: &Path) -> bool {
     if RUNTIMES.contains(&&*name) {
         return true;
     }
-    let rest = MODELS.iter().filter_map(|own| name.strip_prefix(own));
+    let rest = MODELS.iter().filter_map(|known| name.strip_prefix(known));
     let is_named = rest
         .into_iter()
         .any(|rest| rest.starts_with(['.', '-', '_']));
@@ -281,7 +281,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
                         let mut begin = Vec::new();
                         let read = input::open(first)
                             .map(|file| file.take(format::LENGTH as u64).read_to_end(&mut begin));
-                        let cure = read.ok().and_then(|_| format::of(&begin));
+                        let cure = read.ok().and_then(|_| format::detect(&begin));
                         let cure = cure.map(|format| format!(": {format}"));
                         format!("none, but {}{}", names(&others), cure.unwrap_or_default())
                     }
@@ -311,7 +311,7 @@ impl Keyed for FileName {
         const MAX: usize = 255;
         let file: String = from.next_value()?;
         let name = Path::new(&file).file_name();
-        if name.is_some_and(|own| own == file.as_str()) && file.len() <= MAX {
+        if name.is_some_and(|known| known == file.as_str()) && file.len() <= MAX {
             return Ok(Self(file));
         }
         let file = brief(&file, 100);
@@ -321,7 +321,7 @@ impl Keyed for FileName {
     }
 }
 
-/// The file of each tensor, at least of one.
+/// The file of each tensor; there is at least one tensor.
 fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
     let malformed =
         |got| Error::malformed("index", "an object `weight_map` from tensors to files", got);
@@ -335,7 +335,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
 
 /// A whole file of at most `max` bytes.
 pub fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
-    input::read(path, max).map_err(|error| match Unexpected::of(&error) {
+    input::read(path, max).map_err(|error| match Unexpected::behind(&error) {
         Some(Unexpected { expected, got }) if error.kind() == ErrorKind::FileTooLarge => {
             Error::malformed("file", expected.clone(), got.clone())
         }

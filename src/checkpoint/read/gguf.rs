@@ -8,9 +8,9 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use super::gguf_names::{Known, encoding, heads, own_name};
+use super::gguf_names::{Metadata, encoding, heads, safetensors_name};
 use super::gguf_types::BlockType;
-use super::header::{self, Blocks, Encoding, Entry, Header, Part, invalid, reading};
+use super::header::{self, BlockPart, Blocks, Encoding, Entry, Header, invalid, reading};
 use crate::error::{Error, Result};
 use crate::weight::{MINIMUM, SCALE};
 use crate::words::brief;
@@ -43,33 +43,33 @@ const PLAIN: [(u32, Dtype); 8] = [
     (30, Dtype::BF16),
 ];
 
-struct Source<R> {
+struct GgufReader<R> {
     from: R,
     at: u64,
 }
 
-/// A tensor as the file says.
-struct Described {
+/// A tensor as the file describes it.
+struct TensorHeader {
     name: String,
     shape: Vec<usize>,
     dtype: u32,
     offset: u64,
 }
 
-/// Reads the beginning of a file that is `length` bytes long, and adds its tensors to those of the
-/// parts before, which are `base` bytes. The metadata is the first part's.
+/// Reads the beginning of a file that is `length` bytes long, and adds its tensors to the tensors
+/// of the parts before, which are `base` bytes. The metadata is the first part's.
 ///
 /// # Errors
-/// When it is none of version 2 or 3, a tensor is not within the file, two have one name or the same
-/// bytes, or the file is another part than the next.
+/// When its version is neither 2 nor 3, a tensor is not within the file, two tensors have one name
+/// or the same bytes, or the file is another part than the next.
 pub fn read(
     from: impl Read,
     [base, length]: [u64; 2],
     part: u64,
-    known: &mut Known,
+    known: &mut Metadata,
     read: &mut Header,
 ) -> Result<()> {
-    let mut from = Source {
+    let mut from = GgufReader {
         from: BufReader::new(from),
         at: 0,
     };
@@ -139,7 +139,7 @@ pub fn read(
 
 /// Reads the value of that type that begins there, as JSON; a number that is not finite is null.
 pub fn value(from: impl Read, kind: u32) -> Result<Value> {
-    let mut from = Source {
+    let mut from = GgufReader {
         from: BufReader::new(from),
         at: 0,
     };
@@ -170,7 +170,7 @@ fn check_places(mut places: Vec<(u64, u64, String)>) -> Result<()> {
     Ok(())
 }
 
-impl<R: BufRead> Source<R> {
+impl<R: BufRead> GgufReader<R> {
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         let read = self.from.read_exact(&mut bytes);
@@ -222,7 +222,7 @@ impl<R: BufRead> Source<R> {
     }
 
     /// Reads a key and its value, which is kept if it is used; the type and the place of the value.
-    fn key(&mut self, known: &mut Known) -> Result<(String, (u32, u64))> {
+    fn key(&mut self, known: &mut Metadata) -> Result<(String, (u32, u64))> {
         let key = self.name()?;
         let kind = self.u32()?;
         let place = (kind, self.at);
@@ -288,7 +288,7 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    fn described(&mut self) -> Result<Described> {
+    fn described(&mut self) -> Result<TensorHeader> {
         let name = self.name()?;
         let dimensions = self.u32()?;
         if dimensions > MAX_DIMENSIONS {
@@ -303,7 +303,7 @@ impl<R: BufRead> Source<R> {
         }
         shape.reverse();
         let (dtype, offset) = (self.u32()?, self.u64()?);
-        Ok(Described {
+        Ok(TensorHeader {
             name,
             shape,
             dtype,
@@ -323,20 +323,20 @@ fn size(kind: u32) -> Option<u64> {
     }
 }
 
-impl Described {
+impl TensorHeader {
     /// The tensors that stand for it: a weight of codes has its scales beside it.
     fn entries(
         &self,
-        known: &Known,
+        known: &Metadata,
         [data, length]: [u64; 2],
         next: u64,
     ) -> Result<Vec<(String, Entry)>> {
         let Self { name, shape, .. } = self;
         let plain = PLAIN.iter().find(|(number, _)| *number == self.dtype);
-        let own = encoding(name, plain.map(|(_, dtype)| *dtype), known)?;
+        let by_name = encoding(name, plain.map(|(_, dtype)| *dtype), known)?;
         let blocks = BlockType::numbered(self.dtype);
         let (dtype, encoding, bytes) = match plain {
-            Some((_, dtype)) => (*dtype, own, header::bytes(*dtype, shape)),
+            Some((_, dtype)) => (*dtype, by_name, header::bytes(*dtype, shape)),
             // Up to the next, for nobody knows the size.
             None if blocks.name.is_empty() => {
                 let bytes = next.checked_sub(self.offset);
@@ -351,7 +351,7 @@ impl Described {
                 (Dtype::F32, Encoding::Blocks(Blocks::values(blocks)), bytes)
             }
         };
-        // The bits of a row can be counted, even where there are no rows.
+        // The bits of a row must be countable, even where there are no rows.
         let counted: Vec<_> = shape.iter().map(|size| (*size).max(1)).collect();
         let bytes = header::bytes(Dtype::F64, &counted).and(bytes);
         let start = data.checked_add(self.offset);
@@ -364,7 +364,7 @@ impl Described {
             return Err(invalid(name, expected, format!("offset {}", self.offset)));
         };
         let heads = heads(name, shape, known)?;
-        if heads > 0 && shape.len() == 1 && encoding != own {
+        if heads > 0 && shape.len() == 1 && encoding != by_name {
             return Err(invalid(name, "a bias of floats", blocks.name()));
         }
         let entry = Entry {
@@ -375,7 +375,7 @@ impl Described {
             encoding,
             heads,
         };
-        let name = own_name(name, &known.architecture);
+        let name = safetensors_name(name, &known.architecture);
         let (Encoding::Blocks(blocks), &[n, k]) = (encoding, &shape[..]) else {
             return Ok(vec![(name, entry)]);
         };
@@ -391,15 +391,15 @@ impl Described {
         };
         let count = k / blocks.dtype.elements;
         let of_scales = 2 * (n * count) as u64;
-        let scales = part(Part::Scales, Dtype::F16, [n, count], of_scales);
+        let scales = part(BlockPart::Scales, Dtype::F16, [n, count], of_scales);
         let mut tensors = vec![(format!("{name}{SCALE}"), scales)];
         let mut left = bytes - of_scales;
         if blocks.dtype.name == "Q4_1" {
-            let minimums = part(Part::Minimums, Dtype::F16, [n, count], of_scales);
+            let minimums = part(BlockPart::Minimums, Dtype::F16, [n, count], of_scales);
             tensors.push((format!("{name}{MINIMUM}"), minimums));
             left -= of_scales;
         }
-        tensors.push((name, part(Part::Codes, Dtype::I8, [n, k], left)));
+        tensors.push((name, part(BlockPart::Codes, Dtype::I8, [n, k], left)));
         Ok(tensors)
     }
 }

@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 
 /// The part of the metadata that is used.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct Metadata {
     pub architecture: String,
     pub numbers: BTreeMap<String, u64>,
     /// The tensors of all parts.
     pub tensors: u64,
 }
 
-impl Known {
+impl Metadata {
     /// The paths of the other parts of a model that is split.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ const OF_DECODER: [(&str, &str); 3] = [
     ("output_norm", "model.norm"),
     ("output", "lm_head"),
 ];
-/// Of a layer of one.
+/// Names of a layer of a decoder.
 const OF_LAYER: [(&str, &str); 11] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -84,7 +84,7 @@ const OF_LAYER: [(&str, &str); 11] = [
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
-/// Of a layer of Gemma, in place of those.
+/// Names of a layer of Gemma, in place of a decoder's.
 const OF_GEMMA: [(&str, &str); 3] = [
     ("post_attention_norm", "post_attention_layernorm"),
     ("ffn_norm", "pre_feedforward_layernorm"),
@@ -107,19 +107,19 @@ const OF_BERT_LAYER: [(&str, &str); 8] = [
     ("layer_output_norm", "output.LayerNorm"),
 ];
 
-/// The name of a tensor in safetensors; its own where that is not known.
-pub fn own_name(name: &str, architecture: &str) -> String {
+/// The name of a tensor in safetensors; unchanged where that is not known.
+pub fn safetensors_name(name: &str, architecture: &str) -> String {
     let (whole, of_layer, layers): (&[_], [&[_]; 2], _) = match architecture {
         "bert" => (&OF_BERT, [&OF_BERT_LAYER, &[]], "encoder.layer"),
         GEMMA => (&OF_DECODER, [&OF_GEMMA, &OF_LAYER], "model.layers"),
-        own if DECODERS.contains(&own) => (&OF_DECODER, [&OF_LAYER, &[]], "model.layers"),
+        name if DECODERS.contains(&name) => (&OF_DECODER, [&OF_LAYER, &[]], "model.layers"),
         _ => return name.to_owned(),
     };
     let translated = || {
         let (module, last) = name.rsplit_once('.')?;
-        let find = |table: &[(&str, &'static str)], own: &str| {
+        let find = |table: &[(&str, &'static str)], part: &str| {
             let mut table = table.iter();
-            table.find(|(from, _)| *from == own).map(|(_, to)| *to)
+            table.find(|(from, _)| *from == part).map(|(_, to)| *to)
         };
         let Some(rest) = module.strip_prefix("blk.") else {
             return Some(format!("{}.{last}", find(whole, module)?));
@@ -136,7 +136,7 @@ pub fn own_name(name: &str, architecture: &str) -> String {
 ///
 /// # Errors
 /// When such a norm is not f32.
-pub fn encoding(name: &str, dtype: Option<Dtype>, known: &Known) -> Result<Encoding> {
+pub fn encoding(name: &str, dtype: Option<Dtype>, known: &Metadata) -> Result<Encoding> {
     if known.architecture != GEMMA || !name.ends_with("norm.weight") {
         return Ok(Encoding::Plain);
     }
@@ -153,10 +153,10 @@ pub fn encoding(name: &str, dtype: Option<Dtype>, known: &Known) -> Result<Encod
 /// others.
 ///
 /// # Errors
-/// When rows are no pairs of that many heads.
-pub fn heads(name: &str, shape: &[usize], known: &Known) -> Result<usize> {
+/// When the rows are not pairs of that many heads.
+pub fn heads(name: &str, shape: &[usize], known: &Metadata) -> Result<usize> {
     let module = name.rsplit_once('.').map_or("", |(module, _)| module);
-    let is = |own: &str| module.ends_with(&format!(".{own}"));
+    let is = |last: &str| module.ends_with(&format!(".{last}"));
     if known.architecture != "llama" || !(is("attn_q") || is("attn_k")) {
         return Ok(0);
     }

@@ -1,4 +1,4 @@
-//! GGUF's types of blocks: their sizes, and the elements of those that candle does not read.
+//! GGUF's types of blocks: their sizes, and the elements of the types that candle does not read.
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType;
@@ -43,14 +43,15 @@ const TYPES: &[BlockType] = &types! {
     34 "TQ1_0" 256 54;      35 "TQ2_0" 256 66;      40 "NVFP4" 64 36;       41 "Q1_0" 128 18;
 };
 
-/// The levels of 4 bits of IQ4_NL and IQ4_XS, and twice those of MXFP4.
+/// The levels of 4 bits of IQ4_NL and IQ4_XS.
 const NONLINEAR: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
+/// Twice the levels of MXFP4.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl BlockType {
-    /// The type of a number; of one that is not known, without sizes.
+    /// The type of a number; a type without sizes if the number is unknown.
     pub fn numbered(number: u32) -> Self {
         let known = TYPES.iter().find(|known| known.number == number);
         known.copied().unwrap_or(Self {
@@ -116,7 +117,7 @@ impl BlockType {
     }
 }
 
-/// Appends the elements of codes of 4 bits: first those of the low bits of all bytes.
+/// Appends the elements of codes of 4 bits: first the elements of the low bits of all bytes.
 fn nibbles(scale: f32, codes: &[u8], levels: [i8; 16], to: &mut Vec<f32>) {
     let value = |code: u8| scale * f32::from(levels[usize::from(code)]);
     to.extend(codes.iter().map(|byte| value(byte & 15)));

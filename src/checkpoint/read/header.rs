@@ -14,7 +14,7 @@ use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Fault, Result};
 use crate::words::brief;
 
-/// As the `safetensors` crate.
+/// The limit of the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
 /// More dimensions than any library has.
 const MAX_RANK: usize = 32;
@@ -40,7 +40,7 @@ pub struct Entry {
     pub start: u64,
     pub bytes: u64,
     pub encoding: Encoding,
-    /// Of how many heads the file has the rows with their halves interleaved; 0 if none.
+    /// The number of heads whose rows the file has with their halves interleaved; 0 if none.
     pub heads: usize,
 }
 
@@ -52,7 +52,7 @@ pub enum Encoding {
     Absmax,
     /// f32, each 1 more than the element: GGUF's norms of Gemma.
     PlusOne,
-    /// A matrix of which the file has the transposed one.
+    /// A matrix that the file has transposed.
     Transposed,
     /// Codes of a matrix, several to a number; dtype and shape describe the codes.
     Packed(Packing),
@@ -66,12 +66,12 @@ pub enum Encoding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     pub dtype: BlockType,
-    pub part: Part,
+    pub part: BlockPart,
 }
 
 /// The part of each block that a tensor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum BlockPart {
     /// f32.
     Values,
     /// i8.
@@ -84,7 +84,7 @@ pub enum Part {
 
 impl Blocks {
     pub fn values(dtype: BlockType) -> Self {
-        let part = Part::Values;
+        let part = BlockPart::Values;
         Self { dtype, part }
     }
 
@@ -101,7 +101,7 @@ impl Encoding {
             Self::Packed(packing) => packing.bits == 4,
             Self::Unpacked => true,
             Self::Blocks(Blocks { dtype, part }) => {
-                part == Part::Codes && ["Q4_0", "Q4_1"].contains(&dtype.name)
+                part == BlockPart::Codes && ["Q4_0", "Q4_1"].contains(&dtype.name)
             }
             _ => false,
         }
@@ -210,7 +210,7 @@ impl Header {
         let mut first = Vec::new();
         let read = from.take(format::LENGTH as u64).read_to_end(&mut first);
         read.map_err(reading)?;
-        if let Some(format) = format::of(&first) {
+        if let Some(format) = format::detect(&first) {
             return Err(Error::malformed("file of tensors", "safetensors", format));
         }
         let from = &mut first.chain(from);
@@ -238,9 +238,9 @@ impl Header {
         let (mut tensors, mut metadata) = (BTreeMap::new(), BTreeMap::new());
         for (name, raw) in raw {
             let tensor = match raw {
-                Raw::Tensor(tensor) => tensor,
-                Raw::Metadata(own) => {
-                    metadata = own;
+                HeaderValue::Tensor(tensor) => tensor,
+                HeaderValue::Metadata(entries) => {
+                    metadata = entries;
                     continue;
                 }
             };
@@ -316,9 +316,9 @@ pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     serde_json::from_slice(json).map_err(|e| brief(&e.to_string(), 300))
 }
 
-/// As [`parse`], of a whole file, which Python or an editor may have written.
+/// [`parse`] of a whole file, which Python or an editor may have written.
 pub fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
-    let other = format::of(&text).filter(|format| *format != format::JSON);
+    let other = format::detect(&text).filter(|format| *format != format::JSON);
     let parsed = parse(&json::strict(text));
     parsed.map_err(|error| other.map_or(error, |format| format.to_string()))
 }
@@ -341,12 +341,12 @@ pub fn reading(error: std::io::Error) -> Error {
 }
 
 /// A value of a header.
-enum Raw {
+enum HeaderValue {
     Tensor(RawEntry),
     Metadata(BTreeMap<String, String>),
 }
 
-impl Keyed for Raw {
+impl Keyed for HeaderValue {
     const MAP: &'static str = "an object of tensors";
 
     fn read<'de, A: MapAccess<'de>>(name: &str, from: &mut A) -> Result<Self, A::Error> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::words::brief;
 
-/// What a weight is, in which order, and whether it is quantized.
+/// Keys for the kind of a weight, its order, and whether it is quantized.
 const TENSORS: Treatment = Harmless("the tensors tell it");
 const MAKING: Treatment = Harmless("says how the codes were chosen, and by which program");
 const RUNNING: Treatment = Harmless("says how other libraries run them");
@@ -39,7 +39,7 @@ pub const COMPRESSED_TENSORS: Table = Table(&[
     (&["run_compressed", "dequantize", "use_*"], RUNNING),
 ]);
 
-/// The keys beside `qweight`: GPTQ's, AWQ's and AutoRound's, which writes its own in those of the
+/// The keys beside `qweight`, of GPTQ, AWQ and AutoRound, which writes its keys into entries of the
 /// others, too.
 pub const QWEIGHT: Table = Table(&[
     (&["quant_method", "bits", "w_bit", "sym", "dynamic"], Used),
@@ -110,7 +110,7 @@ pub fn check(table: &Table, entry: &Value) -> Result<()> {
     ))
 }
 
-/// The values that are not null, of objects without a row their own.
+/// The values that are not null, of objects without a row the values within.
 fn flatten(table: &Table, start: &str, map: &Map<String, Value>, to: &mut Vec<(String, String)>) {
     for (key, value) in map {
         let key = format!("{start}{key}");

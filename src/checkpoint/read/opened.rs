@@ -23,7 +23,7 @@ pub struct Opened {
     pub attention: Precisions,
     /// The tensors of which these are parts.
     pub viewed: HashMap<String, String>,
-    /// What is read otherwise than the files say.
+    /// The differences from what the files say.
     pub notes: Vec<String>,
     /// Whether `config.json` says of a part of the model how many words it knows.
     pub has_vocabulary: bool,
@@ -76,8 +76,8 @@ impl Opened {
         }
     }
 
-    /// Checks the scales of parts of a tensor: a layer of one reads them where no error can be
-    /// told.
+    /// Checks the scales of parts of a tensor: the layer of a part reads them where no error can
+    /// be told.
     pub fn check_views(&self, name: &str) -> Result<()> {
         let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
         for view in views {

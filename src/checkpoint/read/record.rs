@@ -117,7 +117,7 @@ pub fn write<'a>(
             record.version = VERSIONS[2];
         }
         let format = Written::from(format);
-        let known = record.formats.iter().position(|own| *own == format);
+        let known = record.formats.iter().position(|written| *written == format);
         let number = known.unwrap_or_else(|| {
             record.formats.push(format);
             record.formats.len() - 1

@@ -21,7 +21,7 @@ pub fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
 /// How the scales of a weight are distributed.
 pub enum Scheme {
     Whole(QScheme),
-    /// One for each group of inputs.
+    /// A scale for each group of inputs.
     Groups,
 }
 
@@ -59,11 +59,11 @@ pub fn scheme(
             let got = format!("{:?} and {:?}", entry.shape, scales.shape);
             return Err(invalid(name, expected, got));
         }
-        return Ok(Scheme::Whole(QScheme::of(true, symmetric)));
+        return Ok(Scheme::Whole(QScheme::integer(true, symmetric)));
     }
     match scales.shape[..] {
-        [] | [1] | [1, 1] if n != 1 => Ok(Scheme::Whole(QScheme::of(false, symmetric))),
-        [rows] | [rows, 1] if rows == n => Ok(Scheme::Whole(QScheme::of(true, symmetric))),
+        [] | [1] | [1, 1] if n != 1 => Ok(Scheme::Whole(QScheme::integer(false, symmetric))),
+        [rows] | [rows, 1] if rows == n => Ok(Scheme::Whole(QScheme::integer(true, symmetric))),
         [rows, groups] if rows == n && groups > 1 && k.is_multiple_of(groups) => Ok(Scheme::Groups),
         ref got => {
             let expected = format!("[{n}, 1], [1], or [{n}, groups of {k} inputs]");
@@ -75,7 +75,8 @@ pub fn scheme(
 /// Whether the groups of inputs, by the number of each in `name`, follow one another.
 ///
 /// # Errors
-/// When it is no vector of an i32 for each of `k` inputs, or a number names no group.
+/// When it is not a vector of an i32 for each of `k` inputs, or a number is not the number of a
+/// group.
 pub fn is_in_order(files: &Files, name: &str, groups: usize, k: usize) -> Result<bool> {
     let (shard, entry) = files.get(name, "the group of each input")?;
     entry.check(name, Dtype::I32, &[k], ", a group for each input")?;

@@ -1,4 +1,4 @@
-//! One safetensors file, or a GGUF file in one or several parts, on a disk or in memory, read where
+//! A safetensors file, or a GGUF file in one or several parts, on a disk or in memory, read where
 //! and when a tensor is asked for.
 
 use std::fmt::Debug;
@@ -15,8 +15,8 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 use super::gguf;
-use super::gguf_names::Known;
-use super::header::{Axis, Blocks, Encoding, Entry, Header, Packing, Part, invalid, reading};
+use super::gguf_names::Metadata;
+use super::header::{Axis, BlockPart, Blocks, Encoding, Entry, Header, Packing, invalid, reading};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
 
@@ -32,9 +32,9 @@ impl<B: Read + Seek + Debug + Send> Bytes for B {}
 
 /// An open file and its header.
 ///
-/// A file on a disk is read, not mapped: a mapped file that is cut short kills the program, one
-/// that is changed is undefined behaviour, and its pages would count as memory beside the weights
-/// made of them.
+/// A file on a disk is read, not mapped: a mapped file that is cut short kills the program, a
+/// mapped file that is changed is undefined behaviour, and its pages would count as memory beside
+/// the weights made of them.
 #[derive(Debug)]
 pub struct Shard {
     pub path: PathBuf,
@@ -46,7 +46,7 @@ pub struct Shard {
 
 impl Shard {
     pub fn open(path: &Path) -> Result<Self> {
-        let (mut joined, mut known, mut all) = <(Joined, Known, Header)>::default();
+        let (mut joined, mut known, mut all) = <(Joined, Metadata, Header)>::default();
         let mut paths = vec![path.to_owned()];
         for part in 0.. {
             let Some(path) = paths.get(part) else {
@@ -85,7 +85,7 @@ impl Shard {
 
     /// A file in memory; `path` is for errors.
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
-        let (mut known, mut all) = (Known::default(), Header::default());
+        let (mut known, mut all) = (Metadata::default(), Header::default());
         let place = [0, bytes.len() as u64];
         header(&mut &bytes[..], place, 0, &mut known, &mut all)
             .and_then(|()| known.check_counts(1))
@@ -132,7 +132,7 @@ impl Shard {
         &self,
         entry: &Entry,
         range: Range<usize>,
-        of: impl Fn([u8; B]) -> T,
+        make: impl Fn([u8; B]) -> T,
     ) -> Result<Vec<T>> {
         let mut values = Vec::with_capacity(range.len());
         if entry.heads > 0 || matches!(entry.encoding, Encoding::Blocks(_)) {
@@ -140,26 +140,31 @@ impl Shard {
             let rows = range.start / k..range.end.div_ceil(k);
             let first = range.start - rows.start * k;
             let bytes = self.rows(entry, rows)?;
-            let own = bytes.as_chunks::<B>().0.get(first..first + range.len());
-            values.extend(own.unwrap_or_default().iter().map(|bytes| of(*bytes)));
+            let elements = bytes.as_chunks::<B>().0.get(first..first + range.len());
+            values.extend(
+                elements
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|bytes| make(*bytes)),
+            );
             return Ok(values);
         }
         match (entry.encoding, &entry.shape[..]) {
             (Encoding::Transposed, &[n, k]) if !range.is_empty() => {
                 let rows = range.start / k..range.end.div_ceil(k);
                 if rows == (0..n) {
-                    self.successive(entry, 0..n * k, of, &mut values)?;
+                    self.successive(entry, 0..n * k, make, &mut values)?;
                 } else {
                     for column in 0..k {
-                        let own = column * n + rows.start..column * n + rows.end;
-                        self.successive(entry, own, &of, &mut values)?;
+                        let part = column * n + rows.start..column * n + rows.end;
+                        self.successive(entry, part, &make, &mut values)?;
                     }
                 }
                 let at = |i: usize| values[i % k * rows.len() + i / k - rows.start];
                 Ok(range.map(at).collect())
             }
             _ => {
-                self.successive(entry, range, of, &mut values)?;
+                self.successive(entry, range, make, &mut values)?;
                 Ok(values)
             }
         }
@@ -189,8 +194,8 @@ impl Shard {
         let all = entry.shape.first().copied().unwrap_or_default();
         if let Some(of_head) = all.checked_div(entry.heads) {
             for row in rows {
-                let (head, own) = (row / of_head * of_head, row % of_head);
-                let (half, pair) = (own / (of_head / 2), own % (of_head / 2));
+                let (head, within) = (row / of_head * of_head, row % of_head);
+                let (half, pair) = (within / (of_head / 2), within % (of_head / 2));
                 let there = head + 2 * pair + half;
                 read(there..there + 1)?;
             }
@@ -208,13 +213,13 @@ impl Shard {
         &self,
         entry: &Entry,
         range: Range<usize>,
-        of: impl Fn([u8; B]) -> T,
+        make: impl Fn([u8; B]) -> T,
         to: &mut Vec<T>,
     ) -> Result<()> {
         let (start, bytes) = (entry.start + (range.start * B) as u64, range.len() * B);
         self.read(start, bytes as u64, |chunk| {
             let (chunk, _) = chunk.as_chunks::<B>();
-            to.extend(chunk.iter().map(|bytes| of(*bytes)));
+            to.extend(chunk.iter().map(|bytes| make(*bytes)));
             Ok(())
         })
     }
@@ -368,10 +373,10 @@ impl Shard {
     /// A tensor of a dtype that candle has, or an integer of another.
     pub fn tensor(&self, name: &str, entry: &Entry) -> Result<Tensor> {
         match entry.dtype {
-            Dtype::U8 | Dtype::BOOL => Self::of(entry, self.bytes(entry)?),
+            Dtype::U8 | Dtype::BOOL => Self::shaped(entry, self.bytes(entry)?),
             Dtype::I8 => {
                 let codes = self.codes(entry, 0..entry.elements())?;
-                Self::of(entry, codes.into_iter().map(i64::from).collect())
+                Self::shaped(entry, codes.into_iter().map(i64::from).collect())
             }
             Dtype::I16 => self.of_elements(entry, i16::from_le_bytes),
             Dtype::U16 => self.of_elements(entry, |b| u32::from(u16::from_le_bytes(b))),
@@ -380,7 +385,7 @@ impl Shard {
             Dtype::I64 => self.of_elements(entry, i64::from_le_bytes),
             Dtype::F16 => self.of_elements(entry, f16::from_le_bytes),
             Dtype::BF16 => self.of_elements(entry, bf16::from_le_bytes),
-            Dtype::F32 => Self::of(entry, self.f32s(entry, 0..entry.elements())?),
+            Dtype::F32 => Self::shaped(entry, self.f32s(entry, 0..entry.elements())?),
             Dtype::F64 => self.of_elements(entry, f64::from_le_bytes),
             got => {
                 let expected = "a dtype that candle has";
@@ -392,17 +397,17 @@ impl Shard {
     fn of_elements<const B: usize, T: WithDType>(
         &self,
         entry: &Entry,
-        of: impl Fn([u8; B]) -> T,
+        make: impl Fn([u8; B]) -> T,
     ) -> Result<Tensor> {
-        Self::of(entry, self.elements(entry, 0..entry.elements(), of)?)
+        Self::shaped(entry, self.elements(entry, 0..entry.elements(), make)?)
     }
 
-    fn of<T: WithDType>(entry: &Entry, values: Vec<T>) -> Result<Tensor> {
+    fn shaped<T: WithDType>(entry: &Entry, values: Vec<T>) -> Result<Tensor> {
         Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
     }
 }
 
-/// Files that are read as one, and where each begins.
+/// Files that are read as one file, and where each begins.
 #[derive(Debug, Default)]
 struct Joined {
     files: Vec<(u64, File)>,
@@ -411,8 +416,8 @@ struct Joined {
 
 impl Read for Joined {
     fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-        let own = self.files.partition_point(|(begin, _)| *begin <= self.at);
-        let Some((begin, file)) = self.files[..own].last_mut() else {
+        let count = self.files.partition_point(|(begin, _)| *begin <= self.at);
+        let Some((begin, file)) = self.files[..count].last_mut() else {
             return Ok(0);
         };
         file.seek(SeekFrom::Start(self.at - *begin))?;
@@ -437,7 +442,7 @@ fn header(
     from: &mut impl Read,
     place: [u64; 2],
     part: u64,
-    known: &mut Known,
+    known: &mut Metadata,
     all: &mut Header,
 ) -> Result<()> {
     let mut first = Vec::new();
@@ -457,8 +462,8 @@ impl Blocks {
     /// The bytes of a row of `k` values, or of scales.
     fn bytes_of_row(self, k: usize) -> usize {
         let blocks = match self.part {
-            Part::Scales | Part::Minimums => k,
-            Part::Values | Part::Codes => k / self.dtype.elements,
+            BlockPart::Scales | BlockPart::Minimums => k,
+            BlockPart::Values | BlockPart::Codes => k / self.dtype.elements,
         };
         blocks * self.dtype.bytes
     }
@@ -467,10 +472,10 @@ impl Blocks {
     fn decode(self, blocks: &[u8]) -> Result<Vec<u8>> {
         let each = blocks.chunks_exact(self.dtype.bytes);
         match (self.part, self.dtype.name) {
-            (Part::Scales, _) => Ok(each.flat_map(|block| [block[0], block[1]]).collect()),
-            (Part::Minimums, _) => Ok(each.flat_map(|block| [block[2], block[3]]).collect()),
+            (BlockPart::Scales, _) => Ok(each.flat_map(|block| [block[0], block[1]]).collect()),
+            (BlockPart::Minimums, _) => Ok(each.flat_map(|block| [block[2], block[3]]).collect()),
             // The first half of a block has the low bits.
-            (Part::Codes, "Q4_0" | "Q4_1") => {
+            (BlockPart::Codes, "Q4_0" | "Q4_1") => {
                 let codes = each.flat_map(|block| {
                     let (_, codes) = block.split_at(block.len() - 16);
                     let low = codes.iter().map(|byte| byte & 15);
@@ -478,9 +483,9 @@ impl Blocks {
                 });
                 Ok(codes.map(|code| code.wrapping_sub(8)).collect())
             }
-            (Part::Codes, _) => Ok(each.flat_map(|block| &block[2..]).copied().collect()),
-            (Part::Values, _) if blocks.is_empty() => Ok(Vec::new()),
-            (Part::Values, _) => {
+            (BlockPart::Codes, _) => Ok(each.flat_map(|block| &block[2..]).copied().collect()),
+            (BlockPart::Values, _) if blocks.is_empty() => Ok(Vec::new()),
+            (BlockPart::Values, _) => {
                 let values = self.dtype.values(blocks)?.into_iter();
                 Ok(values.flat_map(f32::to_le_bytes).collect())
             }
@@ -506,14 +511,14 @@ mod tests {
         Ok((shard, entry))
     }
 
-    fn entry(of: &Entry, dtype: Dtype, encoding: Encoding, heads: usize) -> Entry {
+    fn entry(stored: &Entry, dtype: Dtype, encoding: Encoding, heads: usize) -> Entry {
         Entry {
             dtype,
             shape: SHAPE.to_vec(),
             bytes: (LEN * dtype.bitsize() / 8) as u64,
             encoding,
             heads,
-            ..of.clone()
+            ..stored.clone()
         }
     }
 
@@ -536,8 +541,8 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_floats_are_those_of_all() -> Result<()> {
-        let (shard, of) = shard()?;
+    fn ranges_of_floats_are_parts_of_all() -> Result<()> {
+        let (shard, stored) = shard()?;
         let blocks = |dtype| Encoding::Blocks(Blocks::values(dtype));
         for heads in [0, 2] {
             for encoding in [
@@ -545,7 +550,7 @@ mod tests {
                 blocks(BlockType::numbered(2)),
                 blocks(BlockType::numbered(7)),
             ] {
-                let entry = entry(&of, Dtype::F32, encoding, heads);
+                let entry = entry(&stored, Dtype::F32, encoding, heads);
                 check(&format!("{encoding:?}"), |range| {
                     let floats = shard.floats("a", &entry, range)?;
                     Ok(floats.into_iter().map(f32::to_bits).collect())
@@ -553,7 +558,7 @@ mod tests {
             }
         }
         for dtype in [Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::F64] {
-            let entry = entry(&of, dtype, Encoding::Transposed, 0);
+            let entry = entry(&stored, dtype, Encoding::Transposed, 0);
             check(&format!("{dtype:?} transposed"), |range| {
                 let floats = shard.floats("a", &entry, range)?;
                 Ok(floats.into_iter().map(f32::to_bits).collect())
@@ -582,13 +587,13 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_codes_are_those_of_all() -> Result<()> {
-        let (shard, of) = shard()?;
-        let part = Part::Codes;
+    fn ranges_of_codes_are_parts_of_all() -> Result<()> {
+        let (shard, stored) = shard()?;
+        let part = BlockPart::Codes;
         for dtype in [2, 8].map(BlockType::numbered) {
             for heads in [0, 4] {
                 let encoding = Encoding::Blocks(Blocks { dtype, part });
-                let entry = entry(&of, Dtype::I8, encoding, heads);
+                let entry = entry(&stored, Dtype::I8, encoding, heads);
                 check(&format!("{dtype:?}"), |range| shard.codes(&entry, range))?;
             }
         }
@@ -604,7 +609,7 @@ mod tests {
                     interleaved,
                     ..Packing::plain(axis, bits)
                 };
-                let entry = entry(&of, Dtype::I8, Encoding::Packed(packing), 0);
+                let entry = entry(&stored, Dtype::I8, Encoding::Packed(packing), 0);
                 check(&format!("{packing:?}"), |range| shard.codes(&entry, range))?;
             }
         }

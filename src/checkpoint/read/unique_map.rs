@@ -1,4 +1,5 @@
-//! A map of JSON whose keys come once: of a second one, other readers would take another value.
+//! A map of JSON whose keys come once: from a key that comes twice, other readers would take
+//! another value.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -26,8 +26,8 @@ use crate::words::brief;
 /// The quantized weights of a checkpoint by name.
 pub type Weights = BTreeMap<String, Kind>;
 
-/// Parts of tensors that are quantized beside them: by the tensor the names of those that hold
-/// them.
+/// Parts of tensors that are quantized beside them: by the tensor the names of the tensors
+/// that hold them.
 pub type Views = BTreeMap<String, BTreeMap<Part, String>>;
 
 /// The precision of attention by its name, where it is not float32.
@@ -36,18 +36,18 @@ pub type Precisions = BTreeMap<String, Precision>;
 /// How a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As this crate's layers compute with it.
+    /// The format that this crate's layers compute with.
     Whole(Format),
-    /// With a scale for each group of this many inputs, which may be in any order: layers get it
+    /// A scale for each group of this many inputs, which may be in any order: layers get the weight
     /// dequantized.
     Groups(usize),
 }
 
-/// Finds the quantized weights, those that the metadata names and int8 weights with scales; and
+/// Finds the quantized weights, which the metadata names or which are int8 weights with scales; and
 /// attention of fewer bits.
 ///
 /// # Errors
-/// When a tensor that belongs to one is missing, or has another dtype or shape.
+/// When a tensor that belongs to a weight is missing, or has another dtype or shape.
 pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Precisions)> {
     let (mut weights, mut views) = (Weights::new(), Views::new());
     let mut attention = Precisions::new();
@@ -65,8 +65,8 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
         for (name, view) in recorded.views {
             let checked = check_view(files, &name, &view, &recorded.weights);
             checked.map_err(|e| e.in_file(&shard.path))?;
-            let of = views.entry(view.of).or_default();
-            of.insert(view.part, name);
+            let parts = views.entry(view.of).or_default();
+            parts.insert(view.part, name);
         }
         for (name, format) in recorded.weights {
             let checked = check(files, &name, format);
@@ -84,7 +84,7 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
         let error = invalid(name, "a view of a tensor that is none", "a view of a view");
         return Err(error.in_file(files.path()));
     }
-    // A weight comes before its scales and zero points, which then belong to one that is known.
+    // A weight comes before its scales and zero points, which then belong to a known weight.
     for (name, shard, entry) in files.tensors() {
         if weights.contains_key(name) || belongs(&weights, name) {
             continue;
@@ -108,14 +108,16 @@ fn check_view(
     view: &View,
     weights: &BTreeMap<String, Format>,
 ) -> Result<()> {
-    let of = files.find(&view.of).map(|(_, entry)| entry.elements());
+    let elements = files.find(&view.of).map(|(_, entry)| entry.elements());
     if view
         .part
         .end()
-        .is_none_or(|end| of.is_none_or(|of| end > of))
+        .is_none_or(|end| elements.is_none_or(|elements| end > elements))
     {
         let expected = format!("a tensor with the part {:?}", view.part);
-        let got = of.map_or("no such tensor".to_owned(), |of| format!("{of} elements"));
+        let got = elements.map_or("no such tensor".to_owned(), |count| {
+            format!("{count} elements")
+        });
         return Err(invalid(&view.of, expected, got));
     }
     let entry = files.find(name).map(|(_, entry)| entry);
@@ -162,7 +164,7 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     companion(files, name, SCALE, count)?;
     match codes.qscheme {
         QScheme::PerChannelAffineFloatQParams => companion(files, name, UNSIGNED_ZERO_POINT, count),
-        own if own.is_symmetric() && !has(files, name, ZERO_POINT) => Ok(()),
+        qscheme if qscheme.is_symmetric() && !has(files, name, ZERO_POINT) => Ok(()),
         _ => companion(files, name, ZERO_POINT, count),
     }
 }
@@ -272,7 +274,8 @@ fn check_module(files: &Files, name: &str, entry: &Entry) -> Result<()> {
     };
     for (tensor, entry) in files.below(&format!("{module}.")) {
         let last = &tensor[module.len() + 1..];
-        let is_read = matches!(last, "weight" | "bias") || owners(last).any(|own| own == "weight");
+        let is_read =
+            matches!(last, "weight" | "bias") || owners(last).any(|owner| owner == "weight");
         if !(is_read || last.contains('.')) {
             let expected = "a weight, its scales and a bias alone in a quantized module";
             return Err(invalid(tensor, expected, entry.kind()));

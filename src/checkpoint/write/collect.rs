@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use crate::error::Result;
 use crate::kernels::Precision;
 use crate::module::{Affine, AnyNorm, Layer, LayerKind, Visitor, WeightInfo};
-use crate::weight::{Origin, Quantized, Value};
+use crate::weight::{Origin, Quantized, StoredValue};
 
 /// A weight and the names that its tensor may have.
 pub struct Held<W = Quantized> {
@@ -98,8 +98,8 @@ impl<W> Held<W> {
 
 impl Visitor for Collect {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-        let own = [layer.checkpoint_name(), Some(path)];
-        let own: Vec<&str> = own.into_iter().flatten().collect();
+        let prefixes = [layer.checkpoint_name(), Some(path)];
+        let prefixes: Vec<&str> = prefixes.into_iter().flatten().collect();
         let stored = layer.stored()?;
         self.attention
             .extend(layer.precision().map(|precision| HeldAttention {
@@ -108,9 +108,11 @@ impl Visitor for Collect {
                 precision,
             }));
         match layer.kind() {
-            LayerKind::Embedding => self.embeddings.extend(own.iter().map(|n| (*n).to_owned())),
+            LayerKind::Embedding => self
+                .embeddings
+                .extend(prefixes.iter().map(|n| (*n).to_owned())),
             LayerKind::Linear if stored.iter().all(|weight| weight.quantized().is_none()) => {
-                self.float_linears.push(own[0].to_owned());
+                self.float_linears.push(prefixes[0].to_owned());
             }
             _ => {}
         }
@@ -126,14 +128,14 @@ impl Visitor for Collect {
             Held {
                 path: path.to_owned(),
                 kind: layer.kind(),
-                names: own.iter().map(|prefix| join(prefix, name)).collect(),
+                names: prefixes.iter().map(|prefix| join(prefix, name)).collect(),
                 origin,
                 by_name: layer.checkpoint_name().is_some(),
                 is_computed: false,
                 weight: (),
             }
         };
-        let kept = |info: &&WeightInfo| stored.iter().all(|own| own.name() != info.name);
+        let kept = |info: &&WeightInfo| stored.iter().all(|weight| weight.name() != info.name);
         let kept = infos.iter().filter(kept);
         self.kept.extend(kept.map(|info| held(&info.name)));
         for weight in stored {
@@ -147,8 +149,8 @@ impl Visitor for Collect {
                 self.biases.push(HeldBias { path, name, bias });
             }
             match value {
-                Value::Quantized(weight) => self.held.push(held.with(weight)),
-                Value::Float { weight, folded } => self.floats.push(held.with(Float {
+                StoredValue::Quantized(weight) => self.held.push(held.with(weight)),
+                StoredValue::Float { weight, folded } => self.floats.push(held.with(Float {
                     tensor: weight,
                     folded,
                 })),

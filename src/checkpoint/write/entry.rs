@@ -34,8 +34,10 @@ pub fn entry(modules: &[Module], ignore: &[String], source: &Opened) -> Option<V
     let mut formats: Vec<(bool, Format)> = Vec::new();
     let mut groups: Vec<BTreeSet<&str>> = Vec::new();
     for is_linear in [true, false] {
-        let of_kind = modules.iter().filter(|own| own.is_linear == is_linear);
-        for module in of_kind.filter(|own| own.format.half().is_none()) {
+        let of_kind = modules
+            .iter()
+            .filter(|module| module.is_linear == is_linear);
+        for module in of_kind.filter(|module| module.format.half().is_none()) {
             let key = (is_linear, module.format);
             let number = formats.iter().position(|format| *format == key);
             let number = number.unwrap_or_else(|| {
@@ -86,16 +88,16 @@ pub fn entry(modules: &[Module], ignore: &[String], source: &Opened) -> Option<V
 }
 
 /// The text of a `config.json` with another entry for its quantization, or none. All other values
-/// keep the bytes of the text, also where they are no JSON or numbers that are no f64.
+/// keep the bytes of the text, also where they are not JSON or an f64 cannot hold them.
 pub fn with_entry(text: &[u8], entry: Option<&Value>) -> Result<Vec<u8>> {
     let strict = json::strict(text.to_owned());
     let values: BTreeMap<String, &RawValue> = serde_json::from_slice(&strict)
         .map_err(|e| Error::malformed("config.json", "an object", brief(&e.to_string(), 300)))?;
-    let own = |value: &RawValue| {
+    let bytes = |value: &RawValue| {
         let start = value.get().as_ptr() as usize - strict.as_ptr() as usize;
         text[start..start + value.get().len()].to_owned()
     };
-    let values = values.into_iter().map(|(key, value)| (key, own(value)));
+    let values = values.into_iter().map(|(key, value)| (key, bytes(value)));
     let mut values: BTreeMap<String, Vec<u8>> = values.collect();
     for name in [ENTRY, OLD_ENTRY] {
         values.remove(name);

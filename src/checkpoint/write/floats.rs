@@ -1,5 +1,5 @@
-//! Float tensors of a model that are others than its checkpoint's: of equalized layers and norms,
-//! and of those that were changed after they were loaded.
+//! Float tensors of a model that differ from its checkpoint's: of layers and norms that were
+//! equalized, or changed after they were loaded.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -31,17 +31,18 @@ struct Located<'a> {
     is_changed: bool,
 }
 
-/// By the tensors of the source.
+/// The layers of each tensor of the source.
 type Layers<'a> = BTreeMap<String, Vec<Located<'a>>>;
 
 /// The tensors of the source that are a norm's parameters, the weight first.
-struct Placed<'a> {
+struct PlacedNorm<'a> {
     prefix: &'a str,
     weight: String,
     others: Vec<String>,
 }
 
-/// The float layers by the tensors of the source, and the paths of those that may be in none.
+/// The float layers by the tensors of the source, and the paths of layers that may be in
+/// none.
 fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>, Vec<String>)> {
     let (mut found, mut unsaved) = (Layers::new(), Vec::new());
     for held in floats {
@@ -70,7 +71,7 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
     Ok((found, unsaved))
 }
 
-/// Whether the source has a vector like this one, of other elements.
+/// Whether the source has a vector of this name and shape, with other elements.
 fn differs(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
     let is_like = |entry: &Entry| entry.shape == vector.dims() && entry.is_float();
     let found = source.files.find(name).filter(|(_, entry)| is_like(entry));
@@ -92,22 +93,22 @@ fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor
     let mut values = source.elements(name, 0..entry.elements())?;
     for layer in changed {
         let tensor = layer.held.weight.tensor.to_dtype(DType::F32)?;
-        let own = tensor.flatten_all()?.to_vec1()?;
-        for (at, value) in layer.part.elements().zip(own) {
+        let elements = tensor.flatten_all()?.to_vec1()?;
+        for (at, value) in layer.part.elements().zip(elements) {
             values[at] = value;
         }
     }
     Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
 }
 
-fn is_part(matrix: &Tensor, part: Part, of: &Tensor) -> Result<bool> {
-    let (of, own) = (bits(of)?, bits(matrix)?);
-    let mut own = own.iter().zip(part.elements());
-    Ok(own.all(|(value, at)| *value == of[at]))
+fn is_part(matrix: &Tensor, part: Part, whole: &Tensor) -> Result<bool> {
+    let (whole, matrix) = (bits(whole)?, bits(matrix)?);
+    let mut values = matrix.iter().zip(part.elements());
+    Ok(values.all(|(value, at)| *value == whole[at]))
 }
 
 impl Held<Float> {
-    /// Whether the weight was a tensor of the checkpoint, or was equalized: one that a loader
+    /// Whether the weight was a tensor of the checkpoint, or was equalized: a weight that a loader
     /// computes is computed again, and only its path would tell what it is.
     fn is_known(&self) -> bool {
         self.by_name || self.origin.is_some() || self.weight.folded
@@ -115,21 +116,28 @@ impl Held<Float> {
 }
 
 impl HeldNorm {
-    /// `None` if the source has no weight under its names.
-    fn placed(&self, files: &Files) -> Option<Placed<'_>> {
+    /// The tensors of the source that are the parameters; `None` if it has no weight under their
+    /// names.
+    fn placed(&self, files: &Files) -> Option<PlacedNorm<'_>> {
         let mut prefixes = self.prefixes.iter();
         prefixes.find_map(|prefix| {
-            let own = join(prefix, EQUALIZED);
-            let of = |name, old| [join(&own, name), join(prefix, name), join(prefix, old)];
+            let equalized = join(prefix, EQUALIZED);
+            let names = |name, old| {
+                [
+                    join(&equalized, name),
+                    join(prefix, name),
+                    join(prefix, old),
+                ]
+            };
             let present = |names: &[String]| {
                 let mut names = names.iter();
                 names.find(|name| files.find(name).is_some()).cloned()
             };
-            let weight = present(&of("weight", "gamma"))?;
+            let weight = present(&names("weight", "gamma"))?;
             let bias = self.affine.bias.as_ref();
-            let bias = bias.and_then(|_| present(&of("bias", "beta")));
-            let factors = present(&[join(&own, RESIDUAL)]);
-            Some(Placed {
+            let bias = bias.and_then(|_| present(&names("bias", "beta")));
+            let factors = present(&[join(&equalized, RESIDUAL)]);
+            Some(PlacedNorm {
                 prefix,
                 weight,
                 others: bias.into_iter().chain(factors).collect(),
@@ -148,7 +156,7 @@ impl HeldNorm {
         }
     }
 
-    /// Its parameters by their names, in the order in which [`placed`](Self::placed) finds them.
+    /// The parameters by their names, in the order in which [`placed`](Self::placed) finds them.
     fn parameters(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         let Affine {
             weight,
@@ -161,7 +169,7 @@ impl HeldNorm {
     }
 
     /// Whether its parameters differ from the source's.
-    fn is_changed(&self, placed: &Placed<'_>, source: &Opened) -> Result<bool> {
+    fn is_changed(&self, placed: &PlacedNorm<'_>, source: &Opened) -> Result<bool> {
         let names = [&placed.weight].into_iter().chain(&placed.others);
         let mut changed = self.folded;
         for (name, (_, tensor)) in names.zip(self.parameters()) {
@@ -170,7 +178,7 @@ impl HeldNorm {
         Ok(changed)
     }
 
-    /// Its parameters as they are written.
+    /// The parameters as they are written.
     fn tensors(&self, prefix: &str) -> Vec<(String, Tensor)> {
         let prefix = match self.affine.residual {
             Some(_) => join(prefix, EQUALIZED),
@@ -213,7 +221,7 @@ impl Floats {
 
     /// Adds the norms that differ from the source's.
     ///
-    /// Returns those that may have been computed.
+    /// Returns the norms that may have been computed.
     fn add_norms(&mut self, norms: &[HeldNorm], source: &Opened) -> Result<Vec<String>> {
         let files = &source.files;
         let (mut copied, mut unsaved) = (BTreeMap::new(), Vec::new());
@@ -271,7 +279,7 @@ impl Floats {
         self.0.contains_key(name)
     }
 
-    /// The tensors that stand for one of the source; `None` if it is copied.
+    /// The tensors that stand for a tensor of the source; `None` if it is copied.
     pub fn outputs(&self, name: &str) -> Option<Vec<Output<'_>>> {
         let outputs = self.0.get(name)?.iter();
         Some(outputs.map(|(name, tensor)| float(name, tensor)).collect())

@@ -16,6 +16,6 @@ pub use collect::join;
 pub use entry::{Module, entry};
 pub use rewrite::{Contents, Output, rewrite};
 pub use save::{Beside, Saved, save};
-pub use targets::own_name;
-pub use weight::Written;
+pub use targets::last_name;
+pub use weight::WrittenWeight;
 pub use writer::{Planned, Writer};

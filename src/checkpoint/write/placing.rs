@@ -1,5 +1,5 @@
-//! Where the quantized weights of a model go: in the place of a tensor, as rows of one, or beside
-//! one that others read.
+//! The places that the quantized weights of a model take in a checkpoint: the place of a tensor,
+//! rows of a tensor, or a place beside a tensor that others read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +18,7 @@ pub struct Placed<'a> {
     /// The layers that keep the checkpoint's weights.
     kept: &'a [Held<()>],
     pub weights: BTreeMap<String, Replacement>,
-    /// Beside tensors that stay as they are.
+    /// The weights beside tensors that stay as they are.
     pub views: BTreeMap<String, Vec<SavedView>>,
     /// Computed weights, by the names that no tensor of the source has.
     pub added: BTreeMap<String, Held>,
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// The tensor of the source that a weight replaces, or the part of one.
+/// The tensor of the source that a weight replaces, or the part of it.
 ///
 /// # Errors
 /// When a name leads to a tensor of another shape or of integers, or the weight was loaded from
@@ -156,12 +156,12 @@ impl<'a> Placed<'a> {
                     placed.whole(name, held)?;
                 }
                 Some(Place::Part(name, part)) => {
-                    let of = parts.entry(name.clone()).or_default();
-                    match of.get_mut(&part) {
-                        None => drop(of.insert(part, held)),
-                        Some(known) if equals(&known.weight, &held.weight) => {
-                            if !known.weight.format().is_multiplied() {
-                                *known = held;
+                    let known = parts.entry(name.clone()).or_default();
+                    match known.get_mut(&part) {
+                        None => drop(known.insert(part, held)),
+                        Some(same) if equals(&same.weight, &held.weight) => {
+                            if !same.weight.format().is_multiplied() {
+                                *same = held;
                             }
                         }
                         Some(_) => return Err(contested(&name).at(&held.path)),
@@ -172,14 +172,14 @@ impl<'a> Placed<'a> {
         for (name, parts) in parts {
             placed.rows_or_views(name, parts)?;
         }
-        for View { of, part } in placed.views.values().flatten().map(|own| &own.view) {
-            // One that multiplies would find the view.
-            let takes = |own: &&Held<()>| {
-                let is_part = |o: &Origin| *o.name == **of && o.part == *part;
-                own.kind != LayerKind::Embedding && own.origin.as_ref().is_some_and(is_part)
+        for View { of: tensor, part } in placed.views.values().flatten().map(|saved| &saved.view) {
+            // A layer that multiplies would find the view.
+            let takes = |layer: &&Held<()>| {
+                let is_part = |o: &Origin| *o.name == **tensor && o.part == *part;
+                layer.kind != LayerKind::Embedding && layer.origin.as_ref().is_some_and(is_part)
             };
-            if let Some(own) = kept.iter().find(takes) {
-                return Err(contested(of).at(&own.path));
+            if let Some(layer) = kept.iter().find(takes) {
+                return Err(contested(tensor).at(&layer.path));
             }
         }
         Ok(placed)
@@ -214,8 +214,8 @@ impl<'a> Placed<'a> {
             self.weights.insert(name, replacement);
             return Ok(());
         };
-        let same = matches!(&known.pieces[..], [own] if equals(own, &held.weight));
-        // If layers share a weight, one that multiplies knows the configuration of activations.
+        let same = matches!(&known.pieces[..], [piece] if equals(piece, &held.weight));
+        // If layers share a weight, a layer that multiplies knows the configuration of activations.
         let both = known.format.is_multiplied() && format.is_multiplied();
         let agree = !both || known.format.activations == format.activations;
         if !(same && agree && known.format.numbers == format.numbers) {
@@ -257,36 +257,36 @@ impl<'a> Placed<'a> {
 
     /// Whether a layer keeps a tensor.
     fn is_kept(&self, name: &str) -> bool {
-        self.kept.iter().any(|own| own.is_of(name))
+        self.kept.iter().any(|layer| layer.is_of(name))
     }
 
-    fn view(&mut self, of: String, part: Part, held: Held) -> Result<()> {
-        let views = self.views.entry(of.clone()).or_default();
-        let known = views.iter().find(|own| own.view.part == part);
-        let differs = |own: &SavedView| {
-            !equals(&own.weight, &held.weight) || own.weight.format() != held.weight.format()
+    fn view(&mut self, tensor: String, part: Part, held: Held) -> Result<()> {
+        let views = self.views.entry(tensor.clone()).or_default();
+        let known = views.iter().find(|saved| saved.view.part == part);
+        let differs = |saved: &SavedView| {
+            !equals(&saved.weight, &held.weight) || saved.weight.format() != held.weight.format()
         };
         // A table is found by its name only.
         if held.kind == LayerKind::Embedding || known.is_some_and(differs) {
-            return Err(contested(&of).at(&held.path));
+            return Err(contested(&tensor).at(&held.path));
         }
         if known.is_some() {
             return Ok(());
         }
-        let own = self.source.views.get(&of);
-        let own = own.and_then(|views| views.get(&part)).cloned();
-        let name = own.unwrap_or_else(|| view_name(&of, part, self.source));
+        let known = self.source.views.get(&tensor);
+        let name = known.and_then(|views| views.get(&part)).cloned();
+        let name = name.unwrap_or_else(|| view_name(&tensor, part, self.source));
         views.push(SavedView {
             name,
             path: held.path,
-            view: View { of, part },
+            view: View { of: tensor, part },
             weight: held.weight,
         });
         Ok(())
     }
 }
 
-/// Gives a weight without a place the place of an equal one: a head that holds its embedding's
+/// Gives a weight without a place the place of an equal weight: a head that holds its embedding's
 /// weight.
 fn adopt(held: &[Held], places: &mut [Option<Place>]) {
     let mut known = HashMap::new();
@@ -295,11 +295,11 @@ fn adopt(held: &[Held], places: &mut [Option<Place>]) {
             known.insert(held.weight.memory(), name.clone());
         }
     }
-    // One that is packed with another bias is in other memory.
-    let equal = |own: &Held| {
+    // A weight that is packed with another bias is in other memory.
+    let equal = |unplaced: &Held| {
         held.iter().find_map(|other| {
             let name = known.get(&other.weight.memory())?;
-            equals(&own.weight, &other.weight).then(|| name.clone())
+            equals(&unplaced.weight, &other.weight).then(|| name.clone())
         })
     };
     for (held, place) in held.iter().zip(places) {
@@ -316,8 +316,8 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
     let [n, k] = matrix(name, entry).ok()?;
     let mut next = 0;
     for (part, _) in rows {
-        let own = part.whole_rows(k).filter(|own| own.start == next)?;
-        next = own.end;
+        let range = part.whole_rows(k).filter(|range| range.start == next)?;
+        next = range.end;
     }
     let (_, first) = rows.first().filter(|_| next == n)?;
     let mut format = first.weight.format();
@@ -328,29 +328,33 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
         format = format.joined(held.weight.format())?;
     }
     // Rows of a quantized tensor do not know which of its elements were clamped.
-    if let Some(Kind::Whole(own)) = source.weights.get(name) {
-        format = own.joined(format)?;
+    if let Some(Kind::Whole(stored)) = source.weights.get(name) {
+        format = stored.joined(format)?;
     }
     // Packed weights are matrices.
     let is_packed = format
         .groups()
-        .is_some_and(|own| own.dtype == IntType::Int4);
+        .is_some_and(|groups| groups.dtype == IntType::Int4);
     (per_row && (!is_packed || entry.shape.len() == 2)).then(|| (first.kind.clone(), format))
 }
 
 /// A name that is not in the source.
-fn view_name(of: &str, part: Part, source: &Opened) -> String {
+fn view_name(tensor: &str, part: Part, source: &Opened) -> String {
     let Part {
         shape: [n, k],
         offset,
         strides: [down, across],
     } = part;
-    let whole = source.files.find(of).map(|(_, entry)| matrix(of, entry));
-    let mut name = if whole.is_some_and(|shape| shape.is_ok_and(|own| part == Part::rows(0, own))) {
-        format!("{of}.quantized")
-    } else {
-        format!("{of}.quantized_{offset}_{n}x{k}_{down}x{across}")
-    };
+    let whole = source
+        .files
+        .find(tensor)
+        .map(|(_, entry)| matrix(tensor, entry));
+    let mut name =
+        if whole.is_some_and(|shape| shape.is_ok_and(|shape| part == Part::rows(0, shape))) {
+            format!("{tensor}.quantized")
+        } else {
+            format!("{tensor}.quantized_{offset}_{n}x{k}_{down}x{across}")
+        };
     while is_taken(&name, source) {
         name.push('_');
     }
@@ -368,7 +372,7 @@ impl<W> Held<W> {
     fn is_of(&self, name: &str) -> bool {
         match &self.origin {
             Some(origin) => *origin.name == *name,
-            None => self.names.iter().any(|own| own == name),
+            None => self.names.iter().any(|known| known == name),
         }
     }
 }

@@ -27,12 +27,12 @@ const MAX_DEPTH: usize = 8;
 /// The contents of the new checkpoint.
 pub struct Contents<'a> {
     pub source: &'a Opened,
-    /// In the place of each tensor of the source, in the file that has it: of one that is left out
-    /// none.
+    /// The tensors in the place of each tensor of the source, in the file that has it; empty for a
+    /// tensor that is left out.
     pub tensors: BTreeMap<&'a str, Vec<Output<'a>>>,
-    /// The quantized weights there are then.
+    /// The formats of all quantized weights of the new checkpoint, by name.
     pub formats: BTreeMap<String, Format>,
-    /// The weights that are parts of tensors, by name; those that are not written are none.
+    /// The weights that are parts of tensors, by name; parts that are not written are left out.
     pub views: BTreeMap<String, View>,
     /// Attention of fewer bits than float32, by name.
     pub attention: Precisions,
@@ -66,9 +66,9 @@ impl Output<'_> {
 pub fn rewrite(contents: &Contents<'_>, out: &Path, mut progress: impl FnMut(u64)) -> Result<()> {
     let files = &contents.source.files;
     let real = |path: &Path| path.canonicalize().ok();
-    let own = files.folder.as_deref().unwrap_or(files.path());
+    let input = files.folder.as_deref().unwrap_or(files.path());
     let is_on_disk = files.shards.first().is_none_or(|shard| shard.is_on_disk);
-    if is_on_disk && real(out).is_some_and(|out| real(own) == Some(out)) {
+    if is_on_disk && real(out).is_some_and(|out| real(input) == Some(out)) {
         let error = Error::argument("output", "another place than the source's", "the same");
         return Err(error.in_file(out));
     }
@@ -128,8 +128,8 @@ fn write_shard(
 ) -> Result<BTreeMap<String, u64>> {
     let files = &contents.source.files;
     let shard = &files.shards[number];
-    let own = |(name, _): &(&String, &Entry)| files.number(name) == Some(number);
-    let tensors = || shard.header.tensors.iter().filter(own);
+    let is_here = |(name, _): &(&String, &Entry)| files.number(name) == Some(number);
+    let tensors = || shard.header.tensors.iter().filter(is_here);
     let mut planned = Vec::new();
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
@@ -152,7 +152,7 @@ fn write_shard(
         })
         .map(|(name, format)| (&**name, *format));
     let mut views = contents.views.clone();
-    let is_planned = |name: &str| planned.iter().any(|own| own.name == name);
+    let is_planned = |name: &str| planned.iter().any(|tensor| tensor.name == name);
     views.retain(|name, _| is_planned(name) || is_planned(&format!("{name}{PACKED}")));
     // The first file has what is in none.
     let attention = match number {
@@ -272,7 +272,7 @@ fn copy_others(
         around.push(real);
         copy_others(&path, &target, depth + 1, shards, around)?;
         around.pop();
-        // One of hidden files only; one that was empty is a module of sentence-transformers.
+        // A folder of hidden files only; an empty folder is a module of sentence-transformers.
         if fs::read_dir(&path).map_err(failed)?.next().is_some() {
             let _ = fs::remove_dir(&target);
         }

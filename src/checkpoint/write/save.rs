@@ -12,7 +12,7 @@ use super::errors::{contested, missing};
 use super::floats::{self, Floats};
 use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
-use super::weight::Written;
+use super::weight::WrittenWeight;
 use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, Precisions, View, belongs, owners};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Walk};
@@ -31,9 +31,10 @@ use crate::weight::origin::Part;
 ///
 /// A layer's weight is found by the tensor that it was made of, or a part of it; else by the name
 /// under which the layer was loaded, or its path in the model; a
-/// [computed](crate::nn::Linear::computed) weight is added under its name. Layers that share a weight need one
-/// tensor between them. A weight that cannot take a tensor's place, because another layer reads it
-/// or slices are not quantized alike, is written beside it; [`Saved`] lists those.
+/// [computed](crate::nn::Linear::computed) weight is added under its name. Layers that share a
+/// weight need one tensor between them. A weight that cannot take a tensor's place, because another
+/// layer reads it or slices are not quantized alike, is written beside it; [`Saved`] lists such
+/// weights.
 ///
 /// An equalized norm that also multiplies its residual is written as `equalized.weight`,
 /// `equalized.bias` and `equalized.residual_weight`, which
@@ -112,10 +113,10 @@ where
         config: config(&placed.weights, &collect.embeddings, ignore, source),
     };
     rewrite(&contents, out.as_ref(), |_| {})?;
-    let views = placed.views.values().flatten().map(|own| Beside {
-        layer: own.path.clone(),
-        tensor: own.view.of.clone(),
-        bytes: own.output().bytes(),
+    let views = placed.views.values().flatten().map(|saved| Beside {
+        layer: saved.path.clone(),
+        tensor: saved.view.of.clone(),
+        bytes: saved.output().bytes(),
     });
     let added = placed.added.iter().map(|(name, held)| Beside {
         layer: held.path.clone(),
@@ -134,7 +135,7 @@ where
 pub struct Saved {
     /// Weights that could not take the place of a tensor, by which the file is larger.
     pub beside: Vec<Beside>,
-    /// The paths of float layers and norms whose weight is no tensor of the source, and was not
+    /// The paths of float layers and norms whose weight is not a tensor of the source, and was not
     /// loaded as one: it is not written, as a loader that computes it does so again.
     pub unsaved: Vec<String>,
 }
@@ -180,14 +181,14 @@ impl fmt::Display for Saved {
 impl SavedView {
     fn output(&self) -> Output<'_> {
         let (shape, pieces) = (self.weight.shape(), std::slice::from_ref(&self.weight));
-        Written::pieces(&self.name, &shape, self.weight.format(), pieces)
+        WrittenWeight::pieces(&self.name, &shape, self.weight.format(), pieces)
     }
 }
 
 /// A computed weight as it is written.
 fn added<'a>(name: &'a str, held: &'a Held) -> Output<'a> {
     let pieces = std::slice::from_ref(&held.weight);
-    Written::pieces(name, &held.weight.shape(), held.weight.format(), pieces)
+    WrittenWeight::pieces(name, &held.weight.shape(), held.weight.format(), pieces)
 }
 
 /// The weights by the tensors that they replace.
@@ -207,7 +208,7 @@ impl<'a> Save<'a> {
         outputs
     }
 
-    /// The computed weights with those of the biases that the source does not have.
+    /// The computed weights, with the biases that the source does not have.
     fn added<'b: 'a>(&self, biases: &'b [HeldBias]) -> Vec<Output<'a>> {
         let all = self.placed.added.iter();
         let all = all.flat_map(|(name, held)| {
@@ -221,8 +222,9 @@ impl<'a> Save<'a> {
 
     /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
     fn replaced(&self, name: &'a str, entry: &Entry) -> Option<Vec<Output<'a>>> {
-        if let Some(own) = self.placed.weights.get(name) {
-            let pieces = Written::pieces(name, &entry.shape, own.format, &own.pieces);
+        if let Some(replacement) = self.placed.weights.get(name) {
+            let pieces =
+                WrittenWeight::pieces(name, &entry.shape, replacement.format, &replacement.pieces);
             return Some(vec![pieces]);
         }
         if let Some(floats) = self.floats.outputs(name) {
@@ -234,12 +236,14 @@ impl<'a> Save<'a> {
         (goes || self.is_outdated_view(name)).then(Vec::new)
     }
 
-    /// The tensor of which one of the source is a part, if that gets other parts or is replaced.
+    /// Whether a tensor of the source is a part of a tensor that gets other parts or is replaced.
     fn is_outdated_view(&self, name: &str) -> bool {
         let mut views = owners(name).chain([name]);
         views.any(|view| {
-            let of = self.source.viewed.get(view);
-            of.is_some_and(|of| self.placed.views.contains_key(of) || self.is_replaced(of))
+            let tensor = self.source.viewed.get(view);
+            tensor.is_some_and(|tensor| {
+                self.placed.views.contains_key(tensor) || self.is_replaced(tensor)
+            })
         })
     }
 
@@ -256,8 +260,8 @@ impl<'a> Save<'a> {
                 Kind::Groups(_) => None,
             })
             .collect();
-        let own = self.placed.weights.iter();
-        formats.extend(own.map(|(name, own)| (name.clone(), own.format)));
+        let replaced = self.placed.weights.iter();
+        formats.extend(replaced.map(|(name, weight)| (name.clone(), weight.format)));
         let views = self.placed.views.values().flatten();
         formats.extend(views.map(|view| (view.name.clone(), view.weight.format())));
         let added = self.placed.added.iter();
@@ -268,15 +272,15 @@ impl<'a> Save<'a> {
     /// The weights that are parts of tensors, by name.
     fn views(&self) -> BTreeMap<String, View> {
         let mut all = BTreeMap::new();
-        for (of, views) in &self.source.views {
+        for (tensor, views) in &self.source.views {
             let view = |part: &Part| View {
-                of: of.clone(),
+                of: tensor.clone(),
                 part: *part,
             };
             all.extend(views.iter().map(|(part, name)| (name.clone(), view(part))));
         }
-        let own = self.placed.views.values().flatten();
-        all.extend(own.map(|own| (own.name.clone(), own.view.clone())));
+        let saved = self.placed.views.values().flatten();
+        all.extend(saved.map(|view| (view.name.clone(), view.view.clone())));
         all
     }
 }
@@ -284,7 +288,7 @@ impl<'a> Save<'a> {
 /// The attention of fewer bits than float32 that there is then, by name.
 fn attention(held: &[HeldAttention], source: &Opened) -> Result<Precisions> {
     let mut all = source.attention.clone();
-    let mut own = Precisions::new();
+    let mut named = Precisions::new();
     for HeldAttention {
         path,
         name,
@@ -292,7 +296,7 @@ fn attention(held: &[HeldAttention], source: &Opened) -> Result<Precisions> {
     } in held
     {
         let error = match name {
-            Some(name) if *own.entry(name.clone()).or_insert(*precision) != *precision => {
+            Some(name) if *named.entry(name.clone()).or_insert(*precision) != *precision => {
                 Error::unsavable(
                     format!("one precision of attention for the name {name:?}"),
                     "two layers with different ones",
@@ -306,7 +310,7 @@ fn attention(held: &[HeldAttention], source: &Opened) -> Result<Precisions> {
         };
         return Err(error.at(path));
     }
-    all.extend(own);
+    all.extend(named);
     all.retain(|_, precision| precision.is_reduced());
     Ok(all)
 }
@@ -322,7 +326,7 @@ fn config(
         let Some(module) = name.strip_suffix(".weight") else {
             continue;
         };
-        let is_linear = !embeddings.iter().any(|own| own == module);
+        let is_linear = !embeddings.iter().any(|name| name == module);
         if is_linear && *kind != LayerKind::Linear {
             continue;
         }
@@ -340,7 +344,7 @@ fn config(
         if let Some(module) = name.strip_suffix(".weight")
             && entry.shape.len() == 2
             && !weights.contains_key(name)
-            && !embeddings.iter().any(|own| own == module)
+            && !embeddings.iter().any(|name| name == module)
         {
             ignore.push(module.to_owned());
         }

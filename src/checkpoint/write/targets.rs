@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::name_regex::NameRegexes;
 
-/// The targets of each group of modules, and the modules of `floats` that are ignored: those that
-/// are `listed`, and those that a target matches too.
+/// The targets of each group of modules, and the modules of `floats` that are ignored: modules that
+/// are `listed`, and modules that a target matches too.
 ///
 /// Names, not classes: a reader makes every module of a class a quantized one, also one without a
 /// tensor of its own, such as a tied head.
@@ -45,8 +45,11 @@ pub fn targets(
         .map(|group| group.iter().map(target).collect())
         .collect();
     // The head of GPT-NeoX, which transformers 5 renames.
-    for own in targets.iter_mut().filter(|own| own.contains("embed_out")) {
-        own.insert("lm_head".to_owned());
+    for target in targets
+        .iter_mut()
+        .filter(|target| target.contains("embed_out"))
+    {
+        target.insert("lm_head".to_owned());
     }
     let ignored = floats.iter().filter_map(|name| {
         if matched(name).iter().any(is_target) {
@@ -59,7 +62,7 @@ pub fn targets(
 }
 
 /// The last part of a module's name.
-pub fn own_name(module: &str) -> &str {
+pub fn last_name(module: &str) -> &str {
     module.rsplit('.').next().unwrap_or(module)
 }
 
@@ -75,7 +78,7 @@ fn pattern(name: &str, any_number: bool) -> String {
     match name.split_once('.') {
         None => format!("^{}$", regex::escape(name)),
         // A last part alone, with anything before it, would match many modules.
-        Some((first, rest)) if rest == own_name(name) => {
+        Some((first, rest)) if rest == last_name(name) => {
             format!(r"^((.*\.)?{}\.)?{}$", escaped(first), escaped(rest))
         }
         Some((_, rest)) => format!(r"^(.*\.)?{}$", escaped(rest)),
@@ -91,8 +94,8 @@ mod tests {
     }
 
     fn check(groups: &[&[&str]], floats: &[&str], expected: &[&[&str]], ignored: &[&str]) {
-        let own: Vec<_> = groups.iter().map(|group| set(group)).collect();
-        let (targets, ignore) = targets(&own, &set(floats), |name| name == "head");
+        let sets: Vec<_> = groups.iter().map(|group| set(group)).collect();
+        let (targets, ignore) = targets(&sets, &set(floats), |name| name == "head");
         let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let expected: Vec<BTreeSet<String>> = expected.iter().map(|names| strings(names)).collect();
         assert_eq!(targets, expected, "{groups:?}");

@@ -15,7 +15,7 @@ use crate::weight::{
 };
 
 /// A weight as it is written, some rows at a time.
-pub struct Written<'a> {
+pub struct WrittenWeight<'a> {
     pub name: &'a str,
     /// There may be more axes than two.
     pub shape: Vec<usize>,
@@ -30,11 +30,11 @@ pub struct Written<'a> {
 #[derive(Default)]
 struct State {
     has_scale: bool,
-    /// Of groups; they are packed along the rows, so at the end.
+    /// The zero points of groups; they are packed along the rows, so at the end.
     zero_points: Vec<i8>,
 }
 
-impl<'a> Written<'a> {
+impl<'a> WrittenWeight<'a> {
     /// A weight of these rows, one after the other.
     pub fn pieces(
         name: &'a str,
@@ -49,7 +49,9 @@ impl<'a> Written<'a> {
             format,
             has_factors: pieces.iter().any(Quantized::has_factors),
             // In one qscheme all are of one kind, or 0.
-            zeros: zeros.find(|own| *own != Zeros::None).unwrap_or(Zeros::None),
+            zeros: zeros
+                .find(|zeros| *zeros != Zeros::None)
+                .unwrap_or(Zeros::None),
         };
         written.output(|write| pieces.iter().try_for_each(write))
     }
@@ -165,7 +167,7 @@ impl<'a> Written<'a> {
         let per_row = self
             .format
             .codes()
-            .is_some_and(|own| own.qscheme.is_per_channel());
+            .is_some_and(|codes| codes.qscheme.is_per_channel());
         // Where one scale is for all rows, the first ones have it.
         if std::mem::replace(&mut state.has_scale, true) && !per_row {
             return Ok(());

@@ -26,15 +26,15 @@ impl Planned {
         Self { name, dtype, shape }
     }
 
-    /// Its bytes, if they can be counted.
+    /// The size in bytes, if it can be counted.
     pub fn bytes(&self) -> Option<u64> {
         header::bytes(self.dtype, &self.shape)
     }
 }
 
-/// Where a tensor's bytes go.
+/// The bytes of a file that a tensor takes.
 #[derive(Debug)]
-struct Place {
+struct ByteSpan {
     start: u64,
     bytes: u64,
     written: u64,
@@ -44,7 +44,7 @@ struct Place {
 #[derive(Debug)]
 pub struct Writer<'a> {
     file: &'a mut File,
-    places: HashMap<String, Place>,
+    places: HashMap<String, ByteSpan>,
 }
 
 impl<'a> Writer<'a> {
@@ -70,7 +70,7 @@ impl<'a> Writer<'a> {
             let entry = json!({
                 "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [end, next],
             });
-            let place = Place {
+            let place = ByteSpan {
                 start: end,
                 bytes: next - end,
                 written: 0,
@@ -133,7 +133,7 @@ impl<'a> Writer<'a> {
 
 /// The error of an output that cannot be begun, written, or put in its place.
 pub fn writing(error: std::io::Error) -> Error {
-    match Unexpected::of(&error) {
+    match Unexpected::behind(&error) {
         Some(Unexpected { expected, got }) => {
             Error::argument("output", expected.clone(), got.clone())
         }

@@ -17,7 +17,8 @@ use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, mismatch, readable, unrepeated};
 use crate::trace;
 use crate::weight::{
-    Origin, QTable, QWeight, Quantized as Rows, StoredWeight, Value, WeightCodes, find, origin,
+    Origin, QTable, QWeight, Quantized as Rows, StoredValue, StoredWeight, WeightCodes, find,
+    origin,
 };
 use quantized::{QuantizedTable, read};
 
@@ -159,7 +160,7 @@ impl Embedding {
         let selected = match &self.table {
             Table::Float(table) => select_float(table, &flat, rows)?,
             Table::Quantized(quantized) => {
-                quantized.select(&Elements::of(&flat).to_indexes("embedding", rows)?)?
+                quantized.select(&Elements::new(&flat).to_indexes("embedding", rows)?)?
             }
         };
         Ok(match count {
@@ -202,7 +203,7 @@ impl Embedding {
 /// Selects rows by candle's operation, so that gradients flow.
 fn select_float(table: &Tensor, indexes: &Tensor, rows: usize) -> Result<Tensor> {
     if indexes.device().is_cpu() {
-        Elements::of(indexes).to_indexes("embedding", rows)?;
+        Elements::new(indexes).to_indexes("embedding", rows)?;
     }
     // candle reads the maximum index of a dtype, for u8 an ordinary index, as a row of zeros.
     let indexes = match indexes.dtype() {
@@ -269,11 +270,11 @@ impl Layer for Embedding {
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
         let value = match &self.table {
-            Table::Float(table) => Value::Float {
+            Table::Float(table) => StoredValue::Float {
                 weight: table.clone(),
                 folded: false,
             },
-            Table::Quantized(quantized) => Value::Quantized(quantized.rows.clone()),
+            Table::Quantized(quantized) => StoredValue::Quantized(quantized.rows.clone()),
         };
         Ok(vec![StoredWeight::new("weight", value)])
     }

@@ -32,7 +32,7 @@ impl Projection {
             Weight::Float(weight) => self.forward_float(weight, xs, (rows, k), &shape),
             Weight::Quantized(weight) => {
                 let input = as_f32(xs, "forward")?;
-                let elements = Elements::of(&input);
+                let elements = Elements::new(&input);
                 let product = self.product(elements.as_slice()?, rows, weight);
                 let ys = kernels::linear(product);
                 without_gradient(from_f32_vec(ys, &shape, xs.dtype())?, &[xs])
@@ -73,7 +73,7 @@ impl Projection {
                 let rows = batch.iter().product();
                 let shapes = weights.map(|weight| rows_and_shape(batch, weight.shape()[0], xs));
                 let shapes = shapes.into_iter().collect::<Result<Vec<_>>>()?;
-                let elements = Elements::of(&input);
+                let elements = Elements::new(&input);
                 let values = elements.as_slice()?;
                 let products =
                     std::array::from_fn(|i| projections[i].product(values, rows, weights[i]));
@@ -89,7 +89,7 @@ impl Projection {
                 outs
             }
         };
-        // One for each projection.
+        // An output for each projection.
         Ok(outs
             .try_into()
             .unwrap_or_else(|_| unreachable!("N outputs")))
@@ -103,17 +103,17 @@ impl Projection {
         let first = projections.first()?.qweight()?;
         let mut weights = [first; N];
         for (weight, projection) in weights.iter_mut().zip(projections) {
-            let own = projection.qweight()?;
-            if !own.is_like(first) || xs.dims().last() != Some(&own.shape()[1]) {
+            let other = projection.qweight()?;
+            if !other.is_like(first) || xs.dims().last() != Some(&other.shape()[1]) {
                 return None;
             }
-            *weight = own;
+            *weight = other;
         }
         Some(weights)
     }
 
     fn product<'a>(&self, xs: &'a [f32], rows: usize, weight: &'a QWeight) -> Product<'a, f32> {
-        Product::of(xs, rows, weight.packed(), self.activation.map(Into::into))
+        Product::new(xs, rows, weight.packed(), self.activation.map(Into::into))
     }
 
     /// The product of `xs`, `[rows, in_features]`, as `[rows, out_features]`, all f32.
@@ -176,7 +176,7 @@ impl Projection {
                     None => vec![0.; n],
                 };
                 let weight = as_f32(weight, "forward")?;
-                let elements = Elements::of(&weight);
+                let elements = Elements::new(&weight);
                 let weight = elements.as_slice()?;
                 f(&mut |xs, rows, out| kernels::linear_f32(xs, rows, weight, &bias, out))
             }

@@ -54,7 +54,7 @@ pub struct Projection {
     gates: usize,
     /// Whether it was scaled, so that its weight differs from its checkpoint's.
     folded: bool,
-    /// Where the weight is in the checkpoint that it was loaded from.
+    /// The place of the weight in the checkpoint that it was loaded from.
     origin: Option<Origin>,
     /// Why the weight that a checkpoint has quantized is not used; then no other stands for it.
     refused: Option<Arc<Error>>,
@@ -95,7 +95,7 @@ impl Projection {
     /// This projection with its weight quantized; `self` stays as it is.
     ///
     /// # Errors
-    /// When the weight is quantized already or no matrix, a shape or dtype is wrong, a tensor is
+    /// When the weight is quantized already or not a matrix, a shape or dtype is wrong, a tensor is
     /// not on the CPU, an element is NaN or infinite, `DYNQUANT_ISA` is wrong, the observer does
     /// not support its arguments, or a channel could overflow its accumulator.
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -141,7 +141,7 @@ impl Projection {
     }
 
     /// The weight, `[out_features, in_features]`; of a quantized projection the dequantized
-    /// one, computed at the first call and kept.
+    /// weight, computed at the first call and kept.
     pub fn weight(&self) -> &Tensor {
         match &self.weight {
             Weight::Float(weight) => weight,
@@ -207,7 +207,7 @@ impl Projection {
     /// to the output.
     ///
     /// # Errors
-    /// When the factors have another shape, or the weight is no matrix.
+    /// When the factors have another shape, or the weight is not a matrix.
     pub(crate) fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
         let Weight::Float(weight) = &self.weight else {
             return Ok(None);
@@ -220,12 +220,12 @@ impl Projection {
         if factors.dims() != [len] {
             return Err(mismatch("scale", format!("[{len}]"), factors));
         }
-        let of = |tensor: &Tensor| factors.to_dtype(tensor.dtype());
+        let typed = |tensor: &Tensor| factors.to_dtype(tensor.dtype());
         let bias = match (&self.bias, dim) {
-            (Some(bias), 0) => Some(bias.broadcast_mul(&of(bias)?)?),
+            (Some(bias), 0) => Some(bias.broadcast_mul(&typed(bias)?)?),
             (bias, _) => bias.clone(),
         };
-        let factors = of(weight)?.reshape([(len, 1), (1, len)][dim])?;
+        let factors = typed(weight)?.reshape([(len, 1), (1, len)][dim])?;
         Ok(Some(Self {
             weight: Weight::Float(weight.broadcast_mul(&factors)?),
             bias,
@@ -247,9 +247,9 @@ impl Projection {
     /// [`Layer::replay`](crate::Layer::replay).
     #[doc(hidden)]
     pub fn replay(&self) -> Option<Replay> {
-        let own = self.clone();
+        let projection = self.clone();
         Some(Arc::new(move |inputs| match inputs {
-            [xs] => own.product_of(xs),
+            [xs] => projection.product_of(xs),
             _ => Err(tap::unlike("one input", inputs)),
         }))
     }

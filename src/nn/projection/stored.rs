@@ -7,11 +7,11 @@ use candle_nn::VarBuilder;
 
 use super::{Projection, Weight};
 use crate::error::{Error, Result};
-use crate::weight::{Format, Origin, QWeight, Quantized, StoredWeight, Value, find, origin};
+use crate::weight::{Format, Origin, QWeight, Quantized, StoredValue, StoredWeight, find, origin};
 
 impl Projection {
     /// The weight `name`, `[out_features, in_features]` of `shape`, with its bias: quantized where
-    /// the checkpoint behind `vb` has it quantized and as one that is multiplied, else as `weight`
+    /// the checkpoint behind `vb` has it quantized and multiplied, else as `weight`
     /// reads it.
     pub(in crate::nn) fn load(
         vb: &VarBuilder<'_>,
@@ -29,10 +29,10 @@ impl Projection {
         let bias = bias()?;
         let weight = found.read(shape, |parts| parts.qweight(gates, bias.as_ref()))?;
         let (weight, origin) = (Weight::Quantized(Arc::new(weight)), found.origin(shape));
-        Ok(Self::of((weight, None), bias, gates, Some(origin)))
+        Ok(Self::assembled((weight, None), bias, gates, Some(origin)))
     }
 
-    /// The projection of a tensor, which may be one that a checkpoint has quantized; its channels
+    /// The projection of a tensor, which a checkpoint may have quantized; its channels
     /// are `gates` gates.
     pub(super) fn of_gates(weight: Tensor, bias: Option<Tensor>, gates: usize) -> Self {
         let origin = origin::find(&weight);
@@ -42,10 +42,10 @@ impl Projection {
             None => (Weight::Float(weight), None),
             Some(found) => or_float(found.qweight(gates, bias.as_ref()), || weight),
         };
-        Self::of(weight, bias, gates, origin)
+        Self::assembled(weight, bias, gates, origin)
     }
 
-    fn of(
+    fn assembled(
         (weight, refused): (Weight, Option<Error>),
         bias: Option<Tensor>,
         gates: usize,
@@ -76,17 +76,17 @@ impl Projection {
             Some(bias) => or_float(weight.with_bias(bias), float),
         };
         // It is saved with the table.
-        Self::of(weight, bias, 1, None)
+        Self::assembled(weight, bias, 1, None)
     }
 
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored).
     pub fn stored(&self, name: &str) -> StoredWeight {
         let value = match &self.weight {
-            Weight::Float(weight) => Value::Float {
+            Weight::Float(weight) => StoredValue::Float {
                 weight: weight.clone(),
                 folded: self.folded,
             },
-            Weight::Quantized(weight) => Value::Quantized(Quantized::Weight {
+            Weight::Quantized(weight) => StoredValue::Quantized(Quantized::Weight {
                 weight: Arc::clone(weight),
                 multiplied: true,
             }),
@@ -95,7 +95,8 @@ impl Projection {
     }
 }
 
-/// A quantized weight, or the float one and why that of the checkpoint is not used.
+/// A quantized weight, or the float weight and why the quantized weight of the checkpoint is not
+/// used.
 fn or_float(weight: Result<QWeight>, float: impl FnOnce() -> Tensor) -> (Weight, Option<Error>) {
     match weight {
         Ok(weight) => (Weight::Quantized(Arc::new(weight)), None),

@@ -122,7 +122,7 @@ impl<K: RecurrentKind> Cell<K> {
         } else {
             Vec::new()
         };
-        let values = Elements::of(&input);
+        let values = Elements::new(&input);
         let pairs = [
             (&self.weights.ih, values.as_slice()?),
             (&self.weights.hh, &h[..]),

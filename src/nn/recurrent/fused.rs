@@ -41,7 +41,7 @@ impl<K: RecurrentKind> Stack<K> {
         let mut hs_of = h.chunks_exact_mut(of_batch(state));
         let mut cs_of = c.chunks_exact_mut(of_batch(hidden));
 
-        let elements = Elements::of(&f32s);
+        let elements = Elements::new(&f32s);
         let rows = schedule.pack(elements.as_slice()?, self.shape.input, axes);
         let mut rows = self.run_layer(0, &rows, schedule, [&mut hs_of, &mut cs_of], &mut cs)?;
         for layer in 1..self.config.num_layers {

@@ -46,7 +46,7 @@ pub fn read_state(
     };
     check_state(op, state, shape)?;
     let state = as_f32(state, op)?;
-    Ok(copy(Elements::of(&state).as_slice()?))
+    Ok(copy(Elements::new(&state).as_slice()?))
 }
 
 /// A state of one shape as a tensor of another shape for candle's operations, or zeros where none

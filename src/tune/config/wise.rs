@@ -135,7 +135,7 @@ impl Options {
         } else {
             ObserverKind::MinMax
         };
-        let qscheme = QScheme::of(per_channel, symmetric);
+        let qscheme = QScheme::integer(per_channel, symmetric);
         let granularity = match self.activation.per_channel {
             Some(false) => Granularity::PerTensor,
             _ => Granularity::PerRow,

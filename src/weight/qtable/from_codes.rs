@@ -1,6 +1,6 @@
 //! Tables of codes or halves that were made before.
 
-use super::{Elements, QTable};
+use super::{QTable, TableElements};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::{self, OutOfRange};
@@ -71,7 +71,7 @@ impl QTable {
             isa,
             rows: shape[0],
             k: shape[1],
-            elements: Elements::Int8(Coded {
+            elements: TableElements::Int8(Coded {
                 dtype: raw.dtype,
                 qscheme: raw.qscheme,
                 codes: (raw.codes.into_iter())
@@ -95,7 +95,7 @@ impl QTable {
             isa,
             rows: shape[0],
             k: shape[1],
-            elements: Elements::Halves {
+            elements: TableElements::Halves {
                 halves,
                 out_of_range,
             },
@@ -105,8 +105,8 @@ impl QTable {
     /// The codes in row order, each less the offset of its dtype.
     pub(crate) fn stored_codes(&self) -> impl Iterator<Item = i8> {
         let codes: &[u8] = match &self.elements {
-            Elements::Int8(coded) => &coded.codes,
-            Elements::Halves { .. } => &[],
+            TableElements::Int8(coded) => &coded.codes,
+            TableElements::Halves { .. } => &[],
         };
         codes.iter().map(|code| (code ^ 128).cast_signed())
     }

@@ -70,7 +70,7 @@ impl QWeight {
         };
         raw.check(shape)?;
         let bias = finite_bias("bias", bias, n)?;
-        // One for each channel: all share a single one.
+        // The number of each channel's scale: a single scale is shared by all.
         let index = |channel| if raw.scales.len() == 1 { 0 } else { channel };
         let channels = || (0..n).map(index);
         let scales: Vec<_> = channels().map(|i| raw.scales[i]).collect();

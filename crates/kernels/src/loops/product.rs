@@ -248,7 +248,12 @@ pub struct Product<'a, G> {
 
 impl<'a> Product<'a, f32> {
     /// The product of `rows` rows of `xs`.
-    pub fn of(xs: &'a [f32], rows: usize, rhs: &'a Packed, activation: Option<Activation>) -> Self {
+    pub fn new(
+        xs: &'a [f32],
+        rows: usize,
+        rhs: &'a Packed,
+        activation: Option<Activation>,
+    ) -> Self {
         Self {
             m: rows,
             lhs: xs,

@@ -108,7 +108,7 @@ fn products_equal_the_oracle_at_the_seams() {
                         assert_eq!(packed.blocks(), unpacked, "{case}: unpack");
                         same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
                         let activation = [Activation::Relu, Activation::Gelu][m % 2];
-                        let activated = Product::of(&lhs, m, &packed, Some(activation));
+                        let activated = Product::new(&lhs, m, &packed, Some(activation));
                         let mut expected = expected.clone();
                         activation::apply::<f32>(activation, &mut expected);
                         for got in linear_each([activated, activated]) {
@@ -226,7 +226,7 @@ fn weights_of_zeros_stay_zeros_and_others_are_refused() {
     for format in FORMATS {
         let packed = pack_blocks(isa, 40, 1, &[0.; 80], &[0., 1.], (format, 32), None).unwrap();
         read_channel(&packed, 1, |chunk| assert_eq!(chunk, [0.; 40]));
-        let ys = linear(Product::of(&[1.; 40], 1, &packed, None));
+        let ys = linear(Product::new(&[1.; 40], 1, &packed, None));
         assert_eq!(ys, [0., 1.]);
         let mut values = [1.; 80];
         values[41] = f32::INFINITY;

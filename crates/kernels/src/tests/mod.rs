@@ -114,7 +114,7 @@ impl Pool {
 
 /// The operands of a product without an activation function.
 fn of<'a>(lhs: &'a [f32], m: usize, rhs: &'a Packed) -> Product<'a, f32> {
-    Product::of(lhs, m, rhs, None)
+    Product::new(lhs, m, rhs, None)
 }
 
 /// Asserts equal bits, or that both are NaN.

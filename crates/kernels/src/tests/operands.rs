@@ -145,7 +145,7 @@ fn products_have_the_lengths_of_their_shapes() {
     let huge = (usize::MAX / 3) + 1;
     for (len, m) in [(5, 2), (7, 2), (0, 1), (3, 0), (2, huge), (0, usize::MAX)] {
         let lhs = vec![1.; len];
-        refusal(|| linear(Product::of(&lhs, m, &int8, Some(Activation::Relu))));
+        refusal(|| linear(Product::new(&lhs, m, &int8, Some(Activation::Relu))));
         refusal(|| linear(of(&lhs, m, &float16)));
         refusal(|| linear(of(&lhs, m, &bfloat16)));
     }

@@ -52,7 +52,7 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
             let case = format!("{isa} m={m} k={k} n={n} {codes:?} {config:?} {poison:?}");
             same_bits(&linear(operands), &expected, &case);
             let activation = [Activation::Relu, Activation::Gelu][m % 2];
-            let activated = Product::of(&lhs, m, &packed, Some(activation));
+            let activated = Product::new(&lhs, m, &packed, Some(activation));
             let mut expected_activated = expected.clone();
             activation::apply::<f32>(activation, &mut expected_activated);
             let case_activated = format!("{case} {activation:?}");
@@ -139,7 +139,7 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
                     let packed = Packed::bfloat16(isa, k, 1, &rhs, &bias);
                     let case = format!("{isa} m={m} k={k} n={n}");
                     same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
-                    let activated = Product::of(&lhs, m, &packed, Some(Activation::Gelu));
+                    let activated = Product::new(&lhs, m, &packed, Some(Activation::Gelu));
                     let mut expected = expected.clone();
                     activation::apply::<f32>(Activation::Gelu, &mut expected);
                     for got in linear_each([activated, activated]) {

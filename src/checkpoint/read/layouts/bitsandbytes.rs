@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::files::Files;
 use super::super::header::{Encoding, invalid};
-use super::layout::{Found, Weight, module, of_module, tensor, unsupported};
+use super::layout::{Found, WeightNames, module, of_module, tensor, unsupported};
 use crate::error::Result;
 use crate::qconfig::DynamicConfig;
 
@@ -61,7 +61,7 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
             }
             found.settings.push(order);
         }
-        found.weights.push(Weight {
+        found.weights.push(WeightNames {
             name: weight.clone(),
             codes: weight,
             codes_as: Encoding::Plain,

@@ -11,7 +11,7 @@ use crate::words::brief;
 /// The weights in a layout and what else it has.
 #[derive(Debug, Default)]
 pub struct Found {
-    pub weights: Vec<Weight>,
+    pub weights: Vec<WeightNames>,
     /// Tensors of weights of 4 bits, each with its new name and entry.
     pub packed: Vec<(String, String, Entry)>,
     /// Tensors that say how a weight is stored or used.
@@ -22,7 +22,7 @@ pub struct Found {
 
 /// A weight by the names that its tensors have in the files.
 #[derive(Debug)]
-pub struct Weight {
+pub struct WeightNames {
     pub name: String,
     pub codes: String,
     /// The encoding of codes and zero points.
@@ -34,7 +34,7 @@ pub struct Weight {
     pub activation: Option<DynamicConfig>,
 }
 
-impl Weight {
+impl WeightNames {
     pub fn rename(&self, files: &mut Files) -> Result<()> {
         let codes = tensor(files, &self.codes)?;
         let scales = (&*self.scales, tensor(files, &self.scales)?);
@@ -44,16 +44,20 @@ impl Weight {
         files.rename(&self.codes, &self.name, self.codes_as)?;
         let scale = format!("{}{SCALE}", self.name);
         files.rename(&self.scales, &scale, self.scales_as)?;
-        let Some(own) = &self.zero_points else {
+        let Some(zero_points) = &self.zero_points else {
             return Ok(());
         };
-        let (shard, entry) = files.get(own, "a tensor")?;
+        let (shard, entry) = files.get(zero_points, "a tensor")?;
         let zeros = shard.codes(entry, 0..entry.elements())?;
         if zeros.iter().all(|zero| *zero == 0) {
-            files.remove(own);
+            files.remove(zero_points);
             return Ok(());
         }
-        files.rename(own, &format!("{}{ZERO_POINT}", self.name), self.codes_as)
+        files.rename(
+            zero_points,
+            &format!("{}{ZERO_POINT}", self.name),
+            self.codes_as,
+        )
     }
 }
 

@@ -27,7 +27,8 @@ use layout::{Found, module, of_module, unsupported};
 /// layout, static activations.
 type Find = fn(&Files, &Value) -> Result<Found>;
 
-/// By the name of the library, which is `quant_method` in a `config.json`, with its keys there.
+/// The layouts by the name of the library, which is `quant_method` in a `config.json`, with its
+/// keys there.
 const LAYOUTS: [(&str, &Table, Find); 6] = [
     ("auto-round", &keys::QWEIGHT, qweight::find_auto_round),
     ("awq", &keys::QWEIGHT, qweight::find_awq),
@@ -40,7 +41,7 @@ const LAYOUTS: [(&str, &Table, Find); 6] = [
 /// Renames the tensors of all layouts but compressed-tensors' own.
 ///
 /// # Errors
-/// When `config.json` names a method that is none of these, or a weight is not one that is read.
+/// When `config.json` names another method, or a weight is not in a form that is read.
 pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
     if let Some((method, _)) = &config.foreign
         && !LAYOUTS.iter().any(|(library, ..)| library == method)
@@ -50,9 +51,9 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
         let error = unsupported("quant_method", &known.join(", "), "", method);
         return Err(error.in_file(&config_file(files)));
     }
-    for (own, keys, find) in LAYOUTS {
+    for (name, keys, find) in LAYOUTS {
         let entry = match &config.foreign {
-            Some((library, entry)) if library == own => {
+            Some((library, entry)) if library == name => {
                 keys::check(keys, entry).map_err(|e| e.in_file(&config_file(files)))?;
                 entry
             }

@@ -29,9 +29,9 @@ pub fn translate(files: &mut Files) -> Result<()> {
 }
 
 fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
-    let of = |suffix: &str| format!("{weight}{suffix}");
-    let (packed, scale, zero_point) = (of(PACKED), of(SCALE), of(ZERO_POINT));
-    let shape = shape(files, &of(SHAPE))?;
+    let name = |suffix: &str| format!("{weight}{suffix}");
+    let (packed, scale, zero_point) = (name(PACKED), name(SCALE), name(ZERO_POINT));
+    let shape = shape(files, &name(SHAPE))?;
     let [n, k] = shape;
     let entry = tensor(files, &packed)?;
     // The shape tells the bits.
@@ -46,7 +46,7 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
         let expected = format!("[{n}, groups]");
         return Err(invalid(&scale, expected, format!("{:?}", scales.shape)));
     };
-    let g_idx = of(G_IDX);
+    let g_idx = name(G_IDX);
     let has_order = files.find(&g_idx).is_some();
     if has_order && is_in_order(files, &g_idx, groups, k)? {
         files.remove(&g_idx);
@@ -59,7 +59,7 @@ fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
         let names = (&*zero_point, &*zero_point);
         pack(files, names, packing(Axis::Rows), [n, groups])?;
     }
-    files.remove(&of(SHAPE));
+    files.remove(&name(SHAPE));
     Ok(())
 }
 

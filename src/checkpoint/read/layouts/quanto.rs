@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::super::files::Files;
 use super::super::header::{Encoding, invalid};
-use super::layout::{Found, Weight, of_module, tensor, unsupported};
+use super::layout::{Found, WeightNames, of_module, tensor, unsupported};
 use crate::error::Result;
 
 const CODES: &str = "._data";
-/// Of fewer bits.
+/// The suffix of codes of fewer bits.
 const PACKED: &str = "._data._data";
 const SCALES: &str = "._scale";
 const FORMAT: &str = "format of quanto";
@@ -54,7 +54,7 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
         }
         let module = weight.strip_suffix("weight").unwrap_or(weight);
         activations(files, module.trim_end_matches('.'), &mut found.settings)?;
-        found.weights.push(Weight {
+        found.weights.push(WeightNames {
             name: weight.to_owned(),
             codes: name.to_owned(),
             codes_as: Encoding::Plain,

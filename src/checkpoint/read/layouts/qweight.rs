@@ -16,9 +16,9 @@ use crate::weight::{G_IDX, SCALE, ZERO_POINT};
 const QWEIGHT: &str = "qweight";
 const ORDER: &str = "g_idx";
 
-/// What is known of all weights.
+/// The settings that all weights share.
 #[derive(Clone, Copy)]
-struct Known {
+struct Settings {
     library: Library,
     /// The bits of codes; where modules differ, their tensors tell them.
     bits: Option<usize>,
@@ -36,7 +36,7 @@ enum Library {
         /// The number that is subtracted from zero points where they are stored; `None` where no
         /// configuration says it.
         less: Option<u8>,
-        /// Of all weights; `None` where that is not known.
+        /// Whether all weights are symmetric; `None` where that is not known.
         symmetric: Option<bool>,
     },
 }
@@ -48,7 +48,7 @@ pub fn find_awq(files: &Files, config: &Value) -> Result<Found> {
     if !version.eq_ignore_ascii_case("gemm") {
         return Err(unsupported("version of AWQ", "gemm", "", version));
     }
-    let known = Known::new(config, Library::Awq, "bits of AWQ")?;
+    let known = Settings::new(config, Library::Awq, "bits of AWQ")?;
     find(files, config.is_null(), known)
 }
 
@@ -62,7 +62,7 @@ pub fn find_gptq(files: &Files, config: &Value) -> Result<Found> {
             return Err(unsupported("checkpoint_format of GPTQ", known, "", got));
         }
     };
-    let mut known = Known::new(config, gptq(config, less)?, "bits of GPTQ")?;
+    let mut known = Settings::new(config, gptq(config, less)?, "bits of GPTQ")?;
     // Its `g_idx` has the group of each input.
     known.group_size = None;
     find(files, config.is_null(), known)
@@ -84,7 +84,7 @@ pub fn find_auto_round(files: &Files, config: &Value) -> Result<Found> {
         Some("awq" | "auto_awq") => Library::Awq,
         Some(_) => return Err(unsupported("packing_format of AutoRound", KNOWN, "", said)),
     };
-    let mut known = Known::new(config, library, "bits of AutoRound")?;
+    let mut known = Settings::new(config, library, "bits of AutoRound")?;
     known.group_size = known.group_size.or(Some(128));
     find(files, false, known)
 }
@@ -122,7 +122,7 @@ fn gptq(config: &Value, less: Option<u8>) -> Result<Library> {
     Ok(Library::Gptq { less, symmetric })
 }
 
-impl Known {
+impl Settings {
     fn new(config: &Value, library: Library, bits: &'static str) -> Result<Self> {
         let value = |keys: [&str; 2]| {
             let values = keys.map(|key| &config[key]);
@@ -149,10 +149,10 @@ impl Known {
 }
 
 /// The weights of a library, which the tensors tell if no configuration does.
-fn find(files: &Files, by_tensors: bool, known: Known) -> Result<Found> {
+fn find(files: &Files, by_tensors: bool, known: Settings) -> Result<Found> {
     let mut found = Found::default();
     for (name, _, entry) in files.tensors() {
-        // AWQ's scales of an activation, whose channels those of the layer before it compensate.
+        // AWQ's scales of an activation, which the layer before it compensates.
         if let Some(module) = module(name, "scales")
             && known.library == Library::Awq
             && !by_tensors
@@ -164,13 +164,13 @@ fn find(files: &Files, by_tensors: bool, known: Known) -> Result<Found> {
         let Some(module) = module(name, QWEIGHT) else {
             continue;
         };
-        let of = |last| of_module(module, last);
-        let scales = files.find(&of("scales")).map(|(_, scales)| scales);
+        let name = |last| of_module(module, last);
+        let scales = files.find(&name("scales")).map(|(_, scales)| scales);
         // Others have tensors of that name, too.
         if entry.dtype != Dtype::I32 && scales.is_none() {
             continue;
         }
-        let has_order = files.find(&of(ORDER)).is_some();
+        let has_order = files.find(&name(ORDER)).is_some();
         let along_inputs = scales.is_some_and(|scales| scales.shape.last() == entry.shape.last());
         if by_tensors && (has_order || along_inputs) != (known.library != Library::Awq) {
             continue;
@@ -180,7 +180,7 @@ fn find(files: &Files, by_tensors: bool, known: Known) -> Result<Found> {
     Ok(found)
 }
 
-fn weight(files: &Files, module: &str, known: Known, found: &mut Found) -> Result<()> {
+fn weight(files: &Files, module: &str, known: Settings, found: &mut Found) -> Result<()> {
     let [codes, zeros, scales, order] =
         [QWEIGHT, "qzeros", "scales", ORDER].map(|last| of_module(module, last));
     let of_scales = tensor(files, &scales)?;
@@ -197,7 +197,7 @@ fn weight(files: &Files, module: &str, known: Known, found: &mut Found) -> Resul
     let is_8 = |words: &[usize]| words == [groups, n.div_ceil(4)] && n > 4;
     let bits = match known.bits {
         None if is_gptq && is_8(&of_zeros.shape) => 8,
-        own => own.unwrap_or(4),
+        bits => bits.unwrap_or(4),
     };
     let packing = |axis, offset| Packing {
         transposed: true,
@@ -259,7 +259,7 @@ fn group_of_inputs(
     files: &Files,
     name: String,
     [k, groups]: [usize; 2],
-    known: Known,
+    known: Settings,
     found: &mut Found,
 ) -> Result<Option<(String, &'static str, Entry)>> {
     let is_absent = known.group_size.is_some() && files.find(&name).is_none();
@@ -274,8 +274,9 @@ fn group_of_inputs(
     Ok(Some((name, G_IDX, entry)))
 }
 
-/// Checks the number of groups where no `g_idx` tells the inputs of each: the last one may have fewer.
-fn check_groups(scales: &str, [k, groups]: [usize; 2], known: Known) -> Result<()> {
+/// Checks the number of groups where no `g_idx` tells the inputs of each: the last group may have
+/// fewer.
+fn check_groups(scales: &str, [k, groups]: [usize; 2], known: Settings) -> Result<()> {
     let (Some(said), size) = (known.group_size, k / groups) else {
         return Ok(());
     };
@@ -298,7 +299,8 @@ fn packed(files: &Files, name: &str, shape: [usize; 2], packing: Packing) -> Res
     })
 }
 
-/// By how much stored zero points exceed zero points of signed codes; `None` where these are 0.
+/// The difference of stored zero points and zero points of signed codes; `None` where the latter
+/// are 0.
 ///
 /// Files of GPTQ that say `gptq` may be `gptq_v2`: symmetric ones show what they are.
 fn zero_points(
@@ -314,8 +316,8 @@ fn zero_points(
     let stored: Vec<u8> = stored.into_iter().map(i8::cast_unsigned).collect();
     let (middle, greatest) = (1u8 << (packing.bits - 1), u8::MAX >> (8 - packing.bits));
     let uniform = stored.first().copied();
-    let uniform = uniform.filter(|first| stored.iter().all(|own| own == first));
-    // Symmetric codes have the one in the middle, or one less.
+    let uniform = uniform.filter(|first| stored.iter().all(|zero| zero == first));
+    // Symmetric codes have the middle code, or 1 less.
     let is_middle = uniform == Some(middle);
     let is_symmetric = is_middle || uniform == Some(middle - 1);
     let less = match library {
@@ -330,7 +332,7 @@ fn zero_points(
             }
         },
     };
-    if let Some(index) = stored.iter().position(|own| *own > greatest - less) {
+    if let Some(index) = stored.iter().position(|zero| *zero > greatest - less) {
         let got = format!(
             "{} at index {index}",
             u32::from(stored[index]) + u32::from(less)

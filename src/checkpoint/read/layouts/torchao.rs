@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::files::Files;
 use super::super::header::{Encoding, Header, invalid, parse};
-use super::layout::{Found, Weight, of_module, tensor, unsupported};
+use super::layout::{Found, WeightNames, of_module, tensor, unsupported};
 use crate::error::{Error, Result};
 use crate::qconfig::{DynamicConfig, Granularity};
 use crate::words::brief;
@@ -35,9 +35,9 @@ struct Data {
     /// How many rows and columns have one scale.
     #[serde(default)]
     block_size: Vec<usize>,
-    /// In an `Int8Tensor`.
+    /// The activations of an `Int8Tensor`.
     act_quant_kwargs: Option<Activations>,
-    /// In an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
+    /// The activations of an `IntxUnpackedToInt8Tensor`, whose codes may have fewer bits.
     activation_quantization: Option<String>,
     target_dtype: Option<TorchDtype>,
 }
@@ -95,7 +95,7 @@ fn described(header: &Header) -> Result<Vec<(String, Described)>> {
     described.collect()
 }
 
-fn weight(files: &Files, name: String, described: &Described) -> Result<Option<Weight>> {
+fn weight(files: &Files, name: String, described: &Described) -> Result<Option<WeightNames>> {
     match &*described.kind {
         "Tensor" => return Ok(None),
         "Int8Tensor" | "IntxUnpackedToInt8Tensor" => {}
@@ -105,14 +105,18 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         }
     }
     let known = ["qdata", "scale", "zero_point"];
-    if let Some(got) = described.parts.iter().find(|own| !known.contains(&&***own)) {
+    if let Some(got) = described
+        .parts
+        .iter()
+        .find(|part| !known.contains(&&***part))
+    {
         return Err(unsupported(FORMAT, &known.join(", "), &name, got));
     }
     let (module, last) = name.rsplit_once('.').unwrap_or(("", &name));
     let part = |part: &str| of_module(module, &format!("_{last}_{part}"));
     let (codes, scales) = (part("qdata"), part("scale"));
     let zero_points = (described.parts.iter())
-        .any(|own| own == "zero_point")
+        .any(|part| part == "zero_point")
         .then(|| part("zero_point"));
     let (shape, blocks) = (&tensor(files, &codes)?.shape, &described.data.block_size);
     let counts = &tensor(files, &scales)?.shape;
@@ -129,7 +133,7 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         &described.data.act_quant_kwargs,
         described.data.activation_quantization.as_deref(),
     ) {
-        (Some(own), _) => Some(activations(&own.data, &name)),
+        (Some(kwargs), _) => Some(activations(&kwargs.data, &name)),
         (None, Some(PER_TOKEN)) => Some(Ok(DynamicConfig::new(Granularity::PerRow, false))),
         (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
         (None, None) => None,
@@ -140,7 +144,7 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
     } else {
         Encoding::Plain
     };
-    Ok(Some(Weight {
+    Ok(Some(WeightNames {
         codes,
         codes_as,
         scales,

@@ -33,7 +33,7 @@ fn multiply(rows: usize) {
     let packed = Packed::int8(Isa(IsaKind::AmxInt8), k, 1, rhs, &vec![0.; n]);
     // One scale a row: 1.
     let lhs = vec![255.; rows * k];
-    let operands = Product::of(&lhs, rows, &packed, None);
+    let operands = Product::new(&lhs, rows, &packed, None);
     let expected = vec![255. * k as f32; rows * n];
     assert_eq!(linear(operands), expected);
 }
@@ -53,7 +53,7 @@ fn multiply_blocks(rows: usize) {
     };
     let packed = pack_block_codes(Isa(IsaKind::AmxInt8), k, 1, rhs, &vec![0.; n]);
     let lhs = vec![127.; rows * k];
-    let operands = Product::of(&lhs, rows, &packed, None);
+    let operands = Product::new(&lhs, rows, &packed, None);
     let expected = vec![7. * 127. * k as f32; rows * n];
     assert_eq!(linear(operands), expected);
 }
