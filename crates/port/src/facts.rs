@@ -78,7 +78,7 @@ impl<'u> Facts<'u> {
                     Some(value) => self.is_size(value, depth),
                     None => match self.parameter(&name) {
                         Some(ty) => ty == "usize",
-                        None => self.unit.built.sizes.contains(&name),
+                        None => self.unit.built.sizes.contains_key(&name),
                     },
                 }
             }),
@@ -270,7 +270,7 @@ impl<'u> Facts<'u> {
     }
 
     /// The types of the fields of this name, in all types of the file.
-    fn field_types(&self, field: &syn::ExprField) -> Vec<&'u syn::Type> {
+    pub fn field_types(&self, field: &syn::ExprField) -> Vec<&'u syn::Type> {
         let name = get!(&field.member, syn::Member::Named);
         let declared = self.unit.types.declared.values().flatten();
         let fields = declared.flat_map(|one| &one.fields);
