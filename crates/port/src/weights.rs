@@ -176,11 +176,16 @@ impl WeightSearch {
                     (None, what, LAYER_ADVICE.to_owned())
                 }
                 Root::Field(holder, field) => {
-                    let is_weight = || origin(facts.unit, &holder, &field).0;
-                    if is_codebook(&holder.1) || is_weight() == TensorOrigin::Computed {
+                    let own = format!("`{field}` of `{}`", holder.1);
+                    let is_it = |(of, name): &(Key, String)| *of == holder && *name == field;
+                    let mut known = self.found.iter().filter_map(|one| one.place.as_ref());
+                    let origin = || origin(facts.unit, &holder, &field).0;
+                    if known.any(is_it)
+                        || is_codebook(&holder.1)
+                        || origin() == TensorOrigin::Computed
+                    {
                         continue;
                     }
-                    let own = format!("`{field}` of `{}`", holder.1);
                     let advice = trace.advice(&field);
                     let (what, advice) = if is_made {
                         let advice = advice.replace(", and call", " as a field, and call");
@@ -194,9 +199,7 @@ impl WeightSearch {
                     (Some((holder, field)), what, advice)
                 }
             };
-            let is_it =
-                |one: &FoundWeight| one.place == place && (place.is_some() || one.what == what);
-            if !self.found.iter().any(is_it) {
+            if place.is_some() || self.found.iter().all(|one| one.what != what) {
                 self.found.push(FoundWeight {
                     at,
                     place,
