@@ -1,12 +1,14 @@
 //! The bindings of names to values in a function.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use syn::visit::{self, Visit};
 use syn::{Expr, Pat};
 
 use super::source::Source;
-use super::syntax::{binds, is};
+use super::syntax::{get, ident};
+use super::walk::{Node, nodes};
 
 /// A place where a function binds a name to a value.
 pub struct Binding<'f> {
@@ -20,28 +22,25 @@ pub struct Binding<'f> {
 }
 
 /// All bindings of a name, and the calls of `dims4` on it.
-pub struct Bindings<'f, 'n> {
-    name: &'n str,
-    source: &'f Source<'f>,
-    scopes: Vec<Range<usize>>,
+#[derive(Default)]
+pub struct Bindings<'f> {
     pub found: Vec<Binding<'f>>,
     /// The places of these calls, each with the innermost block that runs with it.
     four: Vec<(usize, Range<usize>)>,
 }
 
-impl<'f, 'n> Bindings<'f, 'n> {
-    pub fn new(name: &'n str, source: &'f Source<'_>, block: &'f syn::Block) -> Self {
-        let mut bindings = Self {
-            name,
-            source,
-            scopes: Vec::new(),
-            found: Vec::new(),
-            four: Vec::new(),
-        };
-        bindings.visit_block(block);
-        bindings
-    }
+/// The bindings of all names in a block.
+pub fn all<'f>(source: &Source<'_>, block: &'f syn::Block) -> BTreeMap<String, Bindings<'f>> {
+    let mut finder = BindingFinder {
+        source,
+        scopes: Vec::new(),
+        found: BTreeMap::new(),
+    };
+    finder.visit_block(block);
+    finder.found
+}
 
+impl<'f> Bindings<'f> {
     /// The last binding before a byte that is in scope at another byte; `None` for a parameter.
     pub fn last(&self, at: usize, before: usize) -> Option<&Binding<'f>> {
         let counts =
@@ -57,16 +56,33 @@ impl<'f, 'n> Bindings<'f, 'n> {
             scope.contains(&at) && place(self.last(*asked, *asked)) == place(value)
         })
     }
+}
+
+struct BindingFinder<'f, 's> {
+    source: &'s Source<'s>,
+    scopes: Vec<Range<usize>>,
+    found: BTreeMap<String, Bindings<'f>>,
+}
+
+impl<'f> BindingFinder<'f, '_> {
+    fn push(&mut self, name: String, binding: Binding<'f>) {
+        self.found.entry(name).or_default().found.push(binding);
+    }
 
     fn bind(&mut self, pat: &Pat, at: usize, value: Option<&'f Expr>) {
-        if binds(pat, self.name) {
+        let names = nodes(pat).filter_map(|node| get!(node, Node::PatIdent));
+        let names: BTreeSet<_> = names.map(|pat| pat.ident.to_string()).collect();
+        for name in names {
             let scope = self.scope();
-            self.found.push(Binding {
-                at,
-                scope,
-                value,
-                is_assigned: false,
-            });
+            self.push(
+                name,
+                Binding {
+                    at,
+                    scope,
+                    value,
+                    is_assigned: false,
+                },
+            );
         }
     }
 
@@ -90,7 +106,7 @@ impl<'f, 'n> Bindings<'f, 'n> {
     }
 }
 
-impl<'f> Visit<'f> for Bindings<'f, '_> {
+impl<'f> Visit<'f> for BindingFinder<'f, '_> {
     fn visit_block(&mut self, block: &'f syn::Block) {
         // The range of the braces: a block's range covers all tokens.
         let scope = self.source.range(&block.brace_token.span);
@@ -153,22 +169,25 @@ impl<'f> Visit<'f> for Bindings<'f, '_> {
 
     fn visit_expr_assign(&mut self, assign: &'f syn::ExprAssign) {
         visit::visit_expr_assign(self, assign);
-        if is(&assign.left, self.name) {
+        if let Some(name) = ident(&assign.left) {
             let (at, scope) = (self.source.range(assign).end, self.scope());
-            self.found.push(Binding {
-                at,
-                scope,
-                value: Some(&assign.right),
-                is_assigned: true,
-            });
+            self.push(
+                name,
+                Binding {
+                    at,
+                    scope,
+                    value: Some(&assign.right),
+                    is_assigned: true,
+                },
+            );
         }
     }
 
     fn visit_expr_method_call(&mut self, call: &'f syn::ExprMethodCall) {
-        if is(&call.receiver, self.name) && call.method == "dims4" {
-            let at = self.source.start(call);
-            let scope = self.scope();
-            self.four.push((at, scope));
+        if let Some(name) = ident(&call.receiver).filter(|_| call.method == "dims4") {
+            let (at, scope) = (self.source.start(call), self.scope());
+            let bindings = self.found.entry(name).or_default();
+            bindings.four.push((at, scope));
         }
         visit::visit_expr_method_call(self, call);
     }

@@ -1,6 +1,6 @@
 //! The literals and calls that build the types of a file, and the values of their fields.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprMethodCall, ExprStruct, FieldValue, Member};
@@ -57,8 +57,8 @@ pub struct Built<'f> {
     /// The number of reads of a field, of `self` or of other values, and the number of those
     /// outside products.
     reads: BTreeMap<(Option<Key>, String), (usize, usize)>,
-    /// The names of constants of type `usize`.
-    pub sizes: BTreeSet<String>,
+    /// The constants of type `usize`.
+    pub sizes: BTreeMap<String, &'f Expr>,
 }
 
 impl<'f> Built<'f> {
@@ -71,7 +71,7 @@ impl<'f> Built<'f> {
             literals: BTreeMap::new(),
             assigned: BTreeMap::new(),
             reads: BTreeMap::new(),
-            sizes: BTreeSet::new(),
+            sizes: BTreeMap::new(),
         };
         built.visit_file(file);
         built
@@ -182,7 +182,7 @@ impl<'f> Visit<'f> for Built<'f> {
 
     fn visit_item_const(&mut self, item: &'f syn::ItemConst) {
         if is_named(&item.ty, "usize") {
-            self.sizes.insert(item.ident.to_string());
+            self.sizes.insert(item.ident.to_string(), &item.expr);
         }
         visit::visit_item_const(self, item);
     }

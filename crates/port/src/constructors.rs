@@ -3,13 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use syn::{Expr, ExprCall};
+use syn::{Expr, ExprCall, ExprMethodCall};
 
 use super::draft::Draft;
 use super::facts::{self, DEPTH, Facts};
-use super::origins::{TensorOrigin, beginning};
+use super::functions::inputs;
+use super::operands::{Root, Trace};
+use super::origins::{TensorOrigin, beginning, origin};
 use super::scopes::Origin;
-use super::syntax::{called, ends_with, get, ident, member, segments, strip, tail, values};
+use super::syntax::{
+    binds, called, ends_with, get, ident, member, method, segments, strip, tail, values,
+};
 use super::table::list;
 use super::unit::Unit;
 use super::walk::exprs;
@@ -30,9 +34,13 @@ const COMPUTED: (&str, &str) = (
 /// Lists convolutions of size 1, and layers with computed weights.
 pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
     for facts in facts::all(unit) {
-        for call in exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::Call)) {
-            let at = unit.source.start(&call.func);
-            if let Some((what, advice)) = found(facts, call).filter(|_| !unit.source.is_kept(at)) {
+        for expr in exprs(facts.function.block) {
+            let (at, found) = match expr {
+                Expr::Call(call) => (unit.source.start(&call.func), found(facts, call)),
+                Expr::MethodCall(call) => (unit.source.start(&call.method), raw(facts, call)),
+                _ => continue,
+            };
+            if let Some((what, advice)) = found.filter(|_| !unit.source.is_kept(at)) {
                 draft.list(unit.todo(at, what, advice));
             }
         }
@@ -46,7 +54,7 @@ fn found(facts: Facts<'_>, call: &ExprCall) -> Option<(String, String)> {
         _ => return None,
     };
     let first = call.args.first()?;
-    let ones = match path
+    let (one, name, config) = match path
         .iter()
         .map(String::as_str)
         .collect::<Vec<_>>()
@@ -57,31 +65,138 @@ fn found(facts: Facts<'_>, call: &ExprCall) -> Option<(String, String)> {
             let computed = is_read && is_computed(facts, first, DEPTH, &mut BTreeSet::new());
             return computed.then(|| (COMPUTED.0.into(), COMPUTED.1.into()));
         }
-        [.., "conv1d" | "conv1d_no_bias"] => "1",
-        [.., "conv2d" | "conv2d_no_bias"] => "1, 1",
+        [.., "Conv1d" | "Conv2d", "new"] => (kernel(facts, first), &path[path.len() - 2], 2),
+        [.., name] if name.starts_with("conv1d") || name.starts_with("conv2d") => {
+            let size = call.args.iter().nth(2)?;
+            (is_one(facts, size), &path[path.len() - 1], 3)
+        }
         _ => return None,
     };
-    let mut arguments = call.args.iter().skip(2);
-    let is_one = |expr: &Expr| facts.unit.source.slice(resolved(facts, expr)) == "1";
-    let plain = match strip(resolved(facts, arguments.clone().nth(1)?)) {
-        Expr::Struct(config) => config.fields.iter().all(|field| {
-            let counts = ["groups", "stride"].contains(&member(&field.member).as_str());
-            !counts || is_one(&field.expr)
-        }),
+    let plain = |field: &syn::FieldValue| match member(&field.member).as_str() {
+        "groups" | "stride" => sizes(facts, &field.expr, 4).contains(&Some(1)),
+        "padding" => may_be(facts, &field.expr, 0),
         _ => true,
     };
-    (plain && is_one(arguments.next()?)).then(|| {
-        let name = path.last().map(String::as_str).unwrap_or_default();
-        let advice = format!(
-            "if its stride and groups are 1: hold `nn::Linear::new(vb.get((out, in, {ones}), \
-             \"weight\")?.flatten_from(1)?, bias)`, and apply it where channels are the last \
-             dimension; or put `// dynquant: keep` here"
-        );
-        (
-            format!("`{name}` of size 1 is a `Linear` by another name, and stays in float"),
-            advice,
-        )
-    })
+    let config = get!(
+        strip(resolved(facts, call.args.iter().nth(config)?)),
+        Expr::Struct
+    );
+    let plain = config.is_none_or(|config| config.fields.iter().all(plain));
+    convolution(name, one).filter(|_| plain)
+}
+
+/// The same of a convolution that is a method of a tensor, by a field or a tensor that is read.
+fn raw(facts: Facts<'_>, call: &ExprMethodCall) -> Option<(String, String)> {
+    let (unit, name) = (facts.unit, call.method.to_string());
+    let args: Vec<_> = call.args.iter().collect();
+    let ("conv1d" | "conv2d", [weight, padding, stride, _, groups, ..]) = (&*name, &*args) else {
+        return None;
+    };
+    let plain = may_be(facts, padding, 0) && may_be(facts, stride, 1) && may_be(facts, groups, 1);
+    let roots = Trace::new(facts).roots(weight).into_iter();
+    let mut fields = roots.filter_map(|root| match root {
+        Root::Field(of, field) => Some((of, field)),
+        _ => None,
+    });
+    let read = fields.find(|(of, field)| origin(unit, of, field).0 > TensorOrigin::Computed);
+    let one = match read {
+        Some((of, field)) => {
+            let given = unit.built.given(&of, &field);
+            let of_value = |value| kernel(Facts::around(unit, unit.source.start(value))?, value);
+            same(&given.map(of_value).collect::<Vec<_>>())
+        }
+        None => Some(kernel(facts, weight)?),
+    };
+    convolution(&name, one).filter(|_| plain)
+}
+
+/// The description of a convolution, if its size is or may be 1.
+fn convolution(name: &str, one: Option<bool>) -> Option<(String, String)> {
+    let size = match one {
+        Some(true) => "of size 1 is a `Linear` by another name",
+        Some(false) => return None,
+        None => "is a `Linear` by another name if its size is 1",
+    };
+    let ones = if name.contains("2d") { "1, 1" } else { "1" };
+    let advice = format!(
+        "if its stride and groups are 1: hold `nn::Linear::new(vb.get((out, in, {ones}), \
+         \"weight\")?.flatten_from(1)?, bias)`, and apply it where channels are the last \
+         dimension; or put `// dynquant: keep` here"
+    );
+    Some((format!("`{name}` {size}, and stays in float"), advice))
+}
+
+/// Whether a size is 1; `None` if that is not known, or differs between calls.
+fn is_one(facts: Facts<'_>, expr: &Expr) -> Option<bool> {
+    let sizes = sizes(facts, expr, 4).into_iter();
+    same(&sizes.map(|size| Some(size? == 1)).collect::<Vec<_>>())
+}
+
+/// The common value of all elements, if it is known.
+fn same(all: &[Option<bool>]) -> Option<bool> {
+    let first = (*all.first()?)?;
+    all.iter().all(|one| *one == Some(first)).then_some(first)
+}
+
+fn may_be(facts: Facts<'_>, expr: &Expr, size: usize) -> bool {
+    let sizes = sizes(facts, expr, 4);
+    sizes.contains(&None) || sizes.contains(&Some(size))
+}
+
+/// Whether the kernel of a weight has size 1, by the shape with which it is read.
+fn kernel(facts: Facts<'_>, weight: &Expr) -> Option<bool> {
+    let call = method(resolved(facts, weight))?;
+    if !call.method.to_string().starts_with("get") {
+        return kernel(facts, &call.receiver);
+    }
+    let shape = get!(call.args.first()?, Expr::Tuple)?;
+    let sizes = shape.elems.iter().skip(2);
+    let sizes: Vec<_> = sizes.map(|size| is_one(facts, size)).collect();
+    let is_none = sizes.is_empty() || sizes.contains(&Some(false));
+    if is_none { Some(false) } else { same(&sizes) }
+}
+
+/// The sizes that an expression may have; `None` for a size that is not known.
+fn sizes(facts: Facts<'_>, expr: &Expr, depth: usize) -> Vec<Option<usize>> {
+    let Some(depth) = depth.checked_sub(1) else {
+        return vec![None];
+    };
+    let unit = facts.unit;
+    if let Expr::Lit(literal) = strip(expr) {
+        return vec![get!(&literal.lit, syn::Lit::Int).and_then(|size| size.base10_parse().ok())];
+    }
+    let Some(name) = ident(expr) else {
+        return vec![None];
+    };
+    if let Some(value) = facts.definitions(&name, unit.source.start(expr)).first() {
+        return sizes(facts, value, depth);
+    }
+    let mut given = inputs(facts.function.signature);
+    let Some(number) = given.position(|input| binds(&*input.pat, &name)) else {
+        let constant = unit.built.sizes.get(&name);
+        return constant.map_or(vec![None], |value| sizes(facts, value, depth));
+    };
+    let mut found = Vec::new();
+    for caller in facts::all(unit) {
+        for call in exprs(caller.function.block).filter_map(|expr| get!(expr, Expr::Call)) {
+            let path = called(call).map(segments).unwrap_or_default();
+            let [before @ .., last] = &path[..] else {
+                continue;
+            };
+            let owner = before
+                .last()
+                .filter(|one| one.starts_with(char::is_uppercase));
+            let owner = match owner {
+                Some(own) if own == "Self" => caller.function.owner.as_ref(),
+                owner => owner,
+            };
+            if facts.function.signature.ident == last && facts.function.owner.as_ref() == owner {
+                let size = call.args.iter().nth(number);
+                found.extend(size.into_iter().flat_map(|size| sizes(caller, size, depth)));
+            }
+        }
+    }
+    if found.is_empty() { vec![None] } else { found }
 }
 
 /// The last definition of a variable, or the expression itself.

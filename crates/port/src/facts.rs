@@ -29,15 +29,16 @@ pub fn all<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Facts<'u>> {
 
 impl<'u> Facts<'u> {
     /// The places where the function binds a name.
-    pub fn bindings<'n>(&self, name: &'n str) -> Bindings<'u, 'n> {
-        Bindings::new(name, self.unit.source, self.function.block)
+    pub fn bindings(&self, name: &str) -> Option<&'u Bindings<'u>> {
+        self.function.bindings.get(name)
     }
 
     /// The definitions of a variable before a byte, the last first, without definitions in blocks
     /// that have ended.
     pub fn definitions(&self, name: &str, before: usize) -> Vec<&'u Expr> {
         let source = self.unit.source;
-        let all = self.bindings(name).found.into_iter().rev();
+        let bindings = self.bindings(name).into_iter();
+        let all = bindings.flat_map(|all| all.found.iter().rev());
         // An assignment in such a block changes a variable of an outer block.
         let counts = all.filter(|one| one.is_assigned || one.scope.end > before);
         let values = counts.filter_map(|one| one.value);
@@ -77,7 +78,7 @@ impl<'u> Facts<'u> {
                     Some(value) => self.is_size(value, depth),
                     None => match self.parameter(&name) {
                         Some(ty) => ty == "usize",
-                        None => self.unit.built.sizes.contains(&name),
+                        None => self.unit.built.sizes.contains_key(&name),
                     },
                 }
             }),
@@ -111,11 +112,9 @@ impl<'u> Facts<'u> {
 
     /// The number of assignments to a variable in the function.
     pub fn assignments(&self, name: &str) -> usize {
-        self.bindings(name)
-            .found
-            .iter()
-            .filter(|one| one.is_assigned)
-            .count()
+        let bindings = self.bindings(name).into_iter();
+        let all = bindings.flat_map(|all| &all.found);
+        all.filter(|one| one.is_assigned).count()
     }
 
     /// Whether an expression is a number, not a tensor.
@@ -271,7 +270,7 @@ impl<'u> Facts<'u> {
     }
 
     /// The types of the fields of this name, in all types of the file.
-    fn field_types(&self, field: &syn::ExprField) -> Vec<&'u syn::Type> {
+    pub fn field_types(&self, field: &syn::ExprField) -> Vec<&'u syn::Type> {
         let name = get!(&field.member, syn::Member::Named);
         let declared = self.unit.types.declared.values().flatten();
         let fields = declared.flat_map(|one| &one.fields);

@@ -1,9 +1,13 @@
 //! The functions of a file, each with its module and type.
 
+use std::collections::BTreeMap;
+
 use syn::visit::{self, Visit};
 use syn::{Block, File, ItemImpl, ItemMod, Signature};
 
+use super::bindings::{self, Bindings};
 use super::scopes::Module;
+use super::source::Source;
 use super::syntax::get;
 use super::types::last_name;
 use super::walk::{Node, nodes};
@@ -15,11 +19,14 @@ pub struct Function<'a> {
     pub owner: Option<String>,
     pub signature: &'a Signature,
     pub block: &'a Block,
+    /// The bindings of each name.
+    pub bindings: BTreeMap<String, Bindings<'a>>,
 }
 
 /// All functions in order, except nested functions.
-pub fn all(file: &File) -> Vec<Function<'_>> {
+pub fn all<'a>(source: &Source<'_>, file: &'a File) -> Vec<Function<'a>> {
     let mut find = FunctionFinder {
+        source,
         module: Vec::new(),
         owner: None,
         found: Vec::new(),
@@ -28,24 +35,26 @@ pub fn all(file: &File) -> Vec<Function<'_>> {
     find.found
 }
 
-struct FunctionFinder<'a> {
+struct FunctionFinder<'a, 's> {
+    source: &'s Source<'s>,
     module: Module,
     owner: Option<String>,
     found: Vec<Function<'a>>,
 }
 
-impl<'a> FunctionFinder<'a> {
+impl<'a> FunctionFinder<'a, '_> {
     fn push(&mut self, signature: &'a Signature, block: &'a Block) {
         self.found.push(Function {
             module: self.module.clone(),
             owner: self.owner.clone(),
             signature,
             block,
+            bindings: bindings::all(self.source, block),
         });
     }
 }
 
-impl<'a> Visit<'a> for FunctionFinder<'a> {
+impl<'a> Visit<'a> for FunctionFinder<'a, '_> {
     fn visit_item_mod(&mut self, item: &'a ItemMod) {
         self.module.push(item.ident.to_string());
         visit::visit_item_mod(self, item);

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use syn::{Expr, Item, Local, Member, Pat, Type};
 
-use super::facts::Facts;
+use super::facts::{self, Facts};
 use super::functions::inputs;
 use super::origins::{holds_tensor, name_of};
 use super::scopes::Origin;
 use super::syntax::{
-    binds, called, ends_with, exactly, get, ident, is, member, segments, strip, values, variable,
+    binds, called, ends_with, exactly, get, ident, is, member, segments, strip, tail, values,
+    variable, words,
 };
 use super::table::list;
 use super::types::{Key, named, parts};
@@ -28,15 +29,30 @@ const VIEWS: &[&str] = list![
 
 /// Methods that return a part of a tensor, or one of several parts.
 const PARTS: &[&str] = list![
-    chunk chunks entry enumerate filter first get i index_select into_iter into_values iter last
-    narrow next nth rev skip split_at step_by take values zip
+    chunk chunks entry enumerate filter first get get_on_dim i index_select into_iter into_values
+    iter last narrow next nth rev skip split split_at step_by take values zip
 ];
+
+/// Methods whose closure returns the result.
+const MAPS: &[&str] = list![and_then fold map map_or map_or_else then try_fold];
+
+/// The beginnings of names of methods whose result is another tensor, or none.
+const OTHERS: &[&str] = list![
+    add apply arange arg broadcast_ cat contains conv device dim div dtype elem_count embedding eq
+    forward from full gather index_add is_ keys layout len load matmul mean mul mv new ones rand rank
+    scatter shape stack sub sum to_scalar to_vec where_cond zeros
+];
+
+/// The largest number of functions around a value that is followed into them.
+const CALLS: usize = 4;
 
 /// The root of a value.
 pub enum Root {
     Field(Key, String),
     /// An argument by its number, without `self`.
     Argument(usize),
+    /// The weight of a layer, which is this expression.
+    Layer(String),
 }
 
 /// A pattern that binds names in a byte range.
@@ -62,6 +78,8 @@ pub struct Trace<'u> {
     /// Whether the weight is one part of the field's tensor.
     is_part: bool,
     turned: bool,
+    /// The functions around this one, by the places of their names.
+    calls: Vec<usize>,
 }
 
 impl<'u> Trace<'u> {
@@ -72,6 +90,7 @@ impl<'u> Trace<'u> {
             binders: None,
             is_part: false,
             turned: false,
+            calls: Vec::new(),
         }
     }
 
@@ -96,18 +115,17 @@ impl<'u> Trace<'u> {
             }
             Expr::Unary(inner) => self.follow(&inner.expr, depth),
             Expr::MethodCall(call) => {
-                let is_in = |names: &[&str]| names.iter().any(|name| call.method == name);
-                self.is_part |= is_in(PARTS);
-                self.turned |= call.method == "t" || call.method == "transpose";
-                if is_in(VIEWS) || is_in(PARTS) {
-                    self.follow(&call.receiver, depth);
-                }
+                let args: Vec<_> = call.args.iter().collect();
+                self.method(&call.method.to_string(), &call.receiver, &args, depth);
             }
             Expr::Call(call) => {
                 let passes = ["Some", "Ok", "clone", "Borrowed"];
-                let path = called(call);
-                if path.is_some_and(|path| passes.iter().any(|name| ends_with(path, name))) {
-                    call.args.iter().for_each(|arg| self.follow(arg, depth));
+                let Some(path) = called(call) else { return };
+                let args: Vec<_> = call.args.iter().collect();
+                if passes.iter().any(|name| ends_with(path, name)) {
+                    args.iter().for_each(|arg| self.follow(arg, depth));
+                } else {
+                    self.call(path, &args, depth);
                 }
             }
             Expr::Tuple(all) => all.elems.iter().for_each(|one| self.follow(one, depth)),
@@ -121,6 +139,157 @@ impl<'u> Trace<'u> {
                 .into_iter()
                 .for_each(|one| self.follow(one, depth)),
         }
+    }
+
+    /// Follows the result of a method; a method that is not known returns a view.
+    fn method(&mut self, name: &str, receiver: &Expr, args: &[&Expr], depth: usize) {
+        let is_other = OTHERS.iter().any(|other| name.starts_with(other));
+        let ty = self.type_of(receiver);
+        if (ty.is_some() || is(receiver, "self")) && !name.starts_with("forward") {
+            let owner = ty.map(|(_, owner)| owner);
+            if self.results(name, owner.as_ref(), true, args, depth) {
+                return;
+            }
+        }
+        self.is_part |= PARTS.contains(&name);
+        self.turned |= name == "t" || name == "mT" || name == "transpose";
+        if VIEWS.contains(&name) || PARTS.contains(&name) {
+            return self.follow(receiver, depth);
+        }
+        let closures = args.iter().filter_map(|arg| get!(arg, Expr::Closure));
+        let closures: Vec<_> = closures.filter(|_| MAPS.contains(&name)).collect();
+        for closure in &closures {
+            self.follow(&closure.body, depth);
+        }
+        if is_other || !closures.is_empty() {
+            return;
+        }
+        if name == "weight" && args.is_empty() && self.is_layer(receiver, depth) {
+            let layer = self.facts.unit.source.slice(strip(receiver)).to_owned();
+            self.roots.push(Root::Layer(layer));
+        } else if !self.results(name, None, true, args, depth) {
+            self.follow(receiver, depth);
+        }
+    }
+
+    /// Follows the result of a function; a function that is not known returns a view of its first
+    /// argument.
+    fn call(&mut self, path: &syn::Path, args: &[&Expr], depth: usize) {
+        let path = segments(path);
+        let Some((name, before)) = path.split_last() else {
+            return;
+        };
+        let at = args.first().map(|arg| self.facts.unit.source.start(*arg));
+        let value = at.and_then(|at| self.facts.definitions(name, at).into_iter().next());
+        if let (Some(Expr::Closure(closure)), []) = (value, before) {
+            return self.follow(&closure.body, depth);
+        }
+        let owner = before
+            .last()
+            .filter(|one| one.starts_with(char::is_uppercase));
+        let own = self.facts.function.owner.as_ref();
+        let owner = owner.map(|owner| own.filter(|_| owner == "Self").unwrap_or(owner));
+        let is_known = self.results(name, owner, false, args, depth);
+        let ([first, rest @ ..], false) = (args, is_known) else {
+            return;
+        };
+        let is_of_nn = matches!(
+            self.facts.resolve(&path),
+            Origin::Nn(_) | Origin::Traced(_) | Origin::Ours(_)
+        );
+        if owner.is_some() {
+            self.method(name, first, rest, depth);
+        } else if name.starts_with(char::is_lowercase) && !is_of_nn {
+            self.follow(first, depth);
+        }
+    }
+
+    /// Follows the results of the file's functions of a name that return tensors; returns whether
+    /// there are any.
+    fn results(
+        &mut self,
+        name: &str,
+        owner: Option<&String>,
+        takes_self: bool,
+        args: &[&Expr],
+        depth: usize,
+    ) -> bool {
+        let unit = self.facts.unit;
+        let all = facts::all(unit).filter(|Facts { function, .. }| {
+            let output = unit.source.slice(&function.signature.output);
+            function.signature.ident == name && words(output).any(|word| word == "Tensor")
+        });
+        let (own, others): (Vec<_>, Vec<_>) =
+            all.partition(|one| one.function.owner.as_ref() == owner);
+        let mut found = own;
+        // A method of a trait, or of a type that is not known.
+        if takes_self && found.is_empty() {
+            found = others;
+            found.retain(|one| owner.is_none() || one.function.owner.is_none());
+        }
+        found.retain(|one| !takes_self || one.function.signature.receiver().is_some());
+        for callee in &found {
+            let at = unit.source.start(callee.function.signature);
+            if self.calls.len() == CALLS || self.calls.contains(&at) {
+                continue;
+            }
+            let mut inner = Trace::new(*callee);
+            inner.calls = [&self.calls[..], &[at]].concat();
+            let block = callee.function.block;
+            let returned =
+                exprs(block).filter_map(|expr| get!(expr, Expr::Return)?.expr.as_deref());
+            for value in tail(block).into_iter().chain(returned) {
+                inner.follow(value, depth);
+            }
+            self.is_part |= inner.is_part;
+            self.turned |= inner.turned;
+            let by_path = !takes_self && callee.function.signature.receiver().is_some();
+            for root in inner.roots {
+                match root {
+                    Root::Argument(number) => {
+                        if let Some(given) = args.get(number + usize::from(by_path)) {
+                            self.follow(given, depth);
+                        }
+                    }
+                    root => self.roots.push(root),
+                }
+            }
+        }
+        !found.is_empty()
+    }
+
+    /// Whether an expression is a layer, as far as the text states it.
+    fn is_layer(&self, expr: &Expr, depth: usize) -> bool {
+        let Some(depth) = depth.checked_sub(1) else {
+            return false;
+        };
+        match strip(expr) {
+            Expr::Field(field) => {
+                let types = self.facts.field_types(field);
+                types.into_iter().any(|ty| self.holds_layer(ty))
+            }
+            Expr::Index(index) => self.is_layer(&index.expr, depth),
+            Expr::MethodCall(call) => self.is_layer(&call.receiver, depth),
+            path @ Expr::Path(_) => ident(path).is_some_and(|name| {
+                let mut bound = binders(self.facts).into_iter();
+                let given = self.facts.type_of_parameter(&name);
+                given.is_some_and(|ty| self.holds_layer(ty))
+                    || bound.any(|one| match one.value {
+                        Bound::Value(value) => binds(one.pat, &name) && self.is_layer(value, depth),
+                        Bound::Argument(..) => false,
+                    })
+            }),
+            _ => false,
+        }
+    }
+
+    fn holds_layer(&self, ty: &Type) -> bool {
+        if let Type::Reference(inner) = ty {
+            return self.holds_layer(&inner.elem);
+        }
+        let origin = self.facts.unit.origin(&self.facts.function.module, ty);
+        origin.is_some_and(|origin| origin.layer().is_some())
+            || parts(ty).into_iter().any(|ty| self.holds_layer(ty))
     }
 
     /// Follows a variable at a byte to its roots.

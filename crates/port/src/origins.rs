@@ -243,8 +243,7 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
         let owner = owner.filter(|owner| owner.starts_with(char::is_uppercase));
         let mut all = facts::all(self.facts.unit);
         let function = all.find(|Facts { function, .. }| {
-            function.signature.ident == name
-                && (owner.is_none() || function.owner.as_ref() == owner)
+            function.signature.ident == name && function.owner.as_ref() == owner
         });
         let Some((facts, depth)) = function.zip(self.depth.checked_sub(1)) else {
             return self.is_at_least(TensorOrigin::Unknown);

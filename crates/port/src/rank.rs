@@ -97,7 +97,7 @@ impl Facts<'_> {
     }
 
     fn rank_of(&self, name: &str, at: usize, depth: usize) -> Option<usize> {
-        let bindings = self.bindings(name);
+        let bindings = self.bindings(name)?;
         let mut before = at;
         loop {
             let last = bindings.last(at, before);

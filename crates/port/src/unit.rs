@@ -42,7 +42,7 @@ impl<'u> Unit<'u> {
     ) -> Self {
         Self {
             borrowed: borrowed(source, file),
-            functions: functions::all(file),
+            functions: functions::all(source, file),
             built: Built::new(&types.scopes, file),
             left_out: features::left_out(source, file),
             source,

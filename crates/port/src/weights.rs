@@ -9,7 +9,8 @@ use super::draft::Draft;
 use super::facts::{self, Facts};
 use super::operands::{Root, Trace};
 use super::origins::{TensorOrigin, origin};
-use super::syntax::{arguments, called, get, is, segments};
+use super::scopes::Origin;
+use super::syntax::{arguments, called, get, is, segments, words};
 use super::table::is_codebook;
 use super::types::Key;
 use super::unit::Unit;
@@ -24,17 +25,27 @@ const RECURRENT_ADVICE: &str = "hold an `nn::LSTM` or an `nn::GRU`: `nn::lstm(in
     nn::LSTMConfig::default(), vb)` and `nn::gru` read weights of these names, and `seq` runs all \
     steps; or put `// dynquant: keep` here";
 
+/// The advice for the weight of a layer.
+const LAYER_ADVICE: &str = "quantized, it is dequantized whole, and kept: call the layer's \
+    `forward`, or hold a layer of each part that is used; or put `// dynquant: keep` here";
+
 /// Whether anything in a file is multiplied.
 pub fn has_products(unit: &Unit<'_>) -> bool {
-    ["matmul(", "::matmul", ".mv("]
-        .iter()
-        .any(|call| unit.source.text.contains(call))
+    let calls = [
+        "matmul(",
+        "::matmul",
+        ".mv(",
+        "Linear::new(",
+        "Linear::from_weights(",
+    ];
+    calls.iter().any(|call| unit.source.text.contains(call))
 }
 
 /// The types of a file with tensors that multiply.
 pub fn multiplied(unit: &Unit<'_>) -> BTreeSet<Key> {
     let found = WeightSearch::new(unit, &|_| true, true).found;
-    found.into_iter().map(|(_, (key, _), _)| key).collect()
+    let places = found.into_iter().filter_map(|one| one.place);
+    places.map(|(key, _)| key).collect()
 }
 
 /// The functions of a file that multiply by an argument.
@@ -48,11 +59,9 @@ pub fn helpers(unit: &Unit<'_>) -> Helpers {
 /// Lists the products of tensors in fields, except those that a layer holds now.
 pub fn list(unit: &Unit<'_>, draft: &mut Draft, held: &BTreeSet<(Key, String)>) {
     let left = |at| !draft.edits.is_rewritten(at) && !unit.source.is_kept(at);
-    for (at, place, advice) in WeightSearch::new(unit, &left, true).found {
-        if !held.contains(&place) {
-            let ((_, owner), field) = place;
-            let what = format!("`{field}` of `{owner}` multiplies as a tensor, and is no layer");
-            draft.list(unit.todo(at, what, advice));
+    for one in WeightSearch::new(unit, &left, true).found {
+        if !one.place.is_some_and(|place| held.contains(&place)) {
+            draft.list(unit.todo(one.at, one.what, one.advice));
         }
     }
     recurrent(unit, draft);
@@ -80,8 +89,14 @@ fn recurrent(unit: &Unit<'_>, draft: &mut Draft) {
     }
 }
 
-/// The place of a product, the type and the field of its tensor, and advice.
-type FoundWeight = (usize, (Key, String), String);
+/// A product of a weight that is in no layer.
+struct FoundWeight {
+    at: usize,
+    /// The type and the field of its tensor; `None` for the weight of a layer.
+    place: Option<(Key, String)>,
+    what: String,
+    advice: String,
+}
 
 /// The first product of each field's tensor, including products in functions of this and other
 /// files.
@@ -116,10 +131,13 @@ impl WeightSearch {
                     found: Vec::new(),
                 };
                 sites.visit_block(facts.function.block);
-                for (at, operands) in sites.found {
+                for (at, is_made, operands) in sites.found {
                     if counts(at) {
                         let operands = operands.iter();
-                        next.extend(operands.flat_map(|operand| search.take(facts, at, operand)));
+                        let place = (at, is_made);
+                        next.extend(
+                            operands.flat_map(|operand| search.take(facts, place, operand)),
+                        );
                     }
                 }
             }
@@ -133,12 +151,16 @@ impl WeightSearch {
     }
 
     /// Adds the fields behind an operand; returns the function if the operand is an argument.
-    fn take(&mut self, facts: Facts<'_>, at: usize, operand: &Expr) -> Vec<Helper> {
+    fn take(
+        &mut self,
+        facts: Facts<'_>,
+        (at, is_made): (usize, bool),
+        operand: &Expr,
+    ) -> Vec<Helper> {
         let mut helpers = Vec::new();
         let mut trace = Trace::new(facts);
         for root in trace.roots(operand) {
-            let place = match root {
-                Root::Field(holder, field) => (holder, field),
+            let (place, what, advice) = match root {
                 Root::Argument(argument) => {
                     let function = facts.function;
                     helpers.push(Helper {
@@ -149,17 +171,41 @@ impl WeightSearch {
                     });
                     continue;
                 }
+                Root::Layer(layer) => {
+                    let what = format!("the weight of `{layer}`, a layer, multiplies as a tensor");
+                    (None, what, LAYER_ADVICE.to_owned())
+                }
+                Root::Field(holder, field) => {
+                    let own = format!("`{field}` of `{}`", holder.1);
+                    let is_it = |(of, name): &(Key, String)| *of == holder && *name == field;
+                    let mut known = self.found.iter().filter_map(|one| one.place.as_ref());
+                    let origin = || origin(facts.unit, &holder, &field).0;
+                    if known.any(is_it)
+                        || is_codebook(&holder.1)
+                        || origin() == TensorOrigin::Computed
+                    {
+                        continue;
+                    }
+                    let advice = trace.advice(&field);
+                    let (what, advice) = if is_made {
+                        let advice = advice.replace(", and call", " as a field, and call");
+                        (format!("a layer of {own} is made at each call"), advice)
+                    } else {
+                        let is_recurrent = is_recurrent(facts.unit, &holder, &field);
+                        let recurrent = is_recurrent.then(|| RECURRENT_ADVICE.to_owned());
+                        let what = format!("{own} multiplies as a tensor, and is no layer");
+                        (what, recurrent.unwrap_or(advice))
+                    };
+                    (Some((holder, field)), what, advice)
+                }
             };
-            let (holder, field) = &place;
-            let new = !self.found.iter().any(|(_, known, _)| *known == place);
-            let is_weight = || origin(facts.unit, holder, field).0 > TensorOrigin::Computed;
-            if new && !is_codebook(&holder.1) && is_weight() {
-                let advice = if is_recurrent(facts.unit, holder, field) {
-                    RECURRENT_ADVICE.to_owned()
-                } else {
-                    trace.advice(field)
-                };
-                self.found.push((at, place, advice));
+            if place.is_some() || self.found.iter().all(|one| one.what != what) {
+                self.found.push(FoundWeight {
+                    at,
+                    place,
+                    what,
+                    advice,
+                });
             }
         }
         helpers
@@ -189,14 +235,32 @@ struct Sites<'p> {
     helpers: Option<&'p Helpers>,
     /// Whether functions of other files count.
     others: bool,
-    found: Vec<(usize, Vec<Expr>)>,
+    /// Each with whether a layer of the operand is made there.
+    found: Vec<(usize, bool, Vec<Expr>)>,
 }
 
 impl Sites<'_> {
     fn push<'e>(&mut self, at: usize, operands: impl Iterator<Item = &'e Expr>) {
         let operands: Vec<_> = operands.cloned().collect();
         if !operands.is_empty() {
-            self.found.push((at, operands));
+            self.found.push((at, false, operands));
+        }
+    }
+
+    /// Whether a path makes a `Linear` in a function that returns a tensor, not the layer.
+    fn is_made(&self, path: &syn::Path) -> bool {
+        let Facts { unit, function } = self.facts;
+        let returns =
+            |name| words(unit.source.slice(&function.signature.output)).any(|word| word == name);
+        match self.facts.resolve(&segments(path)) {
+            Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => {
+                let [.., layer, new] = &path[..] else {
+                    return false;
+                };
+                let is_new = layer == "Linear" && (new == "new" || new == "from_weights");
+                is_new && returns("Tensor") && !returns("Linear") && !returns("Self")
+            }
+            _ => false,
         }
     }
 
@@ -230,6 +294,10 @@ impl<'a> Visit<'a> for Sites<'_> {
         let Some(path) = called(call) else { return };
         let at = self.facts.unit.source.start(path);
         let last = path.segments.last().map(|last| last.ident.to_string());
+        if self.helpers.is_none() && self.is_made(path) {
+            let weight = call.args.first().cloned();
+            return self.found.push((at, true, weight.into_iter().collect()));
+        }
         let is_product = matches!(last.as_deref(), Some("matmul" | "broadcast_matmul" | "mv"));
         if is_product && self.helpers.is_none() && path.segments.len() > 1 {
             return self.push(at, call.args.iter());

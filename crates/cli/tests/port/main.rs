@@ -118,8 +118,20 @@ fn matrices_in_other_forms_are_not_skipped() {
         all: HashMap<u8, Tensor> @ Ok(Self { all: HashMap::from([(1, READ)]) }) @ xs.matmul(&self.all[&1]) @ all
         @ @ xs.matmul(self.all.get(&1).unwrap()) @ all
         all: (Tensor, Tensor) @ Ok(Self { all: (READ, vb.get(n, "b")?) }) @ let (w, b) = &self.all; xs.matmul(w)?.broadcast_add(b) @ all
-        a: Option<Tensor> @ Ok(Self { a: Some(READ) }) @ if let Some(w) = &self.a { return xs.matmul(w); } @ a
+        @ @ Self::all(&self.all).try_fold(xs, |xs, w| xs.matmul(&w.mT()?)) @ all
+        a: Var @ Ok(Self { a: Var::from_tensor(&READ)? }) @ xs.matmul(self.a.as_tensor()) @ a
+        a: Tensor @ Ok(Self { a: READ }) @ xs.matmul(&self.a.t().map_err(wrap)?) @ a
+        @ @ xs.matmul(&Tensor::t(&self.a)?)?.matmul(std::ops::Deref::deref(&self.a)) @ a
+        @ @ xs.matmul(&self.a.roll(1, 0)?.flip(&[0])?.pad_with_zeros(0, 1, 0)?.get_on_dim(0, i)?) @ a
+        @ @ xs.matmul(&ops::turned(&self.a, 0)?) @ a
+        @ @ xs.matmul(&self.half(0)?.t()?) @ a
+        @ @ xs.matmul(&ops::softmax(&xs.broadcast_mul(&self.a)?)?) @ -
+        @ @ xs.matmul(&self.a.dims4()?.0) @ -
+        a: Option<Tensor> @ Ok(Self { a: Some(READ) }) @ xs.matmul(self.a.as_ref().context("none")?) @ a
+        @ @ xs.matmul(&self.a.as_ref().map(|w| w.t()).transpose()?.unwrap()) @ a
+        @ @ if let Some(w) = &self.a { return xs.matmul(w); } @ a
         @ @ self.a.as_ref().map_or(xs, |w| xs.broadcast_matmul(w)) @ a
+        @ @ self.a.as_ref().map_or(xs, |b| xs.broadcast_add(b))?.matmul(xs) @ -
         @ @ let Some(w) = &self.a else { return xs }; xs.matmul(w) @ a
     "#;
     for [fields, constructor, body, listed] in table(cases) {
@@ -133,6 +145,42 @@ fn matrices_in_other_forms_are_not_skipped() {
             .map(|name| format!("`{name}` of `Net` multiplies as a tensor, and is no layer"));
         assert_eq!(what, expected.collect::<Vec<_>>(), "{body}");
         assert!(!read(&path).contains("(skip)"), "{}", read(&path));
+    }
+}
+
+/// Weights of layers and layers made in `forward`, and convolutions whose size is found elsewhere.
+#[test]
+fn products_of_layers_and_convolutions_are_listed() {
+    let folder = folder();
+    let cases = r#"
+        a: Linear @ candle_nn::linear(n, 4, vb)? @ xs.matmul(&self.a.weight().t()?) @ weight of `self.a`, a layer, multiplies
+        a: Vec<Linear> @ vec![candle_nn::linear(n, 4, vb)?] @ for a in &self.a { let w = a.weight(); xs.matmul(&w.i(0)?)?; } @ weight of `a`, a layer,
+        a: Tensor @ vb.get((n, 4), "a")? @ Linear::new(self.a.narrow(0, 0, 1)?, None).forward(xs) @ a layer of `a` of `Net` is made at each call
+        @ @ let l = Linear::new(self.half(1)?, None); xs.apply(&l) @ a layer of `a` of `Net`
+        a: Tensor @ vb.get((4, n, 1), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ `conv1d` of size 1 is a `Linear`
+        a: Tensor @ vb.get((4, n, k), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ `conv1d` is a `Linear` by another name if its size is 1
+        a: Tensor @ vb.get((4, n, 1), "a")? @ xs.conv1d(&self.a, 0, 2, 1, 1) @ -
+        a: Tensor @ vb.get((4, n, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
+        a: Conv1d @ Conv1d::new(vb.get((4, n, 1), "a")?, None, c) @ xs.apply(&self.a) @ `Conv1d` of size 1
+        a: Conv1d @ Conv1d::new(vb.get((4, n, 5), "a")?, None, c) @ xs.apply(&self.a) @ -
+        a: Conv1d @ candle_nn::conv1d(4, 4, ONE, c, vb)? @ xs.apply(&self.a) @ `conv1d` of size 1
+        a: Conv1d @ candle_nn::conv1d(4, 4, THREE, c, vb)? @ xs.apply(&self.a) @ -
+        a: Conv1d @ candle_nn::conv1d(4, 4, n, c, vb)? @ xs.apply(&self.a) @ if its size is 1
+        a: Conv1d @ conv(1, vb)? @ xs.apply(&self.a) @ `conv1d` of size 1
+        a: Conv1d @ conv(3, vb)? @ xs.apply(&self.a) @ -
+    "#;
+    let others = "use candle_nn::Conv1d;\nconst ONE: usize = 1;\nconst THREE: usize = 3;\n";
+    let conv = "fn conv(k: usize, vb: VarBuilder) -> Result<Conv1d> {\n    \
+                candle_nn::conv1d(4, 4, k, c, vb)\n}\n";
+    for [fields, made, body, expected] in table(cases) {
+        let conv = if made.starts_with("conv(") { conv } else { "" };
+        let made = format!("let a = {made}; Ok(Self {{ a }})");
+        let net = format!("{others}{conv}    pub struct Net");
+        let text = model(fields, &made, body).replace("    pub struct Net", &net);
+        let path = file(&folder, "a.rs", &text);
+        let todo = &json(&[], &path)["files"][0]["todo"];
+        let what = todo[0]["what"].as_str().unwrap_or("-");
+        assert!(what.contains(expected), "{made} {body}: {todo}");
     }
 }
 
