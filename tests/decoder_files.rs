@@ -346,7 +346,7 @@ fn values_of_templates_are_written_as_python_does() -> Result<()> {
         ("{% if tools is not none %}[TOOLS]{% endif %}{{ tools is defined }}{{ documents }}", "TrueNone"),
         ("{{ ['a', \"it's\", none, 1, {'b': true}] }}", r#"['a', "it's", None, 1, {'b': True}]"#),
         ("{{ messages }}", r#"[{'role': 'user', 'content': '"é\x01\n'}]"#),
-        ("{% if true %}\r\na\r\n{% endif %}\rb", "a\n\nb"),
+        ("{% if true %}\r\na\r\n{% endif %}\rb", "a\nb"),
         ("{{ messages | tojson }}", r#"[{"role": "user", "content": "\"é\u0001\n"}]"#),
         ("{{ {'b': [1, 2.0, true, none], 'a': {}} | tojson }}", r#"{"b": [1, 2.0, true, null], "a": {}}"#),
         ("{{ {'b': 1, 'a': []} | tojson(separators=(',', ':')) }}", r#"{"b":1,"a":[]}"#),

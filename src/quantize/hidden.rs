@@ -396,23 +396,23 @@ mod tests {
     fn types_that_may_hold_layers_have_a_reason() {
         let cases = r#"
             core::option::Option<(m::Attention, candle_nn::layer_norm::LayerNorm)>
-                NotDerived { of: "m::Attention" }
+                NotDerived { held: "m::Attention" }
             alloc::vec::Vec<candle_nn::linear::Linear>
-                Namesake { of: "candle_nn::linear::Linear" }
+                Namesake { held: "candle_nn::linear::Linear" }
             candle_nn::sequential::Sequential
-                Namesake { of: "candle_nn::sequential::Sequential" }
+                Namesake { held: "candle_nn::sequential::Sequential" }
             alloc::boxed::Box<dyn for<'a> candle_core::Module>
-                Dynamic { of: "dyn candle_core::Module" }
+                Dynamic { held: "dyn candle_core::Module" }
             candle_nn::func::Func
-                Dynamic { of: "candle_nn::func::Func" }
+                Dynamic { held: "candle_nn::func::Func" }
             m::load::{{closure}}
-                Dynamic { of: "the closure in m::load" }
+                Dynamic { held: "the closure in m::load" }
             candle_transformers::models::bert::BertModel
-                NotDerived { of: "candle_transformers::models::bert::BertModel" }
+                NotDerived { held: "candle_transformers::models::bert::BertModel" }
             std::sync::poison::mutex::Mutex<m::Attention>
-                NotDerived { of: "m::Attention" }
+                NotDerived { held: "m::Attention" }
             core::option::Option<m::LayerConfig>
-                NotDerived { of: "m::LayerConfig" }
+                NotDerived { held: "m::LayerConfig" }
             &m::Toy
                 Borrowed
             *const m::Toy
@@ -424,15 +424,15 @@ mod tests {
             alloc::sync::Arc<alloc::rc::Rc<std::sync::rwlock::RwLock<m::Toy>>>
                 Borrowed
             (candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn m::A>>, m::B)
-                NotDerived { of: "m::B" }
+                NotDerived { held: "m::B" }
             (fn((m::A, usize)) -> usize, m::B)
-                NotDerived { of: "m::B" }
+                NotDerived { held: "m::B" }
             alloc::vec::Vec<candle_dynquant::nn::linear::Linear>
-                NotDerived { of: "alloc::vec::Vec<candle_dynquant::nn::linear::Linear>" }
+                NotDerived { held: "alloc::vec::Vec<candle_dynquant::nn::linear::Linear>" }
             alloc::sync::Arc<std::sync::mutex::Mutex<candle_dynquant::nn::linear::Linear>>
                 Borrowed
             alloc::sync::Arc<m::Block<candle_dynquant::nn::linear::Linear>>
-                NotDerived { of: "m::Block" }
+                NotDerived { held: "m::Block" }
         "#;
         for [name, expected] in pairs(cases) {
             let got = reason(name).expect("a reason");
@@ -471,7 +471,7 @@ mod tests {
             alloc::boxed::Box<dyn candle_core::Module>
                 hold the type itself or an enum in place of dyn candle_core::Module, or make Quantizable a supertrait
             &m::Toy
-                hold it by value, Box, or an Arc of what is Clone
+                store it by value, in a Box, or in an Arc<T> with T: Clone
             m::Toy
                 derive Quantizable for m::Toy, or mark the field #[quantizable(skip)]
             alloc::rc::Rc<m::Toy>
