@@ -157,7 +157,7 @@ impl Format {
 
     /// The format of more such rows; `None` if others differ in more than what was clamped.
     pub fn joined(self, other: Self) -> Option<Self> {
-        let saturated = self.saturated + other.saturated;
+        let saturated = self.saturated.saturating_add(other.saturated);
         let [joined, same] = [self, other].map(|format| Self {
             saturated,
             ..format

@@ -244,30 +244,31 @@ fn settings(
         }
         let keys = Keys::read(&path)?;
         notes.extend(named_notes(file, keys::TOKENIZER, &keys.map));
-        let own = keys.map.iter().filter(|(key, _)| key.ends_with("_token"));
+        let single = keys.map.iter().filter(|(key, _)| key.ends_with("_token"));
         let extra = keys.get("extra_special_tokens").and_then(Value::as_object);
-        for (key, value) in own.chain(extra.into_iter().flatten()) {
+        let mut tokens = Vec::new();
+        for (key, value) in single.chain(extra.into_iter().flatten()) {
             if let Some(token) = special_token(value) {
                 named.insert(key.clone(), token.content.clone());
-                add(tokenizer, token)?;
+                tokens.push(token);
             }
         }
         for key in ["additional_special_tokens", "extra_special_tokens"] {
             let listed = keys.get(key).and_then(Value::as_array);
-            for token in listed.into_iter().flatten().filter_map(special_token) {
-                add(tokenizer, token)?;
-            }
+            tokens.extend(listed.into_iter().flatten().filter_map(special_token));
         }
         let added = keys.get("added_tokens_decoder").and_then(Value::as_object);
-        for (id, value) in added.into_iter().flatten() {
+        let added = || added.into_iter().flatten();
+        tokens.extend(added().filter_map(|(_, value)| special_token(value)));
+        add(tokenizer, tokens)?;
+        let known = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        for (id, value) in added() {
             let token = special_token(value).unwrap_or_default();
-            add(tokenizer, token.clone())?;
-            let known = tokenizer.get_added_tokens_decoder();
             let known = id.parse().ok().and_then(|id: u32| known.get(&id));
             let cuts = |token: &AddedToken| (token.lstrip, token.rstrip, token.single_word);
             ensure!(
                 known.is_some_and(|known| *known == token && cuts(known) == cuts(&token)),
-                "{}: key \"added_tokens_decoder\": expected token {id} of tokenizer.json, {known:?}, got {value}",
+                "{}: key \"added_tokens_decoder\": expected token {id} as tokenizer.json has it, got {value}",
                 keys.path,
             );
         }
@@ -299,15 +300,14 @@ fn special_token(value: &Value) -> Option<AddedToken> {
     )
 }
 
-/// Adds a token of the vocabulary, unless the tokenizer matches it as a whole.
-fn add(tokenizer: &mut Tokenizer, token: AddedToken) -> Result<()> {
-    let is_added = tokenizer
-        .get_added_vocabulary()
-        .get_vocab()
-        .contains_key(&token.content);
-    if !is_added && tokenizer.token_to_id(&token.content).is_some() {
-        let added = tokenizer.add_special_tokens([token]);
-        added.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
-    }
+/// Adds tokens of the vocabulary, unless the tokenizer matches them as a whole.
+fn add(tokenizer: &mut Tokenizer, mut tokens: Vec<AddedToken>) -> Result<()> {
+    let added = tokenizer.get_added_vocabulary().get_vocab();
+    tokens.retain(|token| {
+        let is_known = tokenizer.token_to_id(&token.content).is_some();
+        is_known && !added.contains_key(&token.content)
+    });
+    let added = tokenizer.add_special_tokens(tokens);
+    added.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
     Ok(())
 }
