@@ -15,7 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Below these is [`Encoder`], from tokens to embeddings and logits, for programs with their own
+//! [`Encoder`] stands below these, from tokens to embeddings and logits, for programs with their own
 //! queues and limits. The bits of an answer do not depend on the other texts of the call: see
 //! [`Model::answer`].
 //!

@@ -127,7 +127,7 @@ fn vectors_equal_those_of_sentence_transformers() -> Result<()> {
     Ok(())
 }
 
-/// In int8, and from a folder that was quantized before: together, in other batches, and alone.
+/// Models in int8, and from a folder that was quantized before: together, in other batches, alone.
 #[test]
 fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Result<()> {
     for name in EMBEDDERS {

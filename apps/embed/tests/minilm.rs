@@ -5,7 +5,7 @@
 //!     scripts/fetch_minilm.sh DIR; scripts/fetch_mpnet.sh DIR2
 //!     DYNQUANT_MINILM=DIR DYNQUANT_MPNET=DIR2 cargo test --release -p dynquant-embed --test minilm
 //!
-//! Without its variable a test passes at once. `assets/reference/minilm.py` and `mpnet.py` compute
+//! A test without its variable passes at once. `assets/reference/minilm.py` and `mpnet.py` compute
 //! the expected values.
 
 use std::fs;

@@ -95,13 +95,14 @@ fn raw(facts: Facts<'_>, call: &ExprMethodCall) -> Option<(String, String)> {
     let plain = may_be(facts, padding, 0) && may_be(facts, stride, 1) && may_be(facts, groups, 1);
     let roots = Trace::new(facts).roots(weight).into_iter();
     let mut fields = roots.filter_map(|root| match root {
-        Root::Field(of, field) => Some((of, field)),
+        Root::Field(holder, field) => Some((holder, field)),
         _ => None,
     });
-    let read = fields.find(|(of, field)| origin(unit, of, field).0 > TensorOrigin::Computed);
+    let read =
+        fields.find(|(holder, field)| origin(unit, holder, field).0 > TensorOrigin::Computed);
     let one = match read {
-        Some((of, field)) => {
-            let given = unit.built.given(&of, &field);
+        Some((holder, field)) => {
+            let given = unit.built.given(&holder, &field);
             let of_value = |value| kernel(Facts::around(unit, unit.source.start(value))?, value);
             same(&given.map(of_value).collect::<Vec<_>>())
         }
@@ -187,7 +188,7 @@ fn sizes(facts: Facts<'_>, expr: &Expr, depth: usize) -> Vec<Option<usize>> {
                 .last()
                 .filter(|one| one.starts_with(char::is_uppercase));
             let owner = match owner {
-                Some(own) if own == "Self" => caller.function.owner.as_ref(),
+                Some(name) if name == "Self" => caller.function.owner.as_ref(),
                 owner => owner,
             };
             if facts.function.signature.ident == last && facts.function.owner.as_ref() == owner {

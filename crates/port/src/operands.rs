@@ -187,8 +187,8 @@ impl<'u> Trace<'u> {
         let owner = before
             .last()
             .filter(|one| one.starts_with(char::is_uppercase));
-        let own = self.facts.function.owner.as_ref();
-        let owner = owner.map(|owner| own.filter(|_| owner == "Self").unwrap_or(owner));
+        let around = self.facts.function.owner.as_ref();
+        let owner = owner.map(|owner| around.filter(|_| owner == "Self").unwrap_or(owner));
         let is_known = self.results(name, owner, false, args, depth);
         let ([first, rest @ ..], false) = (args, is_known) else {
             return;

@@ -176,7 +176,7 @@ impl WeightSearch {
                     (None, what, LAYER_ADVICE.to_owned())
                 }
                 Root::Field(holder, field) => {
-                    let own = format!("`{field}` of `{}`", holder.1);
+                    let tensor = format!("`{field}` of `{}`", holder.1);
                     let is_it = |(of, name): &(Key, String)| *of == holder && *name == field;
                     let mut known = self.found.iter().filter_map(|one| one.place.as_ref());
                     let origin = || origin(facts.unit, &holder, &field).0;
@@ -189,11 +189,11 @@ impl WeightSearch {
                     let advice = trace.advice(&field);
                     let (what, advice) = if is_made {
                         let advice = advice.replace(", and call", " as a field, and call");
-                        (format!("a layer of {own} is made at each call"), advice)
+                        (format!("a layer of {tensor} is made at each call"), advice)
                     } else {
                         let is_recurrent = is_recurrent(facts.unit, &holder, &field);
                         let recurrent = is_recurrent.then(|| RECURRENT_ADVICE.to_owned());
-                        let what = format!("{own} multiplies as a tensor, and is no layer");
+                        let what = format!("{tensor} multiplies as a tensor, and is no layer");
                         (what, recurrent.unwrap_or(advice))
                     };
                     (Some((holder, field)), what, advice)

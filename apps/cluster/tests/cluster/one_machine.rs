@@ -1,4 +1,4 @@
-//! Without a cluster: the bits of the encoder, for any columns, files and partitions.
+//! Queries without a cluster: the bits of the encoder, for any columns, files and partitions.
 
 use std::path::Path;
 use std::sync::Arc;
