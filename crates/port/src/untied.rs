@@ -88,7 +88,7 @@ pub fn rewrite(
     let ty = source.range(&field.ty);
     draft.edits.rewrite(ty, source.slice(inner));
     for range in docs {
-        draft.edits.rewrite(range, "");
+        draft.edits.rewrite(range, ".");
     }
     for (at, text) in lets {
         draft.edits.insert(at, text);
@@ -203,8 +203,8 @@ fn reads(unit: &Unit<'_>, owner: &str, field: &str) -> usize {
     unit.file.items.iter().map(of_item).sum()
 }
 
-/// The sentences of a field's documentation that are about `None`; `None` if they are not on whole
-/// lines.
+/// The ends of a field's documentation that are about `None`, each with the period or semicolon
+/// before it; `None` if they are not whole sentences or clauses.
 fn documentation(source: &Source<'_>, field: &syn::Field) -> Option<Vec<Range<usize>>> {
     let docs = field
         .attrs
@@ -216,7 +216,7 @@ fn documentation(source: &Source<'_>, field: &syn::Field) -> Option<Vec<Range<us
         let Some(at) = text.find("None") else {
             continue;
         };
-        let start = text[..at].rfind(". ").map(|dot| dot + 1)?;
+        let start = text[..at].rfind(". ").max(text[..at].rfind("; "))?;
         let ends = text.ends_with('.') && !text[at..text.len() - 1].contains(". ");
         gone.push(ends.then_some(range.start + start..range.end)?);
     }
