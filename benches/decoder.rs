@@ -18,8 +18,8 @@ use candle_dynquant::ops::Precision;
 use candle_dynquant::{
     Layer, LayerKind, QConfigSpec, Quantizable, Visitor, Walk, quantize_dynamic,
 };
+use candle_dynquant_decoder::{Config, Decoder};
 use candle_dynquant_support::bench::{Args, table};
-use candle_dynquant_support::decoder::{Config, Decoder};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use mimalloc::MiMalloc;

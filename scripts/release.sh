@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 step() { printf '\n== %s\n' "$*"; }
 
 version="$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
-crates=(candle-dynquant-derive candle-dynquant-io candle-dynquant-kernels candle-dynquant-port candle-dynquant dynquant)
+crates=(candle-dynquant-derive candle-dynquant-io candle-dynquant-kernels candle-dynquant-port candle-dynquant candle-dynquant-decoder dynquant)
 out="target/release-artefacts"
 rm -rf "$out" && mkdir -p "$out"
 

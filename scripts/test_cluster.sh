@@ -18,7 +18,7 @@ source scripts/recorded.sh
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 manifest=apps/cluster/Cargo.toml
 begin "${1:-}" apps/cluster/tested.txt \
-    apps/cluster apps/embed/Cargo.toml apps/embed/src assets/bert crates/support docs/public-api.txt \
+    apps/cluster apps/embed/Cargo.toml apps/embed/src assets/bert crates/decoder docs/public-api.txt \
     scripts/test_cluster.sh
 
 cargo fmt --manifest-path "$manifest" --check

@@ -9,9 +9,9 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
-use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Part, Scores, Template};
+use candle_dynquant_decoder::sampling::{LogProbs, Random, Sampling};
+use candle_dynquant_decoder::{Config, Decoder, Folder, Message, Part, Scores, Template};
 use candle_dynquant_support::repository;
-use candle_dynquant_support::sampling::{LogProbs, Random, Sampling};
 use candle_nn::VarBuilder;
 use serde::Deserialize;
 

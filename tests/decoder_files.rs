@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
-use candle_dynquant_support::decoder::{Config, Decoder, Folder, Message, Template, Texts};
+use candle_dynquant_decoder::{Config, Decoder, Folder, Message, Template, Texts};
 use candle_dynquant_support::repository;
 
 /// Missing keys, and keys that transformers prefers to others.

@@ -9,7 +9,7 @@ use candle_dynquant::ops::Precision;
 use candle_dynquant::{
     Checkpoint, Layer, LayerKind, QConfigSpec, Visitor, Walk, checkpoint, quantize_dynamic,
 };
-use candle_dynquant_support::decoder::{Config, Decoder, Folder};
+use candle_dynquant_decoder::{Config, Decoder, Folder};
 use serde_json::{Value, json};
 
 use crate::protocol::{Case, Tensors, contender, size, take, text};

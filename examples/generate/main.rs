@@ -11,7 +11,7 @@
 //! James Bible. A float model is quantized here, by `--preset`; one that is stored in int8 or 4
 //! bits (by `dynquant quantize`, as pack-quantized, GPTQ, AWQ or GGUF) runs as it is.
 //!
-//! The model is `crates/support/src/decoder/model.rs`; beside it `folder` and `gguf` read files and
+//! The model is `crates/decoder/src/model.rs`; beside it `folder` and `gguf` read files and
 //! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity, and
 //! `profile` times the stages of a step.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -31,11 +31,11 @@ use candle_dynquant::{
     Equalization, GptqConfig, Layer, LayerKind, QConfigSpec, Report, Visitor, Walk, equalize, gptq,
     quantize_dynamic,
 };
+use candle_dynquant_decoder::sampling::Sampling;
+use candle_dynquant_decoder::{Decoder, Folder, Message, Texts, isolate_templates};
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
-use candle_dynquant_support::decoder::{Decoder, Folder, Message, Texts, isolate_templates};
 use candle_dynquant_support::repository;
-use candle_dynquant_support::sampling::Sampling;
 use clap::Parser;
 use mimalloc::MiMalloc;
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
-use candle_dynquant_support::decoder::Decoder;
+use candle_dynquant_decoder::Decoder;
 use serde::Serialize;
 
 /// How well a model predicts a text.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
-use candle_dynquant_support::decoder::{Cache, Decoder, Texts};
-use candle_dynquant_support::sampling::{Random, Sampling};
+use candle_dynquant_decoder::sampling::{Random, Sampling};
+use candle_dynquant_decoder::{Cache, Decoder, Texts};
 
 /// A model that continues a text.
 pub struct Writer<'a> {

@@ -1,8 +1,8 @@
 //! Text from a model, character by character, the same for the same seed.
 
 use candle_core::Result;
+use candle_dynquant_decoder::sampling::{Random, highest};
 use candle_dynquant_support::lstm::{CharModel, State};
-use candle_dynquant_support::sampling::{Random, highest};
 
 /// How characters are drawn.
 #[derive(Clone, Copy)]

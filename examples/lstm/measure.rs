@@ -6,7 +6,7 @@ use anyhow::Result;
 use candle_core::{Device, Tensor};
 use candle_dynquant_support::lstm::{CharModel, State};
 
-use candle_dynquant_support::sampling::highest;
+use candle_dynquant_decoder::sampling::highest;
 
 use crate::generate::{Generator, Sampling};
 

@@ -10,9 +10,10 @@ use anyhow::Result;
 use candle_core::{D, DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, Quantizable, quantize_dynamic};
+use candle_dynquant_decoder::Decoder;
 use candle_dynquant_support::bert::measure::{class, sqnr_db};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
-use candle_dynquant_support::{decoder, repository};
+use candle_dynquant_support::repository;
 
 use crate::vit::{Digits, Vit};
 
@@ -171,12 +172,12 @@ fn a_vit_loses_little_by_attention_in_8_bits() -> Result<()> {
 #[test]
 fn a_decoder_loses_little_by_attention_in_8_bits() -> Result<()> {
     const WINDOW: usize = 256;
-    let folder = decoder::Folder::open(&repository().join("assets/decoder"), None)?;
+    let folder = candle_dynquant_decoder::Folder::open(&repository().join("assets/decoder"), None)?;
     let text = std::fs::read_to_string(repository().join("assets/lstm/heldout.txt"))?;
     let ids = folder.texts.encode(&text)?;
     let windows: Vec<_> = ids.chunks_exact(WINDOW).step_by(4 * step()).collect();
     let next: Vec<_> = windows.iter().flat_map(|window| &window[1..]).collect();
-    let answers = |model: &decoder::Decoder| -> Result<Answers> {
+    let answers = |model: &Decoder| -> Result<Answers> {
         let mut rows = Vec::new();
         for window in &windows {
             let ids = Tensor::new(*window, &Device::Cpu)?.unsqueeze(0)?;

@@ -1,7 +1,7 @@
 //! JSON as Python or an editor may write it.
 
+use candle_dynquant_decoder::json::unique;
 use candle_dynquant_io::json;
-use candle_dynquant_support::json::unique;
 use serde::de::DeserializeOwned;
 
 /// Parses JSON without duplicate keys.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use candle_dynquant_support::decoder::{Message, Template};
+use candle_dynquant_decoder::{Message, Template};
 use serde_json::{Map, Value};
 
 use crate::folder::{TOKENIZER_CONFIG, optional_text};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use candle_dynquant_decoder::isolate_templates;
 pub use candle_dynquant_io::print;
-use candle_dynquant_support::decoder::isolate_templates;
 use clap::Parser;
 
 /// Runs a program with the options of its command line.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use candle_dynquant_support::sampling::Sampling;
+use candle_dynquant_decoder::sampling::Sampling;
 use dynquant_embed::{Encoder, ModelOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;

@@ -12,25 +12,10 @@ use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::json;
+use candle_dynquant_decoder::json;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-
-/// Checks that the folder exists, in which `files` are expected.
-pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
-    let name = dir.display();
-    let got = if dir.exists() {
-        "a file"
-    } else {
-        "no such folder"
-    };
-    ensure!(
-        dir.is_dir(),
-        "{name}: expected a folder with {files}, got {got}"
-    );
-    Ok(())
-}
 
 /// Loads a model from quantized weights, which `dynquant quantize` or `checkpoint::save` wrote at
 /// `path`, else from `floats`. `load` also gets a function that says whether any tensor's name

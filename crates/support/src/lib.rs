@@ -13,9 +13,6 @@ pub mod bert;
 pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;
-#[cfg(feature = "decoder")]
-pub mod decoder;
-pub mod json;
 #[allow(clippy::print_stdout, reason = "tests print what they measured")]
 pub mod load;
 pub mod lstm;
@@ -24,10 +21,8 @@ pub mod profile;
 #[allow(clippy::should_implement_trait, reason = "its numbers have no end")]
 #[path = "../../kernels/src/tests/random.rs"]
 pub mod random;
-pub mod sampling;
 pub mod table;
 pub mod threads;
-pub mod tokenizer;
 #[allow(clippy::print_stderr, reason = "its process ends")]
 #[path = "../../kernels/src/threads/watchdog.rs"]
 pub mod watchdog;

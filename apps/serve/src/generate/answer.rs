@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use candle_dynquant_support::decoder::Texts;
-use candle_dynquant_support::sampling::LogProbs;
+use candle_dynquant_decoder::Texts;
+use candle_dynquant_decoder::sampling::LogProbs;
 use tokenizers::tokenizer::step_decode_stream;
 use tokio::sync::mpsc::UnboundedReceiver;
 

@@ -13,7 +13,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use candle_dynquant_support::decoder::Part;
+use candle_dynquant_decoder::Part;
 use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -233,8 +233,8 @@ fn try_read(model: &Model, chosen: &mut [Chosen<'_>]) -> anyhow::Result<Vec<f32>
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use candle_dynquant_support::decoder::Scores;
-    use candle_dynquant_support::sampling::{Random, Sampling};
+    use candle_dynquant_decoder::Scores;
+    use candle_dynquant_decoder::sampling::{Random, Sampling};
     use tokio::sync::mpsc;
 
     use super::super::model::Opened;

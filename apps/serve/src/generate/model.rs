@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
-use candle_dynquant_support::decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
-use candle_dynquant_support::sampling::Sampling;
+use candle_dynquant_decoder::sampling::Sampling;
+use candle_dynquant_decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
 
 /// The positions of a page, the unit in which caches are allocated.
 pub const PAGE: usize = 64;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use candle_dynquant_support::decoder::{Cache, Scores};
-use candle_dynquant_support::sampling::{LogProbs, Random, Sampling};
+use candle_dynquant_decoder::sampling::{LogProbs, Random, Sampling};
+use candle_dynquant_decoder::{Cache, Scores};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::model::PAGE;

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use candle_dynquant::FusedActivation;
+use candle_dynquant_decoder::json::Keys;
 use serde_json::Value;
-
-use crate::json::Keys;
 
 /// The parameters of the model; field names are the file's keys.
 #[derive(Clone, Debug)]
@@ -41,9 +40,9 @@ impl Config {
     }
 
     fn from_keys(keys: &Keys) -> Result<Self> {
-        keys.must_be("model_type", "bert")?;
+        must_be(keys, "model_type", "bert")?;
         if keys.get("position_embedding_type").is_some() {
-            keys.must_be("position_embedding_type", "absolute")?;
+            must_be(keys, "position_embedding_type", "absolute")?;
         }
         if !matches!(
             keys.get("is_decoder"),
@@ -59,11 +58,11 @@ impl Config {
             intermediate_size: keys.size("intermediate_size", None)?,
             max_position_embeddings: keys.size("max_position_embeddings", None)?,
             type_vocab_size: keys.size("type_vocab_size", Some(2))?,
-            layer_norm_eps: keys.epsilon()?,
-            hidden_act: keys.activation()?,
-            pad_token_id: keys.pad_token_id()?,
-            labels: keys.labels()?,
-            says_classifier: keys.says_classifier(),
+            layer_norm_eps: epsilon(keys)?,
+            hidden_act: activation(keys)?,
+            pad_token_id: pad_token_id(keys)?,
+            labels: labels(keys)?,
+            says_classifier: says_classifier(keys),
         };
         ensure!(
             config
@@ -78,82 +77,79 @@ impl Config {
     }
 }
 
-/// The values that only this file contains.
-impl Keys {
-    fn must_be(&self, key: &str, expected: &str) -> Result<()> {
-        match self.get(key) {
-            Some(Value::String(got)) if got == expected => Ok(()),
-            _ => Err(self.fault(key, &format!("{expected:?}"))),
-        }
+fn must_be(keys: &Keys, key: &str, expected: &str) -> Result<()> {
+    match keys.get(key) {
+        Some(Value::String(got)) if got == expected => Ok(()),
+        _ => Err(keys.fault(key, &format!("{expected:?}"))),
     }
+}
 
-    fn epsilon(&self) -> Result<f64> {
-        let key = "layer_norm_eps";
-        match self.get(key).map(Value::as_f64) {
-            None => Ok(1e-12),
-            Some(Some(eps)) if eps >= 0. => Ok(eps),
-            _ => Err(self.fault(key, "a number, 0 or more")),
-        }
+fn epsilon(keys: &Keys) -> Result<f64> {
+    let key = "layer_norm_eps";
+    match keys.get(key).map(Value::as_f64) {
+        None => Ok(1e-12),
+        Some(Some(eps)) if eps >= 0. => Ok(eps),
+        _ => Err(keys.fault(key, "a number, 0 or more")),
     }
+}
 
-    fn activation(&self) -> Result<FusedActivation> {
-        let key = "hidden_act";
-        match self.get(key) {
-            None => Ok(FusedActivation::Gelu),
-            Some(Value::String(name)) => match name.as_str() {
-                "gelu" => Ok(FusedActivation::Gelu),
-                "gelu_new" | "gelu_pytorch_tanh" => Ok(FusedActivation::GeluTanh),
-                "relu" => Ok(FusedActivation::Relu),
-                _ => Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh or relu")),
-            },
-            Some(_) => Err(self.fault(key, "the name of an activation function")),
-        }
+fn activation(keys: &Keys) -> Result<FusedActivation> {
+    let key = "hidden_act";
+    match keys.get(key) {
+        None => Ok(FusedActivation::Gelu),
+        Some(Value::String(name)) => match name.as_str() {
+            "gelu" => Ok(FusedActivation::Gelu),
+            "gelu_new" | "gelu_pytorch_tanh" => Ok(FusedActivation::GeluTanh),
+            "relu" => Ok(FusedActivation::Relu),
+            _ => Err(keys.fault(key, "gelu, gelu_new, gelu_pytorch_tanh or relu")),
+        },
+        Some(_) => Err(keys.fault(key, "the name of an activation function")),
     }
+}
 
-    fn pad_token_id(&self) -> Result<u32> {
-        let key = "pad_token_id";
-        match self.get(key) {
-            None | Some(Value::Null) => Ok(0),
-            Some(value) => value
-                .as_u64()
-                .and_then(|id| u32::try_from(id).ok())
-                .ok_or_else(|| self.fault(key, "a token id")),
-        }
+fn pad_token_id(keys: &Keys) -> Result<u32> {
+    let key = "pad_token_id";
+    match keys.get(key) {
+        None | Some(Value::Null) => Ok(0),
+        Some(value) => value
+            .as_u64()
+            .and_then(|id| u32::try_from(id).ok())
+            .ok_or_else(|| keys.fault(key, "a token id")),
     }
+}
 
-    /// `id2label`, which must count from 0 without gaps; without the key there are two nameless
-    /// classes.
-    fn labels(&self) -> Result<Vec<String>> {
-        let key = "id2label";
-        let expected = "an object that names the classes \"0\", \"1\", .. without gaps";
-        let map = match self.get(key) {
-            None | Some(Value::Null) => return Ok(vec!["LABEL_0".into(), "LABEL_1".into()]),
-            Some(Value::Object(map)) => map,
-            Some(_) => return Err(self.fault(key, expected)),
+/// `id2label`, which must count from 0 without gaps; without the key there are two nameless
+/// classes.
+fn labels(keys: &Keys) -> Result<Vec<String>> {
+    let key = "id2label";
+    let expected = "an object that names the classes \"0\", \"1\", .. without gaps";
+    let map = match keys.get(key) {
+        None | Some(Value::Null) => return Ok(vec!["LABEL_0".into(), "LABEL_1".into()]),
+        Some(Value::Object(map)) => map,
+        Some(_) => return Err(keys.fault(key, expected)),
+    };
+    let mut labels = BTreeMap::new();
+    for (id, name) in map {
+        let Some(name) = name.as_str() else {
+            return Err(keys.fault(key, expected));
         };
-        let mut labels = BTreeMap::new();
-        for (id, name) in map {
-            let Some(name) = name.as_str() else {
-                return Err(self.fault(key, expected));
-            };
-            let number = id.parse().ok().filter(|number| *number < map.len());
-            let new = number.is_some_and(|n: usize| labels.insert(n, name.to_owned()).is_none());
-            ensure!(
-                new,
-                "{}: key {key:?}: expected each of the numbers 0 to {} once, got {id:?}",
-                self.path,
-                map.len() - 1,
-            );
-        }
-        Ok(labels.into_values().collect())
+        let number = id.parse().ok().filter(|number| *number < map.len());
+        let new = number.is_some_and(|n: usize| labels.insert(n, name.to_owned()).is_none());
+        ensure!(
+            new,
+            "{}: key {key:?}: expected each of the numbers 0 to {} once, got {id:?}",
+            keys.path,
+            map.len() - 1,
+        );
     }
+    Ok(labels.into_values().collect())
+}
 
-    fn says_classifier(&self) -> bool {
-        let names = self.get("architectures").and_then(Value::as_array);
-        names.is_some_and(|names| {
-            names
-                .iter()
-                .any(|name| name == "BertForSequenceClassification")
-        })
-    }
+fn says_classifier(keys: &Keys) -> bool {
+    let names = keys.get("architectures").and_then(Value::as_array);
+    names.is_some_and(|names| {
+        names
+            .iter()
+            .any(|name| name == "BertForSequenceClassification")
+    })
 }

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use candle_dynquant_decoder::{check_folder, tokenizer};
 use tokenizers::Tokenizer;
 
 use super::config::Config;
 use super::model::Bert;
-use crate::checkpoint::{Checkpoint, check_folder, load};
-use crate::tokenizer;
+use crate::checkpoint::{Checkpoint, load};
 
 /// Everything needed to answer texts.
 pub struct Folder {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use candle_dynquant_decoder::sampling::highest;
 
 use super::model::{Batch, Bert};
-use crate::sampling::highest;
 
 /// The number of batches that run before times are taken.
 const WARM_UP: usize = 3;

@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-
-use crate::json::Keys;
+use candle_dynquant_decoder::json::Keys;
 
 /// The sizes of the model; field names are the file's keys.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use candle_dynquant_decoder::check_folder;
 
 use super::config::Config;
 use super::model::CharModel;
 use super::text::Vocab;
-use crate::checkpoint::{Checkpoint, check_folder, load};
+use crate::checkpoint::{Checkpoint, load};
 
 /// Everything needed to read and write texts.
 pub struct Folder {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use candle_dynquant_decoder::json::Keys;
 use candle_dynquant_io::input;
 
 use super::config::Config;
-use crate::json::Keys;
 
 /// The longest text, in bytes.
 const MAX_BYTES: u64 = 64 << 20;

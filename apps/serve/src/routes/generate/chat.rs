@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use candle_dynquant_support::decoder::{Message, Texts};
+use candle_dynquant_decoder::{Message, Texts};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_dynquant_support::decoder::Texts;
-use candle_dynquant_support::sampling::{Random, Sampling};
+use candle_dynquant_decoder::Texts;
+use candle_dynquant_decoder::sampling::{Random, Sampling};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;

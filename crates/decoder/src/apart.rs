@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::chat::{Message, Template};
+use crate::chat::{Message, Template};
 
 /// The environment variable that marks the rendering process.
 const MARK: &str = "DYNQUANT_CHAT_TEMPLATE";

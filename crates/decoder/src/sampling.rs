@@ -3,24 +3,26 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::random;
-
 /// The index of the highest score, the first among equals.
 pub fn highest(scores: &[f32]) -> usize {
     (0..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
-/// Random numbers that depend only on a seed.
-pub struct Random(random::Random);
+/// Random numbers that depend only on a seed: the generator splitmix64.
+pub struct Random(u64);
 
 impl Random {
+    /// The numbers of a seed.
     pub fn new(seed: u64) -> Self {
-        Self(random::Random(seed))
+        Self(seed)
     }
 
     /// A number from 0, inclusive, to 1, exclusive.
     pub fn uniform(&mut self) -> f64 {
-        (self.0.next() >> 11) as f64 / (1u64 << 53) as f64
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -178,6 +180,7 @@ impl<'a> Ranked<'a> {
 /// The log probabilities of a token and of the most likely tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbs {
+    /// The log probability of the drawn token.
     pub of_token: f64,
     /// The most likely tokens by falling probability.
     pub top: Vec<(u32, f64)>,

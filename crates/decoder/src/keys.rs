@@ -5,7 +5,7 @@ use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 use serde_json::{Map, Value};
 
-use super::config::Family;
+use crate::config::Family;
 
 const ABSENT: &[&str] = &["null"];
 const OFF: &[&str] = &["null", "false"];

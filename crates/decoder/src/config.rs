@@ -7,21 +7,29 @@ use candle_nn::VarBuilder;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::keys;
 use crate::json;
+use crate::keys;
 
 /// The parameters of the model; field names are the file's keys.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
+    /// The family of the architecture.
     pub model_type: Family,
+    /// The number of rows of the embedding table.
     pub vocab_size: usize,
+    /// The number of features of a token.
     pub hidden_size: usize,
+    /// The number of features within an MLP.
     pub intermediate_size: usize,
+    /// The number of layers.
     pub num_hidden_layers: usize,
+    /// The number of heads of queries.
     pub num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
+    /// The most tokens of a text.
     pub max_position_embeddings: usize,
+    /// The term that norms add to the mean square.
     #[serde(default = "default_eps")]
     pub rms_norm_eps: f64,
     rope_theta: Option<f64>,
@@ -36,6 +44,7 @@ pub struct Config {
     tie_word_embeddings: Option<bool>,
     #[serde(default)]
     attention_bias: bool,
+    /// Whether the products of an MLP have biases.
     #[serde(default)]
     pub mlp_bias: bool,
     hidden_act: Option<String>,
@@ -43,8 +52,10 @@ pub struct Config {
     /// The keys of the file that no table has.
     #[serde(skip)]
     pub notes: Vec<String>,
+    /// The tokens that end a text.
     #[serde(default)]
     pub eos_token_id: Tokens,
+    /// The token that begins a text.
     pub bos_token_id: Option<u32>,
     sliding_window: Option<usize>,
     layer_types: Option<Vec<String>>,
@@ -217,10 +228,12 @@ impl Config {
         Ok(())
     }
 
+    /// The number of heads of keys and values.
     pub fn kv_heads(&self) -> usize {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
+    /// The number of features of a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
             .unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
@@ -242,6 +255,7 @@ impl Config {
         self.tie_word_embeddings = Some(false);
     }
 
+    /// Whether the family is Gemma 3.
     pub fn is_gemma(&self) -> bool {
         self.model_type == Family::Gemma3
     }

@@ -8,7 +8,7 @@ use candle_dynquant::ops::{self, Mask, Precision};
 use candle_dynquant::{FusedActivation, Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
-use super::config::Config;
+use crate::config::Config;
 
 /// A model that maps tokens to scores of the next token.
 #[derive(Quantizable, Clone)]
@@ -41,6 +41,7 @@ impl Cache {
         self.0.first().map_or(0, KvCache::len)
     }
 
+    /// Whether no token was read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -60,6 +61,7 @@ impl Cache {
 const STEP: usize = 512;
 
 impl Decoder {
+    /// Loads the model from tensors under the names of transformers.
     pub fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         // The head is loaded before the layers, which gives the allocator time to return the memory
         // of its reading.
@@ -151,14 +153,18 @@ pub struct Part<'a> {
     pub tokens: &'a Tensor,
     /// The cache of the tokens before.
     pub cache: &'a mut Cache,
+    /// The tokens whose scores are requested.
     pub scores: Scores,
 }
 
 /// The tokens of a part whose scores are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
+    /// No token.
     None,
+    /// The last token.
     Last,
+    /// Every token.
     All,
 }
 

@@ -8,7 +8,7 @@ use candle_dynquant::Checkpoint;
 use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Used};
 
-use super::config::Config;
+use crate::config::Config;
 
 /// Tensors outside the layers.
 #[rustfmt::skip]

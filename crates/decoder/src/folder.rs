@@ -12,22 +12,40 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::chat::{Message, Template};
-use super::config::{Config, Family, Tokens};
-use super::gguf::Metadata;
-use super::model::Decoder;
-use super::special::Special;
-use super::{keys, tensors};
-use crate::checkpoint::check_folder;
+use crate::chat::{Message, Template};
+use crate::config::{Config, Family, Tokens};
+use crate::gguf::Metadata;
 use crate::json::Keys;
+use crate::model::Decoder;
 use crate::sampling::Sampling;
+use crate::special::Special;
 use crate::{json, tokenizer};
+use crate::{keys, tensors};
+
+/// Checks that the folder exists, in which `files` are expected.
+pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
+    let name = dir.display();
+    let got = if dir.exists() {
+        "a file"
+    } else {
+        "no such folder"
+    };
+    ensure!(
+        dir.is_dir(),
+        "{name}: expected a folder with {files}, got {got}"
+    );
+    Ok(())
+}
 
 /// Everything needed to generate texts.
 pub struct Folder {
+    /// The folder, or the GGUF file.
     pub path: PathBuf,
+    /// The configuration of the model.
     pub config: Config,
+    /// The tokenizer and the chat template.
     pub texts: Texts,
+    /// The weights.
     pub checkpoint: Checkpoint,
     /// The tokens that end a text.
     pub ends: Vec<u32>,
@@ -39,7 +57,9 @@ pub struct Folder {
 
 /// The conversion of texts to tokens and back.
 pub struct Texts {
+    /// The tokenizer.
     pub tokenizer: Tokenizer,
+    /// The chat template, if the model has one.
     pub template: Option<Template>,
     vocab_size: usize,
     special: Special,

@@ -11,15 +11,17 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::apart::Apart;
-use super::dumps;
+use crate::apart::Apart;
+use crate::dumps;
 use crate::json::Keys;
 
 /// A message and its author: `system`, `user` or `assistant`; in a pair of texts, `query` or
 /// `document`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Message {
+    /// The author.
     pub role: String,
+    /// The text.
     pub content: String,
 }
 

@@ -101,7 +101,9 @@ impl<'de> Visitor<'de> for Unique {
 
 /// The keys of a file that holds an object, with its path for error messages.
 pub struct Keys {
+    /// The path of the file.
     pub path: String,
+    /// The keys and their values.
     pub map: Map<String, Value>,
 }
 
@@ -124,10 +126,12 @@ impl Keys {
         })
     }
 
+    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key)
     }
 
+    /// The error of a key that has another value than `expected`.
     pub fn fault(&self, key: &str, expected: &str) -> anyhow::Error {
         let got = match self.get(key) {
             Some(value) => value.to_string(),

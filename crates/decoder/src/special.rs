@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, Tokenizer};
 
-use super::chat::{Message, Template};
+use crate::chat::{Message, Template};
 
 /// The private-use characters that stand for special tokens in a template's text.
 const TOKENS: RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';

@@ -11,7 +11,7 @@ use candle_dynquant_io::keys::Treatment;
 use serde::de::DeserializeOwned;
 use serde_json::{Number, Value, json};
 
-use super::config::Config;
+use crate::config::Config;
 use tokenizer::{BOS, TOKENS};
 
 /// The metadata of a file.
