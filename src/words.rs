@@ -47,6 +47,17 @@ pub(crate) fn unknown_name(what: &'static str, got: &str, words: &[&str]) -> Err
     })
 }
 
+/// The words of a table.
+pub(crate) const fn names<T, const N: usize>(table: &[(&'static str, T); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut row = 0;
+    while row < N {
+        names[row] = table[row].0;
+        row += 1;
+    }
+    names
+}
+
 /// The value of `word`.
 pub(crate) fn lookup<T, const N: usize>(
     what: &'static str,

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Precision;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
-use crate::words::unknown_name;
+use crate::words::{names, unknown_name};
 
 pub use crate::halves::HalfType;
 pub use activation::{Arithmetic, DynamicConfig, Granularity};
@@ -74,41 +74,53 @@ impl Default for OnnxRuntimeOptions {
 }
 
 impl QConfig {
-    /// The presets by the names that [`preset`](Self::preset) knows.
-    #[doc(hidden)]
-    pub const PRESETS: [&'static str; 9] = [
-        "int8",
-        "int8_groups",
-        "int4",
-        "pytorch",
-        "per_channel",
-        "float16",
-        "bfloat16",
-        "table",
-        "onnxruntime",
+    /// The presets.
+    const NAMED: [(&'static str, Self); 9] = [
+        ("int8", Self::int8()),
+        ("int8_groups", Self::int8_groups()),
+        ("int4", Self::int4()),
+        ("pytorch", Self::pytorch()),
+        ("per_channel", Self::per_channel()),
+        ("float16", Self::float16()),
+        ("bfloat16", Self::bfloat16()),
+        ("table", Self::table()),
+        (
+            "onnxruntime",
+            Self::onnxruntime(OnnxRuntimeOptions::DEFAULT),
+        ),
     ];
+
+    /// PyTorch's names of presets, without `_qconfig`.
+    const PYTORCH_NAMES: [(&'static str, &'static str); 4] = [
+        ("default_dynamic", "pytorch"),
+        ("per_channel_dynamic", "per_channel"),
+        ("float16_dynamic", "float16"),
+        ("float_qparams_weight_only", "table"),
+    ];
+
+    /// The names that [`preset`](Self::preset) knows.
+    #[doc(hidden)]
+    pub const PRESETS: [&'static str; 9] = names(&Self::NAMED);
 
     /// The preset of that name, or of PyTorch's name for it, such as `default_dynamic_qconfig`.
     #[doc(hidden)]
     pub fn preset(name: &str) -> Result<Self> {
-        match name.strip_suffix("_qconfig").unwrap_or(name) {
-            "int8" => Ok(Self::int8()),
-            "int8_groups" => Ok(Self::int8_groups()),
-            "int4" => Ok(Self::int4()),
-            "pytorch" | "default_dynamic" => Ok(Self::pytorch()),
-            "per_channel" | "per_channel_dynamic" => Ok(Self::per_channel()),
-            "float16" | "float16_dynamic" => Ok(Self::float16()),
-            "bfloat16" => Ok(Self::bfloat16()),
-            "table" | "float_qparams_weight_only" => Ok(Self::table()),
-            "onnxruntime" => Ok(Self::onnxruntime(OnnxRuntimeOptions::DEFAULT)),
-            _ => Err(unknown_name("qconfig", name, &Self::PRESETS)),
-        }
+        let short = name.strip_suffix("_qconfig").unwrap_or(name);
+        let mut aliases = Self::PYTORCH_NAMES.into_iter();
+        let alias = aliases.find(|(pytorch, _)| *pytorch == short);
+        let short = alias.map_or(short, |(_, name)| name);
+        let preset = Self::NAMED.into_iter().find(|(known, _)| *known == short);
+        preset
+            .map(|(_, qconfig)| qconfig)
+            .ok_or_else(|| unknown_name("qconfig", name, &Self::PRESETS))
     }
 
     /// The name of the preset that this is.
     pub(crate) fn preset_name(&self) -> Option<&'static str> {
-        let mut names = Self::PRESETS.into_iter();
-        names.find(|name| Self::preset(name).is_ok_and(|preset| preset == *self))
+        let mut presets = Self::NAMED.into_iter();
+        presets
+            .find(|(_, qconfig)| qconfig == self)
+            .map(|(name, _)| name)
     }
 
     /// PyTorch's `default_dynamic_qconfig`: one weight scale, one 7-bit activation scale a call.

@@ -15,9 +15,7 @@ use crate::threads;
 /// The options of every example.
 #[derive(clap::Args, Debug)]
 pub struct Common {
-    /// Preset: int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, onnxruntime,
-    /// float16 or bfloat16
-    #[arg(long, value_name = "NAME", default_value = "int8")]
+    #[arg(long, value_name = "NAME", default_value = "int8", help = presets())]
     pub preset: String,
 
     /// Rules in YAML or JSON in place of a preset
@@ -35,6 +33,11 @@ pub struct Common {
     /// Print one JSON object instead of text; the report then goes to stderr
     #[arg(long)]
     pub json: bool,
+}
+
+/// The help on `--preset`.
+fn presets() -> String {
+    format!("Preset: {}", QConfigSpec::PRESETS.join(", "))
 }
 
 /// The arguments of one example.

@@ -232,8 +232,8 @@ impl<'a> From<&'a QConfigSpec> for SpecFile<'a> {
     fn from(spec: &'a QConfigSpec) -> Self {
         // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
-        let presets = QConfigSpec::PRESETS.into_iter();
-        let mut presets = presets.filter_map(|name| Some((name, QConfigSpec::preset(name).ok()?)));
+        let presets = QConfigSpec::NAMED.into_iter();
+        let mut presets = presets.map(|(name, preset)| (name, preset()));
         let (preset, base) = presets
             .find(|(_, named)| {
                 let mut entries = named.presets.iter();

@@ -16,7 +16,7 @@ use crate::module::LayerKind;
 use crate::name_regex::{NameRegex, RegexTotals};
 use crate::qconfig::{OnnxRuntimeOptions, QConfig};
 use crate::sizes::at_most;
-use crate::words::unknown_name;
+use crate::words::{lookup, names};
 use decision::{Decision, Refusal};
 pub(crate) use hint::with_hidden;
 use rule::{Pattern, Rank, Rule};
@@ -62,19 +62,25 @@ const MAX_RULES: usize = 10_000;
 const WORTHWHILE: usize = 1_000;
 
 impl QConfigSpec {
-    /// The presets by the names that [`preset`](Self::preset) knows.
-    #[doc(hidden)]
-    pub const PRESETS: [&'static str; 9] = [
-        "int8",
-        "int8_reduce_range",
-        "int8_groups",
-        "int4",
-        "pytorch",
-        "per_channel",
-        "float16",
-        "bfloat16",
-        "onnxruntime",
+    /// The presets.
+    const NAMED: [(&'static str, fn() -> Self); 9] = [
+        ("int8", Self::int8),
+        ("int8_reduce_range", Self::int8_reduce_range),
+        ("int8_groups", Self::int8_groups),
+        ("int4", Self::int4),
+        ("pytorch", Self::pytorch),
+        (
+            "per_channel",
+            || Self::default_kinds(QConfig::per_channel()),
+        ),
+        ("float16", Self::float16),
+        ("bfloat16", Self::bfloat16),
+        ("onnxruntime", Self::onnxruntime),
     ];
+
+    /// The names that [`preset`](Self::preset) knows.
+    #[doc(hidden)]
+    pub const PRESETS: [&'static str; 9] = names(&Self::NAMED);
 
     /// No rules: add them with [`kind`](Self::kind), [`name`](Self::name) and
     /// [`regex`](Self::regex).
@@ -193,18 +199,9 @@ impl QConfigSpec {
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other name, with the
     /// nearest of these.
     pub fn preset(name: &str) -> Result<Self> {
-        match name {
-            "int8" => Ok(Self::int8()),
-            "int8_reduce_range" => Ok(Self::int8_reduce_range()),
-            "int8_groups" => Ok(Self::int8_groups()),
-            "int4" => Ok(Self::int4()),
-            "pytorch" | "default" => Ok(Self::pytorch()),
-            "per_channel" => Ok(Self::default_kinds(QConfig::per_channel())),
-            "float16" => Ok(Self::float16()),
-            "bfloat16" => Ok(Self::bfloat16()),
-            "onnxruntime" => Ok(Self::onnxruntime()),
-            _ => Err(unknown_name("preset", name, &Self::PRESETS)),
-        }
+        // PyTorch's default.
+        let name = if name == "default" { "pytorch" } else { name };
+        lookup("preset", name, Self::NAMED).map(|preset| preset())
     }
 
     /// Adds embeddings, which are off by default: [`QConfig::table`] without
