@@ -49,6 +49,10 @@ fn a_config_has_the_defaults_of_transformers() -> Result<()> {
         (r#""model_type": "qwen2", "is_causal": false"#, "is_causal"),
         (r#""model_type": "mistral", "layer_types": ["full_attention"]"#, "layer_types"),
         (r#""model_type": "llama", "sliding_window": 8"#, "sliding_window"),
+        // transformers attends to no token then.
+        (r#""model_type": "mistral", "sliding_window": 0"#, "sliding_window"),
+        (r#""model_type": "qwen3", "use_sliding_window": true, "sliding_window": 0, "max_window_layers": 0"#,
+            "sliding_window"),
         (r#""model_type": "llama", "attention_chunk_size": 8"#, "attention_chunk_size"),
         (r#""model_type": "llama", "rope_parameters": {"full_attention": {"rope_theta": 2e6}}"#, "rope_parameters"),
         (r#""model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 2.0},
@@ -336,6 +340,17 @@ fn special_tokens_of_the_settings_are_matched_as_a_whole() -> Result<()> {
         assert_eq!(texts.chat(&[message("a")], true)?, expected, "{settings}");
     }
     assert_eq!(texts(WORDS, TEMPLATE, "{}")?.encode("abb")?, [0]);
+    Ok(())
+}
+
+/// As by transformers 5.24, which makes that class without the normalizer of `tokenizer.json`.
+#[test]
+fn the_tokenizer_of_qwen2_composes_characters() -> Result<()> {
+    const QWEN: &str = r#"{"tokenizer_class": "Qwen2Tokenizer"}"#;
+    let tokenizer = WORDS.replace("\"a\": 3", "\"\u{e9}\": 3");
+    let ids = |settings| texts(&tokenizer, "", settings)?.encode("e\u{301} b");
+    assert_eq!(ids("{}")?, [0, 5]);
+    assert_eq!(ids(QWEN)?, [3, 5]);
     Ok(())
 }
 
