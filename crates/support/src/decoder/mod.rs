@@ -8,6 +8,7 @@ mod folder;
 mod gguf;
 mod keys;
 mod model;
+mod source;
 mod special;
 mod tensors;
 
