@@ -616,6 +616,7 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
 fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
     use Value::{Array, Bool, F32, String as Text, U32};
     let text = |text: &str| Some(Text(text.into()));
+    let joined = (0..479).map(|i| Text(format!("<{i}>"))).chain(text("xy"));
     let cases = [
         (
             "llama",
@@ -646,6 +647,18 @@ fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
             "tokenizer.ggml.scores",
             Some(Array(vec![F32(1.)])),
             "expected 480, one for each token, got 1",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.scores",
+            Some(Array(vec![F32(1.); 480])),
+            "different scores",
+        ),
+        (
+            "llama",
+            "tokenizer.ggml.tokens",
+            Some(Array(joined.collect())),
+            "none for one of \"xy\"",
         ),
         (
             "llama",

@@ -49,6 +49,10 @@ fn a_config_has_the_defaults_of_transformers() -> Result<()> {
         (r#""model_type": "qwen2", "is_causal": false"#, "is_causal"),
         (r#""model_type": "mistral", "layer_types": ["full_attention"]"#, "layer_types"),
         (r#""model_type": "llama", "sliding_window": 8"#, "sliding_window"),
+        // transformers attends to no token then.
+        (r#""model_type": "mistral", "sliding_window": 0"#, "sliding_window"),
+        (r#""model_type": "qwen3", "use_sliding_window": true, "sliding_window": 0, "max_window_layers": 0"#,
+            "sliding_window"),
         (r#""model_type": "llama", "attention_chunk_size": 8"#, "attention_chunk_size"),
         (r#""model_type": "llama", "rope_parameters": {"full_attention": {"rope_theta": 2e6}}"#, "rope_parameters"),
         (r#""model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 2.0},
@@ -284,6 +288,31 @@ fn contents_of_messages_have_no_special_tokens() -> Result<()> {
     )?;
     let halves = ["<|endof", "text|>"].map(message);
     assert!(!joined.chat(&halves, true)?.contains(&0));
+    // Contents that are cut, so that a token is left; code that looks at their edges, too.
+    #[rustfmt::skip]
+    let cases = [
+        ("content.split('<X>') | join", "a<|end<X>oftext|>", "a<|endoftext|>"),
+        ("content.replace('X', '')", "<|endofXtext|>b", "<|endoftext|>b"),
+        ("content[:2] + m.content[3:]", "<|.endoftext|>", "<|endoftext|>"),
+        ("content.split('</a>')[-1]", "<a>b</a>c", "c"),
+        ("content.split('<|endoftext|>')[-1]", "b<|c", "b<|c"),
+    ];
+    for (cut, content, left) in cases {
+        let template =
+            format!("{{% for m in messages %}}{{{{ eos_token + m.{cut} }}}}{{% endfor %}}");
+        let texts = texts(&bytes, &template, ended)?;
+        let tokens = texts.chat(&[message(content)], true)?;
+        let decoded = texts.tokenizer.decode(&tokens, false);
+        let decoded = decoded.map_err(anyhow::Error::msg)?;
+        assert_eq!(decoded, format!("<|endoftext|>{left}"));
+        assert!(!tokens[1..].contains(&0), "{cut}");
+    }
+    let noticed = texts(&bytes, "{{ messages[0].content | escape }}", ended)?;
+    let error = noticed.chat(&[message("<")], true).unwrap_err();
+    assert!(
+        format!("{error:#}").contains("expected contents"),
+        "{error:#}"
+    );
     Ok(())
 }
 
@@ -339,6 +368,17 @@ fn special_tokens_of_the_settings_are_matched_as_a_whole() -> Result<()> {
     Ok(())
 }
 
+/// As by transformers 5.24, which makes that class without the normalizer of `tokenizer.json`.
+#[test]
+fn the_tokenizer_of_qwen2_composes_characters() -> Result<()> {
+    const QWEN: &str = r#"{"tokenizer_class": "Qwen2Tokenizer"}"#;
+    let tokenizer = WORDS.replace("\"a\": 3", "\"\u{e9}\": 3");
+    let ids = |settings| texts(&tokenizer, "", settings)?.encode("e\u{301} b");
+    assert_eq!(ids("{}")?, [0, 5]);
+    assert_eq!(ids(QWEN)?, [3, 5]);
+    Ok(())
+}
+
 #[test]
 fn values_of_templates_are_written_as_python_does() -> Result<()> {
     #[rustfmt::skip]
@@ -350,12 +390,31 @@ fn values_of_templates_are_written_as_python_does() -> Result<()> {
         ("{{ messages | tojson }}", r#"[{"role": "user", "content": "\"é\u0001\n"}]"#),
         ("{{ {'b': [1, 2.0, true, none], 'a': {}} | tojson }}", r#"{"b": [1, 2.0, true, null], "a": {}}"#),
         ("{{ {'b': 1, 'a': []} | tojson(separators=(',', ':')) }}", r#"{"b":1,"a":[]}"#),
+        ("{{ 1.0 }} {{ 1e-5 }} {{ [1e16, 0.0001, -2.5e300] }}", "1.0 1e-05 [1e+16, 0.0001, -2.5e+300]"),
+        ("{{ 1e-5 | tojson }}", "1e-05"),
+        ("{{ (1, 'a') }} {{ (1,) }} {{ () }} {{ [(1, (2, 3))] }} {{ 'a' ~ (1, ')') }}",
+            "(1, 'a') (1,) () [(1, (2, 3))] a(1, ')')"),
+        ("{# ( {{ #}{{ ('a', 'b')[1] }}{{ 'a' in ('a', 'b') }}{{ (1, 2) | tojson }}{{ (1 + 2) * 3 }}", "bTrue[1, 2]9"),
+        ("{% for (a, b) in [(1, 2)] %}{{ a }}{{ b }}{% endfor %}{% set x, y = (3, 4) %}{{ x + y }}", "127"),
+        ("{{ -7 % 3 }} {{ -7 // 2 }} {{ 7%3 }} {%- if 1 %} a{% endif %}", "2 -4 1 a"),
         ("{{ {'b': [1, 2]} | tojson(indent=2) }}", "{\n  \"b\": [\n    1,\n    2\n  ]\n}"),
     ];
-    for (source, expected) in cases {
+    let render = |source: &str| {
         let template = Template::new(source, String::new(), String::new())?;
-        let rendered = template.render(&[message("\"é\u{1}\n")], true)?;
-        assert_eq!(rendered, expected, "{source}");
+        template.render(&[message("\"é\u{1}\n")], true)
+    };
+    for (source, expected) in cases {
+        assert_eq!(render(source)?, expected, "{source}");
+    }
+    for divided in [
+        "7 % -3",
+        "7 // -2",
+        "'%s' % ('a', 3)",
+        "-7.5 % 2.5",
+        "5 % 0",
+    ] {
+        let error = render(&format!("{{{{ {divided} }}}}")).unwrap_err();
+        assert!(format!("{error:#}").contains('%'), "{divided}: {error:#}");
     }
     Ok(())
 }

@@ -257,6 +257,37 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
     Ok(())
 }
 
+/// A row of up to 4 inputs is one number of 4 bits as of 8: the configuration tells which.
+#[test]
+fn bits_of_short_rows_are_told_by_the_configuration() -> Result<()> {
+    use safetensors::Dtype::{F32, I32, I64};
+    let dir = tempfile::tempdir()?;
+    let shape = [1i64, 4].map(i64::to_le_bytes).concat();
+    let tensors = HashMap::from([
+        (
+            "a.weight_packed".into(),
+            (I32, vec![1, 1], vec![0, 129, 255, 7]),
+        ),
+        (
+            "a.weight_scale".into(),
+            (F32, vec![1, 1], 1f32.to_le_bytes().to_vec()),
+        ),
+        ("a.weight_shape".into(), (I64, vec![2], shape)),
+    ]);
+    write(&tensors, None, &dir.path().join("model.safetensors"))?;
+    for (bits, expected) in [(8, [-128., 1., 127., -121.]), (4, [-8., -8., -7., 0.])] {
+        let group = format!(r#"{{"targets": ["Linear"], "weights": {{"num_bits": {bits}}}}}"#);
+        let config = format!(r#"{{"quantization_config": {{"config_groups": {{"a": {group}}}}}}}"#);
+        fs::write(dir.path().join("config.json"), config)?;
+        assert_eq!(
+            Checkpoint::open(dir.path())?.floats("a.weight")?,
+            expected,
+            "{bits}"
+        );
+    }
+    Ok(())
+}
+
 /// The factor of a channel matches its stored scales, whatever their magnitudes, and lets no sum
 /// overflow that is finite in float.
 #[test]

@@ -421,6 +421,11 @@ fn folders_that_lie_are_refused() -> Result<()> {
             "bytes",
         ),
         (" ".repeat(5 << 20), "at most"),
+        (r#"{"llm_config": {"a": {"quantization_config": {"quant_method": "hqq"}}}}"#.to_owned(), "hqq"),
+        (
+            r#"{"compression_config": {}, "text_config": {"quantization_config": {"quant_method": "awq"}}}"#.to_owned(),
+            "compression_config and text_config.quantization_config",
+        ),
     ];
     let entries = r#"
 hqq | {"quant_method": "hqq"}
@@ -459,6 +464,12 @@ config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strateg
         fs::write(path.join("config.json"), good)?;
         read(path)?;
     }
+    fs::write(path.join("hf_quant_config.json"), "{}")?;
+    let error = error(path);
+    assert!(
+        error.contains("hf_quant_config.json") && error.contains("modelopt"),
+        "{error}"
+    );
     Ok(())
 }
 

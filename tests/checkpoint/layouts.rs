@@ -438,6 +438,10 @@ static activations of unpacked codes | CODES; SCALES | {"_type": "IntxUnpackedTo
 static activations | CODES; SCALES | {"_tensor_data_names": ["qdata", "scale", "act_quant_scale"]} | act_quant_scale
 activations of groups | CODES; SCALES | {"_data": {"act_quant_kwargs": {"_data": {"granularity": {"_type": "PerGroup"}}}}} | PerGroup
 activations of nothing | CODES; SCALES | {"_data": {"act_quant_kwargs": {"_data": {}}}} | PerRow or PerTensor
+activations of floats | CODES; SCALES | {"_data": {"act_quant_kwargs": {"_data": {"float8_dtype": null}}}} | float8_dtype
+clipped activations | CODES; SCALES | {"_data": {"act_quant_kwargs": {"_data": {"granularity": {"_type": "PerRow"}, "hp_value_ub": 3.0}}}} | hp_value_ub
+an unknown key | CODES; SCALES | {"_data": {"transform": "hadamard"}} | transform
+an unknown key beside the data | CODES; SCALES | {"_rotation": 1} | _rotation
 blocks of 0 | CODES; SCALES | {"_data": {"block_size": [0, 3]}} | a._weight_scale
 other blocks | CODES; SCALES | {"_data": {"block_size": [2, 3]}} | a._weight_scale
 blocks of three dimensions | CODES; SCALES | {"_data": {"block_size": [1, 3, 1]}} | a._weight_scale

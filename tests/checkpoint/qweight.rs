@@ -133,6 +133,21 @@ fn folders_are_built_from_their_codes() -> Result<()> {
     Ok(())
 }
 
+/// GPTQModel packs codes of 8 bits as AutoRound does, and adds the group of each input.
+#[test]
+fn gptq_of_8_bits_has_the_numbers_of_gptqmodel() -> Result<()> {
+    let dir = changed("auto_round_8", |tensors, config| {
+        for (module, inputs, size) in [("up", 96, 32), ("down", 128, 64), ("out", 64, 64)] {
+            let order = numbers(&[inputs as usize], (0..inputs).map(|input| input / size));
+            tensors.insert(format!("{module}.g_idx"), order);
+        }
+        *config = json!({"quant_method": "gptq", "bits": 8, "checkpoint_format": "gptq",
+            "sym": true, "dynamic": {"+:down": {"sym": false}}});
+    })?;
+    let expected = expected(&fixture("auto_round_8"))?;
+    same_floats(&Checkpoint::open(dir.path())?, &expected)
+}
+
 /// A checkpoint of the tensors of a folder, changed, with an entry of `config.json`.
 fn changed(folder: &str, change: impl FnOnce(&mut Raw, &mut Value)) -> Result<tempfile::TempDir> {
     let folder = fixture(folder);
@@ -174,6 +189,17 @@ fn versions_are_told_by_zero_points() -> Result<()> {
             "{error}"
         );
     }
+    // A module that is said not to be symmetric has the zero points of the file, also if all are 8.
+    let [first, second] = [("gptq", 0x88), ("gptq_v2", 0x99)].map(|(folder, zeros)| {
+        let dir = changed(folder, |tensors, _| {
+            let zero_points = tensors.get_mut("down.qzeros");
+            zero_points
+                .into_iter()
+                .for_each(|(_, _, bytes)| bytes.fill(zeros));
+        })?;
+        anyhow::Ok(Checkpoint::open(dir.path())?.floats("down.weight")?)
+    });
+    assert_eq!(first?, second?);
     // GPTQ's scales also show it.
     let dir = changed("gptq", |tensors, config| {
         tensors.retain(|name, _| !name.ends_with("g_idx"));

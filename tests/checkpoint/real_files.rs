@@ -76,6 +76,10 @@ fn a_config_of_one_line_stays_json() -> Result<()> {
             json!({"a": "\"\\", "b": {"c": [1, 2]}}),
         ),
         (r#"{"a":2,"compression_config":{}}"#, json!({"a": 2})),
+        (
+            r#"{"text_config":{"b":1,"quantization_config":{}}}"#,
+            json!({"text_config": {"b": 1}}),
+        ),
     ] {
         folder(&float, config.as_bytes())?;
         quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;

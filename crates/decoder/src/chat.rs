@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::apart::Apart;
 use crate::dumps;
 use crate::json::Keys;
+use crate::source::{DIVISOR, Source, TUPLE};
 
 /// A message and its author: `system`, `user` or `assistant`; in a pair of texts, `query` or
 /// `document`.
@@ -30,6 +31,8 @@ pub struct Template {
     place: Place,
     /// The token that begins every text, which the template need not write.
     pub begin: Option<String>,
+    /// The strings in the code of the template.
+    pub(super) literals: Vec<String>,
 }
 
 /// The place where a template is rendered.
@@ -97,6 +100,7 @@ impl Template {
             Some(apart) => Ok(Self {
                 place: Place::Apart(apart),
                 begin: None,
+                literals: Source::read(source).literals,
             }),
             None => Self::here(source, tokens),
         }
@@ -112,6 +116,11 @@ impl Template {
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.set_formatter(dumps::format);
         environment.add_filter("tojson", dumps::to_json);
+        environment.add_function(TUPLE, dumps::tuple);
+        environment.add_function(DIVISOR, || -> Result<i64, Error> {
+            let expected = "expected a whole number from 1 on behind % and //";
+            Err(Error::new(ErrorKind::InvalidOperation, expected))
+        });
         environment.add_function("raise_exception", |text: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, text))
         });
@@ -121,15 +130,21 @@ impl Template {
         });
         // Jinja reads every end of a line as \n.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let Source { text, literals } = Source::read(&without_marks(&source));
         environment
-            .add_template_owned(NAME, without_marks(&source))
+            .add_template_owned(NAME, text)
             .context("chat template: expected a Jinja template")?;
         let environment = Box::new(environment);
         let place = Place::Here {
             environment,
             tokens,
         };
-        Ok(Self { place, begin: None })
+        let begin = None;
+        Ok(Self {
+            place,
+            begin,
+            literals,
+        })
     }
 
     /// The conversation as a text, with the beginning of the assistant's answer on request.

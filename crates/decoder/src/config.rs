@@ -203,11 +203,12 @@ impl Config {
             self.sliding_window_pattern != Some(0),
             "{name}: key \"sliding_window_pattern\": expected a number above 0, got 0"
         );
-        let is_mistral = self.model_type == Family::Mistral;
+        let is_whole = self.model_type == Family::Mistral && self.sliding_window.is_none();
         for layer in 0..self.num_hidden_layers {
             ensure!(
-                !self.is_local(layer) || is_mistral || self.window(layer).is_some(),
-                "{name}: key \"sliding_window\": expected a size for layer {layer}, got none"
+                !self.is_local(layer) || is_whole || self.window(layer).is_some(),
+                "{name}: key \"sliding_window\": expected a size from 1 on for layer {layer}, got {:?}",
+                self.sliding_window,
             );
         }
         ensure!(

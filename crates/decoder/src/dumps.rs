@@ -1,8 +1,10 @@
 //! Values of templates, written as Python writes them.
 
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value, escape_formatter};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
@@ -10,10 +12,49 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 /// Writes the value of an expression.
 pub fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     match value.kind() {
-        ValueKind::None => Ok(out.write_str("None")?),
-        ValueKind::Bool => Ok(out.write_str(["False", "True"][usize::from(value.is_true())])?),
-        ValueKind::Seq | ValueKind::Map => Ok(out.write_str(&python(value)?)?),
-        _ => escape_formatter(out, state, value),
+        ValueKind::String | ValueKind::Undefined => escape_formatter(out, state, value),
+        _ => Ok(out.write_str(&python(value)?)?),
+    }
+}
+
+/// A tuple: a sequence that is written in parentheses.
+#[derive(Debug)]
+struct Tuple(Vec<Value>);
+
+/// Makes a tuple.
+pub fn tuple(values: Rest<Value>) -> Value {
+    Value::from_object(Tuple(values.0))
+}
+
+impl Object for Tuple {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.0.len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let items = self.0.iter().map(python).collect::<Result<Vec<_>, _>>();
+        let comma = if self.0.len() == 1 { "," } else { "" };
+        write!(f, "({}{comma})", items.map_err(|_| fmt::Error)?.join(", "))
+    }
+}
+
+/// A float as Python writes it: with two digits in an exponent at least, and its sign.
+fn float(value: f64) -> String {
+    let text = format!("{value:?}").to_lowercase();
+    match text
+        .split_once('e')
+        .map(|(digits, power)| (digits, power.parse::<i32>()))
+    {
+        Some((digits, Ok(power))) => format!("{digits}e{power:+03}"),
+        _ => text,
     }
 }
 
@@ -23,7 +64,8 @@ fn python(value: &Value) -> Result<String, Error> {
         ValueKind::None => "None".to_owned(),
         ValueKind::Bool => ["False", "True"][usize::from(value.is_true())].to_owned(),
         ValueKind::String => quoted(value.as_str().unwrap_or_default()),
-        ValueKind::Seq => {
+        ValueKind::Number if !value.is_integer() => float(f64::try_from(value.clone())?),
+        ValueKind::Seq if value.downcast_object_ref::<Tuple>().is_none() => {
             let items = value.try_iter()?.map(|item| python(&item));
             format!("[{}]", items.collect::<Result<Vec<_>, _>>()?.join(", "))
         }
@@ -106,6 +148,10 @@ impl Compact {
 }
 
 impl Formatter for Compact {
+    fn write_f64<W: io::Write + ?Sized>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
+        out.write_all(float(value).as_bytes())
+    }
+
     fn begin_array_value<W: io::Write + ?Sized>(
         &mut self,
         out: &mut W,

@@ -10,6 +10,7 @@ use candle_dynquant::Checkpoint;
 use candle_dynquant_io::keys::Table;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokenizers::normalizers::NFC;
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::chat::{Message, Template};
@@ -97,6 +98,7 @@ impl Folder {
             notes.extend(unknown.map(|key| format!("config.json: key {key:?}: not known")));
             (ends, sampling) = generation(path, &mut notes)?;
             named = settings(path, &mut tokenizer, &mut notes)?;
+            compose(path, config.model_type, &mut tokenizer)?;
             (config, tokenizer, Template::source(path)?)
         } else {
             let metadata;
@@ -304,6 +306,27 @@ fn settings(
         );
     }
     Ok(named)
+}
+
+/// Composes characters where transformers 5 makes a `Qwen2Tokenizer`, whatever normalizer
+/// `tokenizer.json` has.
+fn compose(dir: &Path, family: Family, tokenizer: &mut Tokenizer) -> Result<()> {
+    let path = dir.join("tokenizer_config.json");
+    let keys = path.exists().then(|| Keys::read(&path)).transpose()?;
+    let class = keys
+        .iter()
+        .find_map(|keys| keys.get("tokenizer_class")?.as_str());
+    let is_qwen = class.map(|class| ["Qwen2Tokenizer", "Qwen2TokenizerFast"].contains(&class));
+    if match family {
+        Family::Mistral => false,
+        Family::Qwen2 => true,
+        Family::Qwen3 => is_qwen != Some(false),
+        Family::Llama | Family::Gemma3 => is_qwen == Some(true),
+    } {
+        let composed = tokenizer.with_normalizer(Some(NFC));
+        composed.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
+    }
+    Ok(())
 }
 
 /// A special token, written as its text or as an object.

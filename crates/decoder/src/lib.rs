@@ -43,6 +43,7 @@ pub mod json;
 mod keys;
 mod model;
 pub mod sampling;
+mod source;
 mod special;
 mod tensors;
 pub mod tokenizer;

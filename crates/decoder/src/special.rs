@@ -13,8 +13,7 @@ use crate::chat::{Message, Template};
 /// The private-use characters that stand for special tokens in a template's text.
 const TOKENS: RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
 
-/// The private-use characters of which one breaks up special tokens in contents while a template is
-/// rendered.
+/// The private-use characters that break up special tokens in contents while a template is rendered.
 const BREAKS: RangeInclusive<char> = '\u{f0000}'..='\u{ffffd}';
 
 /// The special tokens of a tokenizer.
@@ -56,7 +55,7 @@ impl Special {
     }
 
     /// The tokens of messages: the tokens of the whole text, except special tokens that contents
-    /// have or complete.
+    /// have or complete, also in the parts into which the template cuts them.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -74,28 +73,38 @@ impl Special {
         if !contents.any(|content| content.contains(|c| self.edges.contains(&c))) {
             return ids(tokenizer, &plain);
         }
-        let mark = BREAKS.into_iter().find(|c| !plain.contains(*c));
+        let has: HashSet<char> = plain.chars().collect();
+        let mut free = BREAKS.filter(|c| !has.contains(c));
+        let marks: HashMap<char, char> = self.edges.iter().copied().zip(&mut free).collect();
+        let mark = free.next();
         let mark = mark.context("messages: expected fewer characters of private use")?;
-        let rendered = |at_edges: bool| {
-            let mut broken = messages.to_vec();
-            for message in &mut broken {
-                message.content = self.broken(tokenizer, &message.content, mark, at_edges);
-            }
-            let text = template.render(&broken, add_generation_prompt)?;
-            anyhow::Ok((self.places(tokenizer, &text), text))
+        let shown = |text: &str| {
+            let back: HashMap<_, _> = marks.iter().map(|(c, mark)| (*mark, *c)).collect();
+            let chars = text.chars().filter(|c| *c != mark);
+            let chars = chars.map(|c| back.get(&c).copied().unwrap_or(c));
+            chars.collect::<String>()
         };
-        let names =
-            |places: &[(u32, usize, usize)]| places.iter().map(|place| place.0).collect::<Vec<_>>();
-        // In this rendering no content touches another content or the template, whose code may
-        // notice.
-        let (places, text) = rendered(true)?;
+        let rendered = |literals: &[String]| {
+            let mut changed = messages.to_vec();
+            for message in &mut changed {
+                let content = hidden(&message.content, &marks, literals);
+                message.content = self.broken(tokenizer, &content, mark);
+            }
+            template.render(&changed, add_generation_prompt)
+        };
+        // In the first rendering the strings that the template's code has stay as they are in
+        // contents, which the code may compare or cut; in the second one nothing does.
+        let text = rendered(&template.literals)?;
+        let places = self.places(tokenizer, &text);
         let of_template = names(&places);
+        let is_apart = names(&self.places(tokenizer, &rendered(&[])?)) == of_template;
+        ensure!(
+            is_apart && shown(&text) == plain,
+            "messages: expected contents whose special tokens' text the chat template does not change"
+        );
         if names(&self.places(tokenizer, &plain)) == of_template {
             return ids(tokenizer, &plain);
         }
-        let inside = rendered(false)?;
-        let is_enough = names(&inside.0) == of_template;
-        let (places, text) = Some(inside).filter(|_| is_enough).unwrap_or((places, text));
         ensure!(
             !plain.contains(|c| TOKENS.contains(&c)),
             "messages: expected no characters U+100000 to U+10FFFD beside a special token's text"
@@ -112,7 +121,7 @@ impl Special {
             at = end;
         }
         marked += &text[at..];
-        ids(separate, &marked.replace(mark, ""))
+        ids(separate, &shown(&marked))
     }
 
     /// The special tokens of a text, with their positions.
@@ -132,21 +141,37 @@ impl Special {
         found.into_iter().filter_map(place).collect()
     }
 
-    /// A content with marks inside special tokens, and at its edges if requested.
-    fn broken(&self, tokenizer: &Tokenizer, content: &str, mark: char, at_edges: bool) -> String {
+    /// A content with marks inside special tokens.
+    fn broken(&self, tokenizer: &Tokenizer, content: &str, mark: char) -> String {
         let (mut broken, mut at) = (String::new(), 0);
         for (_, start, end) in self.places(tokenizer, content) {
             broken += &content[at..start];
             broken.extend(content[start..end].chars().flat_map(|c| [c, mark]));
             at = end;
         }
-        broken += &content[at..];
-        if at_edges && !broken.trim().is_empty() {
-            broken.insert(broken.trim_end().len(), mark);
-            broken.insert(broken.len() - broken.trim_start().len(), mark);
-        }
-        broken
+        broken + &content[at..]
     }
+}
+
+/// The tokens at these places.
+fn names(places: &[(u32, usize, usize)]) -> Vec<u32> {
+    places.iter().map(|place| place.0).collect()
+}
+
+/// A content with marks for characters, except in these texts.
+fn hidden(content: &str, marks: &HashMap<char, char>, texts: &[String]) -> String {
+    let (mut hidden, mut rest) = (String::new(), content);
+    while let Some(c) = rest.chars().next() {
+        let kept = texts.iter().filter(|text| rest.starts_with(&***text));
+        let kept = kept.map(String::len).max().unwrap_or(0);
+        let (text, behind) = rest.split_at(kept.max(c.len_utf8()));
+        rest = behind;
+        match marks.get(&c).filter(|_| kept == 0) {
+            Some(mark) => hidden.push(*mark),
+            None => hidden += text,
+        }
+    }
+    hidden
 }
 
 /// The tokenizer with private-use characters for special tokens, also in the vocabulary of its

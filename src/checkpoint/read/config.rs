@@ -26,6 +26,8 @@ pub const ENTRY: &str = "quantization_config";
 /// The key of the entry in older files.
 pub const OLD_ENTRY: &str = "compression_config";
 pub const METHOD: &str = "compressed-tensors";
+/// The file of NVIDIA's Model Optimizer that says how a folder is quantized.
+const MODELOPT: &str = "hf_quant_config.json";
 /// The ends of the names of architectures with a head of words.
 const WITH_HEADS: [&str; 6] = [
     "ForCausalLM",
@@ -50,6 +52,8 @@ const FORMATS: [&str; 5] = [
 pub struct Quantization {
     /// The treatment of activations in each group.
     groups: Vec<Option<DynamicConfig>>,
+    /// The bits of weights in each group, where the group says it.
+    bits: Vec<Option<u64>>,
     /// The first group that has a module, or a class of modules, as a target.
     names: HashMap<String, usize>,
     /// The first group of Linears, or the first group that has any.
@@ -81,6 +85,8 @@ struct RawGroup {
     #[serde(default)]
     targets: Vec<String>,
     format: Option<String>,
+    #[serde(default)]
+    weights: Value,
     input_activations: Option<RawActivations>,
 }
 
@@ -97,6 +103,10 @@ struct RawActivations {
 impl Quantization {
     /// Reads a `config.json`; empty if there is none.
     pub fn open(path: &Path) -> Result<Self> {
+        let beside = path.with_file_name(MODELOPT);
+        if beside.exists() {
+            return Err(unsupported("quant_method", METHOD, "modelopt").in_file(&beside));
+        }
         if !path.exists() {
             return Ok(Self::default());
         }
@@ -116,15 +126,17 @@ impl Quantization {
         let top: UniqueMap<ValueText> = parse_file(text.clone()).map_err(malformed)?;
         let text = json::strict(text);
         unique(&text, 0).map_err(malformed)?;
-        // Of a model of images and texts the part for texts may have it.
-        let nested = get(&top, "text_config").and_then(|nested| parse(nested.as_bytes()).ok());
-        let parts = [Some(&top), nested.as_ref()].into_iter().flatten();
-        let mut entries = parts.flat_map(|part| [ENTRY, OLD_ENTRY].map(|key| get(part, key)));
-        let read = match entries.find_map(|entry| entry.filter(|entry| *entry != "null")) {
-            Some(entry) => {
-                Self::from_entry(parse(entry.as_bytes()).map_err(malformed)?, malformed)?
+        let mut found = Vec::new();
+        entries(top, "", &mut found).map_err(malformed)?;
+        let read = match &found[..] {
+            [(first, entry), others @ ..] => {
+                if let Some((other, _)) = others.iter().find(|(_, other)| other != entry) {
+                    let (expected, got) = ("one, or equal ones", format!("{first} and {other}"));
+                    return Err(unsupported("entries quantization_config", expected, &got));
+                }
+                Self::from_entry(entry.clone(), malformed)?
             }
-            None => Self::default(),
+            [] => Self::default(),
         };
         // Python's numbers may be none of JSON's.
         let config = parse(&text).unwrap_or_default();
@@ -168,6 +180,7 @@ impl Quantization {
         for (number, group) in raw.config_groups.into_values().enumerate() {
             let activation = group.input_activations.map(|a| a.read());
             read.groups.push(activation.transpose()?);
+            read.bits.push(group.weights["num_bits"].as_u64());
             for target in group.targets {
                 if let Some(pattern) = target.strip_prefix("re:") {
                     patterns.push(pattern.to_owned());
@@ -208,14 +221,23 @@ impl Quantization {
 
     /// The activations beside a weight, if the file says something of them.
     fn said(&self, weight: &str) -> Option<Option<DynamicConfig>> {
-        let module = module(weight);
-        if let Some(activation) = self.modules.get(module) {
+        if let Some(activation) = self.modules.get(module(weight)) {
             return Some(*activation);
         }
+        Some(self.groups[self.group(weight)?])
+    }
+
+    /// The bits of a weight, if the file says it.
+    pub fn bits(&self, weight: &str) -> Option<u64> {
+        self.bits[self.group(weight)?]
+    }
+
+    /// The number of the group that has a weight.
+    fn group(&self, weight: &str) -> Option<usize> {
+        let module = module(weight);
         let named = self.names.get(module).copied();
         let matched = self.regexes.first(module).map(|i| self.of_regexes[i]);
-        let group = named.into_iter().chain(matched).min().or(self.of_class)?;
-        Some(self.groups[group])
+        named.into_iter().chain(matched).min().or(self.of_class)
     }
 }
 
@@ -252,9 +274,25 @@ impl Keyed for ValueText {
     }
 }
 
-fn get<'a>(map: &'a UniqueMap<ValueText>, key: &str) -> Option<&'a str> {
-    let found = map.0.iter().find(|(name, _)| name == key);
-    found.map(|(_, value)| value.0.get())
+/// The entries of a configuration and of the configurations in it, as of the texts of a model of
+/// images and texts, each with its place.
+fn entries(
+    map: UniqueMap<ValueText>,
+    place: &str,
+    found: &mut Vec<(String, Value)>,
+) -> Result<(), String> {
+    for (key, ValueText(value)) in map.0 {
+        let (text, at) = (value.get(), format!("{place}{key}"));
+        if [ENTRY, OLD_ENTRY].contains(&&*key) {
+            let entry: Value = parse(text.as_bytes())?;
+            if !entry.is_null() {
+                found.push((at, entry));
+            }
+        } else if text.starts_with('{') {
+            entries(parse(text.as_bytes())?, &format!("{at}."), found)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks that no object of a value has a key twice: readers differ in which value they take.

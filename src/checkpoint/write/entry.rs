@@ -95,10 +95,18 @@ pub fn with_entry(text: &[u8], entry: Option<&Value>) -> Result<Vec<u8>> {
         .map_err(|e| Error::malformed("config.json", "an object", brief(&e.to_string(), 300)))?;
     let bytes = |value: &RawValue| {
         let start = value.get().as_ptr() as usize - strict.as_ptr() as usize;
-        text[start..start + value.get().len()].to_owned()
+        let (value, bytes) = (value.get(), &text[start..start + value.get().len()]);
+        // A configuration within may have an entry, too.
+        let is_within = [ENTRY, OLD_ENTRY].iter().any(|name| value.contains(name));
+        if is_within && value.starts_with('{') {
+            return with_entry(bytes, None);
+        }
+        Ok(bytes.to_owned())
     };
-    let values = values.into_iter().map(|(key, value)| (key, bytes(value)));
-    let mut values: BTreeMap<String, Vec<u8>> = values.collect();
+    let values = values
+        .into_iter()
+        .map(|(key, value)| Ok((key, bytes(value)?)));
+    let mut values: BTreeMap<String, Vec<u8>> = values.collect::<Result<_>>()?;
     for name in [ENTRY, OLD_ENTRY] {
         values.remove(name);
     }

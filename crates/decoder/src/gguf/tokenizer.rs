@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
@@ -86,13 +86,32 @@ impl Metadata<'_> {
                 token.len(),
             );
             let ends = token.char_indices().skip(1);
-            for (left, right) in ends.map(|(end, _)| token.split_at(end)) {
-                if let (Some(left_id), Some(right_id)) = (ids.get(left), ids.get(right)) {
-                    unions.push((score, [left_id, right_id], [left, right]));
+            for parts in ends.map(|(end, _)| token.split_at(end)) {
+                let parts = <[&str; 2]>::from(parts);
+                if let [Some(left), Some(right)] = parts.map(|part| ids.get(part)) {
+                    unions.push((score, [left, right], parts));
+                    continue;
                 }
+                // llama.cpp joins characters, too, that are no tokens.
+                let is_joined = |part: &&str| ids.contains_key(part) || part.chars().count() == 1;
+                ensure!(
+                    !parts.iter().all(is_joined),
+                    "{}: expected a token for each character, got none for one of {token:?}; pass its tokenizer.json",
+                    self.at(TOKENS),
+                );
             }
         }
         unions.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        // llama.cpp joins the leftmost of two unions with one score, whichever tokens they are.
+        let same = |two: &&[(f32, _, [&str; 2])]| {
+            two[0].0 == two[1].0 && two[0].2.concat() != two[1].2.concat()
+        };
+        if let Some([(score, _, a), (_, _, b)]) = unions.windows(2).find(same) {
+            let (at, [a, b]) = (self.at(SCORES), [a, b].map(|parts| parts.concat()));
+            bail!(
+                "{at}: expected different scores, got {score} for {a:?} and {b:?}; pass its tokenizer.json"
+            );
+        }
         let merges: Vec<_> = unions.into_iter().map(|(.., parts)| parts).collect();
 
         let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});

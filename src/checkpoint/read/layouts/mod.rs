@@ -79,7 +79,7 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
         settings.iter().for_each(|name| files.remove(name));
         metadata.iter().for_each(|key| files.forget(key));
     }
-    packed::translate(files).map_err(|e| e.in_file(files.path()))?;
+    packed::translate(files, config).map_err(|e| e.in_file(files.path()))?;
     leave_out_static_scales(files, config);
     Ok(())
 }

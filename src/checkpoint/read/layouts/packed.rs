@@ -4,6 +4,7 @@
 
 use safetensors::Dtype;
 
+use super::super::config::Quantization;
 use super::super::files::Files;
 use super::super::header::{Axis, Encoding, Entry, Packing, invalid};
 use super::super::scheme::is_in_order;
@@ -15,7 +16,7 @@ use crate::weight::{G_IDX, PACKED, SCALE, SHAPE, ZERO_POINT};
 ///
 /// # Errors
 /// When a weight lacks a tensor, or is none of 4 or 8 bits.
-pub fn translate(files: &mut Files) -> Result<()> {
+pub fn translate(files: &mut Files, config: &Quantization) -> Result<()> {
     let names = files.tensors().filter_map(|(name, _, entry)| {
         let weight = name.strip_suffix(PACKED)?;
         // Others have tensors of that name, too.
@@ -23,19 +24,19 @@ pub fn translate(files: &mut Files) -> Result<()> {
         (is_weight || entry.dtype == Dtype::I32).then(|| weight.to_owned())
     });
     for weight in names.collect::<Vec<_>>() {
-        translate_weight(files, &weight)?;
+        translate_weight(files, &weight, config.bits(&weight))?;
     }
     Ok(())
 }
 
-fn translate_weight(files: &mut Files, weight: &str) -> Result<()> {
+fn translate_weight(files: &mut Files, weight: &str, said: Option<u64>) -> Result<()> {
     let name = |suffix: &str| format!("{weight}{suffix}");
     let (packed, scale, zero_point) = (name(PACKED), name(SCALE), name(ZERO_POINT));
     let shape = shape(files, &name(SHAPE))?;
     let [n, k] = shape;
     let entry = tensor(files, &packed)?;
-    // The shape tells the bits.
-    let is_8 = k > 4 && entry.shape == [n, k.div_ceil(4)];
+    // The shape tells the bits, except of codes that are one number either way.
+    let is_8 = entry.shape == [n, k.div_ceil(4)] && (k > 4 || said == Some(8));
     let bits = if is_8 { 8 } else { 4 };
     let codes = 32 / bits;
     let of_weight = format!(", for {shape:?}");

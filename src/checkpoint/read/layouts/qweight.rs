@@ -118,7 +118,17 @@ fn gptq(config: &Value, less: Option<u8>) -> Result<Library> {
             return Err(unsupported("sym of GPTQ", "true or false", "", &got));
         }
     };
-    let symmetric = symmetric.filter(|symmetric| !(*symmetric && is_mixed(config)));
+    // Where modules differ in it, the zero points of each are taken by the word.
+    let has_sym = |key: &&str| {
+        let mut modules = config[*key].as_object().into_iter().flatten();
+        modules.any(|(_, module)| !module["sym"].is_null())
+    };
+    let differ = ["dynamic", "extra_config"].iter().any(has_sym);
+    let symmetric = match symmetric {
+        Some(true) if differ => Some(false),
+        Some(true) if is_mixed(config) => None,
+        same => same,
+    };
     Ok(Library::Gptq { less, symmetric })
 }
 

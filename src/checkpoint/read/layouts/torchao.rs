@@ -2,7 +2,7 @@
 //! `a._weight_qdata` I8, `a._weight_scale` and perhaps `a._weight_zero_point`, as the metadata of
 //! the file says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,6 +21,7 @@ const PER_TOKEN: &str = "int8_asym_per_token";
 const FORMAT: &str = "format of torchao";
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Described {
     #[serde(rename = "_type")]
     kind: String,
@@ -31,7 +32,11 @@ struct Described {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Data {
+    /// The type of products, which layers choose.
+    #[serde(rename = "dtype")]
+    _dtype: Option<TorchDtype>,
     /// How many rows and columns have one scale.
     #[serde(default)]
     block_size: Vec<usize>,
@@ -51,7 +56,17 @@ struct TorchDtype {
 #[derive(Deserialize)]
 struct Activations {
     #[serde(rename = "_data")]
-    data: BTreeMap<String, Value>,
+    data: Settings,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    #[serde(default)]
+    granularity: Value,
+    /// Activations are symmetric here.
+    #[serde(rename = "mapping_type")]
+    _mapping: Option<Value>,
 }
 
 pub fn find(files: &Files, _: &Value) -> Result<Found> {
@@ -155,8 +170,8 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
     }))
 }
 
-fn activations(settings: &BTreeMap<String, Value>, weight: &str) -> Result<DynamicConfig> {
-    let granularity = &settings.get("granularity").unwrap_or(&Value::Null)["_type"];
+fn activations(settings: &Settings, weight: &str) -> Result<DynamicConfig> {
+    let granularity = &settings.granularity["_type"];
     let granularity = match granularity.as_str() {
         Some("PerRow") => Granularity::PerRow,
         Some("PerTensor") => Granularity::PerTensor,
