@@ -46,6 +46,10 @@ impl Classifier {
             dir.as_ref().display(),
         );
         let problem = config.keys.word("problem_type")?;
+        if problem.as_deref() == Some("regression") {
+            let expected = "classes with probabilities: see Model::answer for other numbers";
+            return Err(config.keys.fault("problem_type", expected));
+        }
         let several = problem.as_deref() == Some("multi_label_classification");
         Ok(Self {
             is_multi_label: several || config.labels.len() == 1,

@@ -1,8 +1,11 @@
 //! The configuration of a model in the files of its folder.
 
 use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokenizers::AddedToken;
 
+use crate::folder::ADDED_TOKENS;
 use crate::json;
 use crate::keys::Keys;
 use crate::models::{Architecture, Sizes};
@@ -48,6 +51,8 @@ pub(crate) struct Texts<'a> {
     pub sentence: Sentence,
     /// The text of `tokenizer_config.json`, which also limits the tokens.
     pub tokenizer: Option<&'a str>,
+    /// The files beside `tokenizer_config.json` that name tokens, with their paths.
+    pub tokens: Vec<(String, String)>,
     /// The number of bytes of the weights, if known.
     pub weights: Option<u64>,
 }
@@ -101,25 +106,102 @@ pub(crate) struct TokenizerConfig {
     /// The settings of BERT's normalizer, if the tokenizer's class makes one in place of
     /// `tokenizer.json`'s: separate Chinese characters, strip accents, lower case.
     pub bert: Option<(bool, Option<bool>, bool)>,
+    /// The tokens that files name, each once for each place.
+    pub named: Vec<NamedToken>,
+    /// The keys of the first and the last token of a text, if the tokenizer's class adds these in
+    /// place of `tokenizer.json`'s.
+    pub ends: Option<[&'static str; 2]>,
+    /// The setting of a tokenizer whose class makes the spaces before words.
+    pub prefix_space: Option<bool>,
+}
+
+/// A token in another file than `tokenizer.json`.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedToken {
+    /// The file and the key.
+    pub place: String,
+    pub key: String,
+    pub token: AddedToken,
+    /// Whether the place says how the token is found in texts.
+    pub is_described: bool,
+}
+
+impl NamedToken {
+    /// The tokens under the keys of a file that name some.
+    fn all(path: &str, map: &Map<String, Value>) -> Result<Vec<Self>> {
+        let mut named = Vec::new();
+        let has_tokens = |key: &str| {
+            let mut endings = ["_token", "_special_tokens", "_tokens_decoder"].iter();
+            endings.any(|it| key.ends_with(it))
+        };
+        for (key, value) in map.iter().filter(|(key, _)| has_tokens(key)) {
+            let place = format!("{path}: key {key:?}");
+            Self::add(&place, key, value, &mut named)?;
+        }
+        Ok(named)
+    }
+
+    fn add(place: &str, key: &str, value: &Value, to: &mut Vec<Self>) -> Result<()> {
+        let inner: Vec<&Value> = match value {
+            Value::Array(all) => all.iter().collect(),
+            Value::Object(map) if !map.contains_key("content") => map.values().collect(),
+            Value::Object(_) | Value::String(_) => {
+                let (place, key) = (place.to_owned(), key.to_owned());
+                let content = value.get("content").unwrap_or(value).as_str();
+                let content = content.with_context(|| format!("{place}: expected a token"))?;
+                // Only this key says so of each token; others are added as they are.
+                let is_described = key == "added_tokens_decoder";
+                let token = if is_described {
+                    AddedToken::deserialize(value).with_context(|| place.clone())?
+                } else {
+                    AddedToken::from(content, true)
+                };
+                to.push(Self {
+                    place,
+                    key,
+                    token,
+                    is_described,
+                });
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        let mut inner = inner.into_iter();
+        inner.try_for_each(|value| Self::add(place, key, value, to))
+    }
 }
 
 /// The tokenizer classes with BERT's normalizer.
 const BERTS: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"];
 
+/// The tokenizer classes of RoBERTa, then those of its relatives.
+const ROBERTAS: [&str; 3] = [
+    "RobertaTokenizer",
+    "XLMRobertaTokenizer",
+    "CamembertTokenizer",
+];
+
 impl TokenizerConfig {
     fn parse(texts: &Texts<'_>, config: &Keys, notes: &mut Vec<String>) -> Result<Self> {
         let family = config.word("model_type")?;
-        let is_bert = family.is_some_and(|it| ["bert", "nomic_bert"].contains(&&*it));
-        let Some(text) = texts.tokenizer else {
-            let gives_types = is_bert;
-            return Ok(Self {
-                gives_types,
-                ..Self::default()
-            });
-        };
+        let family = family.unwrap_or_default();
+        let is_bert = ["bert", "nomic_bert"].contains(&&*family);
         let path = format!("{}/tokenizer_config.json", texts.name);
-        let map: Map<String, Value> = json::parse(text)
+        let map: Map<String, Value> = json::parse(texts.tokenizer.unwrap_or("{}"))
             .with_context(|| format!("{path}: expected the configuration of a tokenizer"))?;
+        let mut named = NamedToken::all(&path, &map)?;
+        for (path, text) in &texts.tokens {
+            let map = json::parse(text).with_context(|| format!("{path}: expected tokens"))?;
+            named.extend(NamedToken::all(path, &map)?);
+            if path.ends_with(ADDED_TOKENS) {
+                named.extend(map.keys().map(|key| NamedToken {
+                    place: path.clone(),
+                    key: String::new(),
+                    token: AddedToken::from(key.as_str(), false),
+                    is_described: false,
+                }));
+            }
+        }
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::TOKENIZER_CONFIG)?;
         notes.extend(unread(&path, unknown));
         let class = match keys.word("tokenizer_class")? {
@@ -127,21 +209,35 @@ impl TokenizerConfig {
             class => class,
         };
         let class = class.map(|name| name.trim_end_matches("Fast").to_owned());
+        // The class that transformers takes for the model.
+        let class = class.or_else(|| match &*family {
+            "bert" | "nomic_bert" | "distilbert" => Some(BERTS[0].to_owned()),
+            "mpnet" => Some(BERTS[2].to_owned()),
+            "roberta" => Some(ROBERTAS[0].to_owned()),
+            "xlm-roberta" => Some(ROBERTAS[1].to_owned()),
+            _ => None,
+        });
+        let has_class = |names: &[&str]| names.contains(&class.as_deref().unwrap_or_default());
         let names: Option<Vec<String>> = keys.optional("model_input_names", "names of inputs")?;
         let gives_types = match (&names, class.as_deref()) {
             (Some(names), _) => names.iter().any(|name| name == "token_type_ids"),
-            (None, Some(class)) => class == BERTS[0],
+            (None, Some(class)) => class == BERTS[0] && (is_bert || texts.tokenizer.is_some()),
             (None, None) => is_bert,
         };
-        let bert = BERTS
-            .contains(&class.as_deref().unwrap_or_default())
-            .then(|| {
-                anyhow::Ok((
-                    keys.flag("tokenize_chinese_chars", true)?,
-                    keys.optional("strip_accents", "true or false")?,
-                    keys.flag("do_lower_case", true)?,
-                ))
-            });
+        let bert = has_class(&BERTS).then(|| {
+            anyhow::Ok((
+                keys.flag("tokenize_chinese_chars", true)?,
+                keys.optional("strip_accents", "true or false")?,
+                keys.flag("do_lower_case", true)?,
+            ))
+        });
+        let ends = if has_class(&BERTS) || has_class(&ROBERTAS[..1]) {
+            Some(["cls_token", "sep_token"])
+        } else {
+            has_class(&ROBERTAS[1..]).then_some(["bos_token", "eos_token"])
+        };
+        let prefix_space: Option<bool> = keys.optional("add_prefix_space", "true or false")?;
+        let makes_spaces = has_class(&ROBERTAS) || has_class(&["Qwen2Tokenizer"]);
         // A number too large for usize means no limit.
         let max_tokens: Option<f64> = keys.optional("model_max_length", "a number")?;
         Ok(Self {
@@ -150,6 +246,9 @@ impl TokenizerConfig {
                 .map(|length| length as usize),
             gives_types,
             bert: bert.transpose()?,
+            named,
+            ends,
+            prefix_space: prefix_space.filter(|_| makes_spaces),
         })
     }
 }

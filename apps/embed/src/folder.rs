@@ -32,6 +32,9 @@ const TEXTS: [&str; 5] = [
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 pub(crate) const ADAPTER: &str = "adapter_config.json";
+/// The files in which releases of transformers before 5 also name tokens.
+pub(crate) const TOKENS: [&str; 2] = ["special_tokens_map.json", ADDED_TOKENS];
+pub(crate) const ADDED_TOKENS: &str = "added_tokens.json";
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The largest text file that is read. Parsed, JSON takes up to a hundred times its length.
@@ -193,15 +196,26 @@ impl Encoder {
         let checkpoint = Checkpoint::open(dir)?;
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
         let loaded = Loaded::new(checkpoint);
-        let pooling = optional_text(&modules.pooling)?;
+        let pooling = if modules.lists_pooling {
+            Some(text(&modules.pooling)?)
+        } else {
+            optional_text(&modules.pooling)?
+        };
         let sentence = Sentence::read(dir)?;
         let add_generation_prompt = sentence.add_generation_prompt;
+        modules.check(&sentence)?;
+        let of_tokens = TOKENS.iter().filter_map(|file| {
+            let path = dir.join(file);
+            let text = optional_text(&path).transpose()?;
+            Some(text.map(|text| (path.display().to_string(), text)))
+        });
         let mut config = Config::parse(&Texts {
             name: &name,
             config: &config,
             pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
             sentence,
             tokenizer: optional_text(&dir.join(TOKENIZER_CONFIG))?.as_deref(),
+            tokens: of_tokens.collect::<Result<_>>()?,
             weights: Some(loaded.bytes()),
         })?;
         let prompts = Prompts::read(dir, &mut config.notes)?;
@@ -302,6 +316,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
     let reading = || format!("{}: expected a readable folder", dir.display());
     let mut names: Vec<PathBuf> = TEXTS
         .iter()
+        .chain(&TOKENS)
         .chain(&sentence::FILES)
         .map(PathBuf::from)
         .collect();

@@ -251,7 +251,7 @@ impl Keys {
 }
 
 const SIZE: &str = "a positive integer below 2^31";
-const MOST: u64 = 0x7fff_ffff;
+pub(crate) const MOST: u64 = 0x7fff_ffff;
 
 /// The beginning of a text, which may be long.
 fn brief(text: &str) -> String {

@@ -14,6 +14,7 @@ use crate::functions::normalized;
 use crate::json;
 use crate::keys::Keys;
 use crate::loaded::Loaded;
+use crate::sentence::Sentence;
 use crate::tables;
 
 /// A module after the pooling.
@@ -33,6 +34,10 @@ pub(crate) enum Module {
 pub(crate) struct Modules {
     /// The configuration of the pooling.
     pub pooling: PathBuf,
+    /// Whether `modules.json` lists the pooling, whose configuration then exists.
+    pub lists_pooling: bool,
+    /// The file that lists modules without a pooling.
+    lacks_pooling: Option<String>,
     /// The modules after the pooling, in order.
     pub others: Vec<(Kind, PathBuf)>,
     /// The score that replaces both, in a reranker that writes texts.
@@ -91,6 +96,8 @@ impl Modules {
     pub fn read(dir: &Path) -> Result<Self> {
         let mut modules = Self {
             pooling: dir.join("1_Pooling").join(CONFIG),
+            lists_pooling: false,
+            lacks_pooling: None,
             others: Vec::new(),
             logit_score: None,
         };
@@ -102,6 +109,7 @@ impl Modules {
         let entries: Vec<Map<String, Value>> = json::parse(&text)
             .with_context(|| format!("{path}: expected the modules of sentence-transformers"))?;
         let mut seen = Vec::new();
+        modules.lacks_pooling = Some(path.clone());
         for (index, entry) in entries.into_iter().enumerate() {
             let keys = Keys::flat(&path, entry, &tables::MODULES)?;
             let type_ = keys.word("type")?.unwrap_or_default();
@@ -118,10 +126,13 @@ impl Modules {
                 (0, "Transformer") => return Err(keys.fault("path", "\"\" for the Transformer")),
                 (1, "Pooling") => {
                     modules.pooling = folder.join(CONFIG);
+                    modules.lists_pooling = true;
+                    modules.lacks_pooling = None;
                     continue;
                 }
                 (1, "LogitScore") => {
                     modules.logit_score = Some(folder);
+                    modules.lacks_pooling = None;
                     continue;
                 }
                 (2.., got) if modules.logit_score.is_some() => {
@@ -145,6 +156,16 @@ impl Modules {
             modules.others.push((kind, folder));
         }
         Ok(modules)
+    }
+
+    /// Checks that listed modules include one that makes an answer of the tokens' vectors.
+    pub fn check(&self, sentence: &Sentence) -> Result<()> {
+        ensure!(
+            sentence.has_classes || self.lacks_pooling.is_none(),
+            "{}: expected Transformer, then Pooling or LogitScore, got no second module",
+            self.lacks_pooling.as_deref().unwrap_or_default(),
+        );
+        Ok(())
     }
 
     /// The folders of modules, whose configurations and weights determine answers.

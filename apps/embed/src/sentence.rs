@@ -30,6 +30,8 @@ pub(crate) struct Sentence {
     pub max_tokens: Option<usize>,
     /// Whether texts are lower-cased before the tokenizer.
     pub lower_case: bool,
+    /// Whether the model ends with a head of classes.
+    pub has_classes: bool,
     /// Whether a pair of texts in a chat template ends with the beginning of an answer.
     pub add_generation_prompt: bool,
 }
@@ -75,6 +77,7 @@ impl Sentence {
             path: path.to_owned(),
             max_tokens: of_call.or(of_tokenizer),
             lower_case: keys.flag("do_lower_case", false)?,
+            has_classes: output == "scores",
             add_generation_prompt: keys.flag(
                 "processing_kwargs.chat_template.add_generation_prompt",
                 false,

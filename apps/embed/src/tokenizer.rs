@@ -4,9 +4,13 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::json::strict;
+use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
+use crate::config::{NamedToken, TokenizerConfig};
 use crate::pairs::PairTemplate;
 
 /// An input of the tokenizer.
@@ -44,6 +48,8 @@ pub struct Prompt {
     text: String,
     /// The number of tokens of the prompt and the special tokens before it.
     tokens: usize,
+    /// The number of special tokens behind it.
+    ending: usize,
 }
 
 impl Prompt {
@@ -157,6 +163,7 @@ impl Tokenizer {
         whole.with_truncation(None).map_err(fault)?;
         whole.with_padding(None);
         set_normalizer(&mut whole, config).map_err(fault)?;
+        add_tokens(&mut whole, path, &config.tokenizer)?;
         // Tokens outside the vocabulary, such as Gemma's for images, may lack a row.
         let largest = whole.get_vocab(false).into_values().max();
         let largest = largest.with_context(|| format!("{path}: expected tokens, got none"))?;
@@ -271,14 +278,18 @@ impl Tokenizer {
     /// When the tokenizer fails.
     pub fn prompt(&self, text: &str) -> Result<Prompt, TokensError> {
         let encoding = self.whole.encode_fast(text, true).map_err(failed)?;
-        let special = encoding.get_special_tokens_mask().last() == Some(&1);
+        let ending = usize::from(encoding.get_special_tokens_mask().last() == Some(&1));
         let tokens = if text.is_empty() {
             0
         } else {
-            encoding.len() - usize::from(special)
+            encoding.len() - ending
         };
         let text = text.to_owned();
-        Ok(Prompt { text, tokens })
+        Ok(Prompt {
+            text,
+            tokens,
+            ending,
+        })
     }
 
     /// Encodes a text after a prompt, as [`encode`](Self::encode) does, and records the prompt's
@@ -308,7 +319,12 @@ impl Tokenizer {
         if prompt.text.is_empty() {
             return self.text(text, 0, cut);
         }
-        self.text(&format!("{}{text}", prompt.text), prompt.tokens, cut)
+        let tokens = match cut {
+            Some(Direction::Left) => prompt.tokens,
+            // A prompt that is cut still has its special tokens.
+            _ => prompt.tokens.min(self.max_tokens - prompt.ending),
+        };
+        self.text(&format!("{}{text}", prompt.text), tokens, cut)
     }
 
     /// Encodes pairs with the same first text, which is tokenized once, as [`encode`](Self::encode)
@@ -526,6 +542,77 @@ fn set_normalizer(
         whole.with_normalizer(Some(Sequence::new(parts)))?;
     }
     Ok(())
+}
+
+/// Adds the tokens that other files name, as transformers does, and checks what else these say.
+fn add_tokens(
+    whole: &mut tokenizers::Tokenizer,
+    path: &str,
+    files: &TokenizerConfig,
+) -> Result<()> {
+    for NamedToken {
+        place,
+        token,
+        is_described,
+        ..
+    } in &files.named
+    {
+        let content = &token.content;
+        ensure!(
+            whole.token_to_id(content).is_some(),
+            "{place}: expected a token of {path}, got {content:?}"
+        );
+        let added = whole.get_added_tokens_decoder();
+        if *is_described || added.values().all(|added| added.content != *content) {
+            let added = whole.add_tokens([token.clone()]);
+            added.map_err(|e| anyhow::anyhow!("{place}: expected tokens, got {e}"))?;
+        }
+    }
+    let empty = whole.encode_fast("", true).map_err(anyhow::Error::msg)?;
+    let [first, last] = files.ends.unwrap_or_default();
+    let unknown = match whole.get_model() {
+        ModelWrapper::WordPiece(words) if files.bert.is_some() => Some(&words.unk_token),
+        _ => None,
+    };
+    for NamedToken {
+        place, key, token, ..
+    } in &files.named
+    {
+        let expected = match &**key {
+            key if key == first => empty.get_tokens().first(),
+            key if key == last => empty.get_tokens().last(),
+            "unk_token" => unknown,
+            _ => None,
+        };
+        let (expected, got) = (expected.unwrap_or(&token.content), &token.content);
+        ensure!(
+            expected == got,
+            "{place}: expected {expected:?}, as in {path}, got {got:?}"
+        );
+    }
+    if let (Some(space), Some(expected)) = (files.prefix_space, prefix_space(whole)) {
+        ensure!(
+            space == expected,
+            "tokenizer_config.json: key \"add_prefix_space\": expected {expected}, as in {path}, \
+             got {space}"
+        );
+    }
+    Ok(())
+}
+
+/// Whether the tokenizer puts a space before a text.
+fn prefix_space(whole: &tokenizers::Tokenizer) -> Option<bool> {
+    let parts: Vec<&PreTokenizerWrapper> = match whole.get_pre_tokenizer()? {
+        PreTokenizerWrapper::Sequence(parts) => parts.as_ref().iter().collect(),
+        one => vec![one],
+    };
+    parts.into_iter().find_map(|part| match part {
+        PreTokenizerWrapper::ByteLevel(bytes) => Some(bytes.add_prefix_space),
+        PreTokenizerWrapper::Metaspace(spaces) => {
+            Some(spaces.prepend_scheme != PrependScheme::Never)
+        }
+        _ => None,
+    })
 }
 
 /// Keeps `room` tokens if texts are cut.

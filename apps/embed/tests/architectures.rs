@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
-use dynquant_embed::{Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
+use dynquant_embed::{Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
 use serde::Deserialize;
 
 const EMBEDDERS: [&str; 11] = [
@@ -200,6 +200,93 @@ fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
         (encoder.config.max_tokens, encoder.tokenizer.max_tokens()),
         (65_536, 65_536)
     );
+    Ok(())
+}
+
+/// The first numbers that sentence-transformers 6.2 computes: padding in a text has the position of
+/// its own, and a prompt that is cut leaves the last token to the pooling.
+#[test]
+fn padding_and_long_prompts_are_pooled_as_sentence_transformers_does() -> Result<()> {
+    for (name, padded, cut) in [
+        (
+            "xlm-roberta",
+            [-0.262_569_4, -0.349_988_34],
+            [-0.035_813_65, -0.285_057_3],
+        ),
+        (
+            "mpnet",
+            [-0.008_791_578, 0.052_143_34],
+            [-0.225_464_2, -0.094_324_56],
+        ),
+    ] {
+        let embedder = Embedder::open_with(folder(name), float())?;
+        let vectors = embedder.embed(&["bread <pad> the river"])?;
+        check(name, &[vectors[0][..2].to_vec()], &[padded.to_vec()])?;
+        let embedder = Embedder::open_with(folder(name), float().max_tokens(4))?;
+        let vectors = embedder.embed_documents(&["river"])?;
+        check(name, &[vectors[0][..2].to_vec()], &[cut.to_vec()])?;
+    }
+    Ok(())
+}
+
+/// A folder with other keys of `config.json`, quoted text for text.
+fn edited(name: &str, pairs: &[[&str; 2]]) -> Result<PathBuf> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("edited-{name}"));
+    fs::create_dir_all(&out)?;
+    for file in [
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        fs::copy(folder(name).join(file), out.join(file))?;
+    }
+    let mut config = fs::read_to_string(folder(name).join("config.json"))?;
+    for [from, to] in pairs {
+        ensure!(config.contains(from), "{name}: {from}");
+        config = config.replace(from, to);
+    }
+    fs::write(out.join("config.json"), config)?;
+    Ok(out)
+}
+
+#[test]
+fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
+    // MPNet's padding is fixed.
+    let embed = |pad| -> Result<Vec<Vec<f32>>> {
+        let dir = edited("mpnet", &[["\"pad_token_id\": 1", pad]])?;
+        Embedder::open_with(dir, float())?.embed(&["bread"])
+    };
+    assert_eq!(embed("\"pad_token_id\": 0")?, embed("\"pad_token_id\": 1")?);
+    for (name, from, to, expected) in [
+        (
+            "distilbert",
+            "\"n_layers\"",
+            "\"num_hidden_layers\": 1, \"n_layers\"",
+            "key \"num_hidden_layers\": expected 2",
+        ),
+        (
+            "qwen3",
+            "\"model_type\"",
+            "\"is_causal\": false, \"model_type\"",
+            "key \"is_causal\": expected true",
+        ),
+        (
+            "classes-modernbert",
+            "ForSequenceClassification",
+            "ForTokenClassification",
+            "tensor \"classifier.bias\"",
+        ),
+        (
+            "classes-roberta",
+            "\"model_type\"",
+            "\"problem_type\": \"regression\", \"model_type\"",
+            "key \"problem_type\"",
+        ),
+    ] {
+        let error = Classifier::open(edited(name, &[[from, to]])?).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
     Ok(())
 }
 

@@ -265,6 +265,8 @@ fn faults_of_a_folder_are_named() -> Result<()> {
 "vocab_size": 4800 | "vocab_size": 4000 | expected token ids below vocab_size 4000 of config.json, got 4799
 "intermediate_size": 512 | "intermediate_size": 511 | intermediate.dense
 "num_hidden_layers": 4 | "num_hidden_layers": 5 | layer.4
+"use_cache": true | "is_causal": true | key "is_causal": expected false, got true
+"use_cache": true | "transformers_weights": "other.safetensors" | key "transformers_weights": expected null
 "#;
     let dir = copy("faults")?;
     let config = fs::read_to_string(dir.join("config.json"))?;
@@ -349,6 +351,62 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     assert!(
         error.is_some_and(|e| e.contains("expected 1 to 64 (max_position_embeddings), got 65"))
     );
+    Ok(())
+}
+
+/// Tokens that other files name are found in texts, as transformers does; what `tokenizer.json`
+/// does not know, or has elsewhere, is refused.
+#[test]
+fn tokens_of_other_files_are_used_or_refused() -> Result<()> {
+    let dir = copy("tokens")?;
+    let ids = || -> Result<Vec<u32>> {
+        let text = Input::Text("aneditor [MASK]x");
+        Ok(Encoder::open(&dir, None)?
+            .tokenizer
+            .encode(text, None)?
+            .ids()
+            .to_vec())
+    };
+    let plain = ids()?;
+    for (file, text) in [
+        (
+            "tokenizer_config.json",
+            r#"{"extra_special_tokens": {"image": "editor"}}"#,
+        ),
+        (
+            "special_tokens_map.json",
+            r#"{"additional_special_tokens": [{"content": "editor"}]}"#,
+        ),
+        ("added_tokens.json", r#"{"editor": 7}"#),
+        (
+            "tokenizer_config.json",
+            r#"{"added_tokens_decoder": {"4": {"content": "[MASK]", "special": true, "lstrip": false,
+                "rstrip": false, "single_word": true, "normalized": false}}}"#,
+        ),
+    ] {
+        fs::write(dir.join(file), text)?;
+        assert_ne!(ids()?, plain, "{file}: {text}");
+        fs::remove_file(dir.join(file))?;
+    }
+    let table = r#"
+tokenizer_config.json | {"mask_token": "[X1]"} | key "mask_token": expected a token of
+tokenizer_config.json | {"cls_token": "[MASK]"} | key "cls_token": expected "[CLS]", as in
+special_tokens_map.json | {"sep_token": {"content": "[PAD]"}} | key "sep_token": expected "[SEP]", as in
+tokenizer_config.json | {"unk_token": "[PAD]"} | key "unk_token": expected "[UNK]", as in
+tokenizer_config.json | {"pad_token": {"content": 3}} | key "pad_token": expected a token
+added_tokens.json | {"[X1]": 4800} | added_tokens.json: expected a token of
+modules.json | [{"type": "sentence_transformers.models.Transformer"}] | got no second module
+"#;
+    for [file, text, expected] in rows(table) {
+        fs::write(dir.join(file), text)?;
+        let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
+        let error = error.with_context(|| format!("{text}: expected an error"))?;
+        assert!(
+            error.contains(file) && error.contains(expected),
+            "{text}: {error}"
+        );
+        fs::remove_file(dir.join(file))?;
+    }
     Ok(())
 }
 
@@ -456,6 +514,11 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
         {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"}
     ]"#;
     fs::write(dir.join("modules.json"), modules)?;
+    fs::create_dir(dir.join("1_Pooling"))?;
+    fs::write(
+        dir.join("1_Pooling/config.json"),
+        r#"{"pooling_mode": "mean"}"#,
+    )?;
     let dense = dir.join("2_Dense");
     fs::create_dir(&dense)?;
     let config = |inputs: usize, activation: &str| {
@@ -531,6 +594,7 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
             "expected the name of a folder",
         ),
         ("\"2_Dense\"", "\"4_Dense\"", "4_Dense/config.json"),
+        ("\"1_Pooling\"", "\"5_Pooling\"", "5_Pooling/config.json"),
     ] {
         fs::write(
             quantized_dir.join("modules.json"),

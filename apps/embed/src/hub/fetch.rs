@@ -173,7 +173,11 @@ fn visit(folder: &Path, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) ->
     for file in [CONFIG, TOKENIZER] {
         ensure!(get(file)?.is_some(), "it has no {file}");
     }
-    for file in sentence::FILES.into_iter().chain(OPTIONAL) {
+    for file in sentence::FILES
+        .into_iter()
+        .chain(OPTIONAL)
+        .chain(folder::TOKENS)
+    {
         get(file)?;
     }
     get(MODULES)?;

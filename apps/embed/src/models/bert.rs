@@ -13,7 +13,7 @@ use super::mlp::{Mlp, Up};
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Positions, Residual, Transformer};
 use super::view::{Bias, Sees, View};
-use crate::keys::Keys;
+use crate::keys::{Keys, MOST};
 
 /// The names of a layer's parts in a checkpoint.
 struct Names {
@@ -69,7 +69,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 
 pub(super) fn roberta_sizes(keys: &Keys) -> Result<Sizes> {
     let sizes = sizes(keys)?;
-    let first = first_position(keys)? as usize;
+    let first = pad(keys)? as usize + 1;
     if sizes.tokens <= first {
         let expected = format!("more than {first} rows, of which texts have those behind padding");
         return Err(keys.fault("max_position_embeddings", &expected));
@@ -87,13 +87,21 @@ pub(super) fn mpnet_sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
-    let hidden = keys.size("dim")?;
-    let heads = keys.size("n_heads")?;
+    // transformers takes BERT's names of these keys, too.
+    let size = |key, alias| {
+        let size = keys.size(key)?;
+        if keys.size_or(alias, size)? != size {
+            return Err(keys.fault(alias, &format!("{size}, as {key:?} says")));
+        }
+        Ok(size)
+    };
+    let hidden = size("dim", "hidden_size")?;
+    let heads = size("n_heads", "num_attention_heads")?;
     keys.divides("n_heads", heads, "dim", hidden)?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
-        layers: keys.size("n_layers")?,
+        layers: size("n_layers", "num_hidden_layers")?,
         heads: Heads::equal(heads, hidden),
         inner: keys.size("hidden_dim")?,
         eps: 1e-12,
@@ -106,21 +114,15 @@ pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    transformer(sizes, &BERT, 0, View::plain(Sees::All), &vb)
+    transformer(sizes, &BERT, None, View::plain(Sees::All), &vb)
 }
 
 pub(super) fn load_distilbert(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    transformer(sizes, &DISTILBERT, 0, View::plain(Sees::All), &vb)
+    transformer(sizes, &DISTILBERT, None, View::plain(Sees::All), &vb)
 }
 
 pub(super) fn load_roberta(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    transformer(
-        sizes,
-        &BERT,
-        first_position(keys)?,
-        View::plain(Sees::All),
-        &vb,
-    )
+    transformer(sizes, &BERT, Some(pad(keys)?), View::plain(Sees::All), &vb)
 }
 
 pub(super) fn load_mpnet(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
@@ -131,12 +133,21 @@ pub(super) fn load_mpnet(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Resu
     let term = move |head: usize, distance| table[bucket(distance, buckets)][head];
     let term = Arc::new(term);
     let view = View::plain(Sees::Biased(Bias { heads, term }));
-    transformer(sizes, &MPNET, first_position(keys)?, view, &vb)
+    transformer(sizes, &MPNET, Some(pad(keys)?), view, &vb)
 }
 
-/// The row of the first position, after the padding row.
-fn first_position(keys: &Keys) -> Result<u32> {
-    Ok(keys.token("pad_token_id", 1)?.saturating_add(1))
+/// The token for padding, which is also the row of its position; others have the rows behind it.
+fn pad(keys: &Keys) -> Result<u32> {
+    let is_fixed = keys.word("model_type")?.is_some_and(|it| it == "mpnet");
+    let pad = if is_fixed {
+        1
+    } else {
+        keys.token("pad_token_id", 1)?
+    };
+    if pad as u64 >= MOST {
+        return Err(keys.fault("pad_token_id", "a token id below 2^31"));
+    }
+    Ok(pad)
 }
 
 /// The row of a distance. Half of the rows are for keys before the query: near distances have a row
@@ -159,15 +170,15 @@ fn bucket(distance: i64, buckets: usize) -> usize {
 fn transformer(
     sizes: &Sizes,
     names: &Names,
-    first: u32,
+    pad: Option<u32>,
     view: View,
     vb: &VarBuilder<'_>,
 ) -> Result<Transformer> {
     let embeddings = vb.pp("embeddings");
-    let rows = sizes.tokens + first as usize;
+    let rows = sizes.tokens + pad.map_or(0, |pad| pad as usize + 1);
     let positions = Positions {
         table: sizes.table(rows, embeddings.pp("position_embeddings"))?,
-        first,
+        pad,
     };
     let embeddings = Embeddings {
         types: sizes.types(embeddings.pp("token_type_embeddings"))?,

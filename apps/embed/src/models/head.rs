@@ -90,6 +90,13 @@ impl ClassHead {
     }
 }
 
+/// The tasks with a head of the same name that answers something else.
+const OTHER_TASKS: [&str; 3] = [
+    "ForTokenClassification",
+    "ForMultipleChoice",
+    "ForQuestionAnswering",
+];
+
 /// The checkpoint and configuration of a head.
 pub(crate) struct Source<'a> {
     pub keys: &'a Keys,
@@ -103,8 +110,9 @@ pub(crate) struct Source<'a> {
 impl Source<'_> {
     /// Whether `config.json` or the checkpoint contains a head.
     pub fn is_classifier(&self, name: &str) -> bool {
-        self.keys.is_architecture("ForSequenceClassification")
-            || self.vb.pp(name).contains_tensor("weight")
+        let is_task = |tasks: &[&str]| tasks.iter().any(|it| self.keys.is_architecture(it));
+        is_task(&["ForSequenceClassification"])
+            || (!is_task(&OTHER_TASKS) && self.vb.pp(name).contains_tensor("weight"))
     }
 
     pub fn square(&self, vb: VarBuilder<'_>, bias: bool) -> Result<nn::Linear> {

@@ -36,6 +36,23 @@ impl Rows {
         rows
     }
 
+    /// The positions behind that of `pad`, where the others are counted.
+    pub fn positions_without(&self, pad: u32) -> Vec<u32> {
+        let mut last = pad;
+        let tokens = self.ids.iter().zip(&self.positions);
+        let position = |(&id, &position): (&u32, &u32)| {
+            if position == 0 {
+                last = pad;
+            }
+            if id == pad {
+                return pad;
+            }
+            last += 1;
+            last
+        };
+        tokens.map(position).collect()
+    }
+
     fn add(&mut self, text: &Tokens) {
         let tokens = text.len();
         self.ids.extend_from_slice(&text.ids);

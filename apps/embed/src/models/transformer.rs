@@ -51,8 +51,8 @@ pub(crate) struct Embeddings {
 #[derive(Clone, Quantizable)]
 pub(crate) struct Positions {
     pub table: nn::Embedding,
-    /// The row of the first token of a text.
-    pub first: u32,
+    /// The token that has the row of its number; others have the rows behind it, in order.
+    pub pad: Option<u32>,
 }
 
 impl Embeddings {
@@ -81,7 +81,10 @@ impl Embeddings {
             };
         }
         let positions = self.positions.as_ref().map(|positions| {
-            let ids: Vec<u32> = rows.positions.iter().map(|p| p + positions.first).collect();
+            let ids = match positions.pad {
+                Some(pad) => rows.positions_without(pad),
+                None => rows.positions.clone(),
+            };
             positions.table.forward(&tensor(&ids)?)
         });
         match (positions.transpose()?, &self.norm) {

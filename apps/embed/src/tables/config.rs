@@ -22,7 +22,8 @@ pub(crate) const COMMON: Table = Table(&[
     (&["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
        "decoder_start_token_id"], Harmless("tokenizer.json has the tokens")),
     (&["pad_token_id"], Harmless("texts are not padded")),
-    (&["is_decoder", "is_encoder_decoder", "add_cross_attention"], Only(&["false"])),
+    (&["is_decoder", "is_encoder_decoder", "add_cross_attention", "is_causal"], Only(&["false"])),
+    (&["transformers_weights", "fusion_config"], Only(&["null"])),
     (&["pruned_heads"], Only(&["{}"])),
 ]);
 
@@ -46,7 +47,7 @@ pub(crate) const JINA: Table = Table(&[
 
 #[rustfmt::skip]
 pub(crate) const DISTILBERT: Table = Table(&[
-    (&["dim", "n_heads", "n_layers", "hidden_dim", "activation", "max_position_embeddings"], Used),
+    (&["hidden_size", "num_attention_heads", "num_hidden_layers", "dim", "n_heads", "n_layers", "hidden_dim", "activation", "max_position_embeddings"], Used),
     (&["sinusoidal_pos_embds"], Harmless("the weights have the rows of positions")),
     (&["tie_weights_"], Harmless("of the head that guesses words")),
 ]);
@@ -113,6 +114,7 @@ pub(crate) const DECODER: Table = Table(&[
 pub(crate) const QWEN3: Table = Table(&[
     (&["hidden_act", "rope_scaling"], Used),
     (&["use_sliding_window"], Only(&["false"])),
+    (&["is_causal"], Only(&["true"])),
     (&["sliding_window", "max_window_layers"], Harmless("without use_sliding_window")),
 ]);
 

@@ -9,9 +9,11 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use dynquant_embed::{Direction, Head};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::App;
 use super::finish::Finish;
+use super::generate::check_rest;
 use super::inputs::Texts;
 use crate::body;
 use crate::error::{OpenAi, Refusal};
@@ -24,6 +26,9 @@ pub struct EmbeddingsRequest {
     dimensions: Option<usize>,
     /// A field of text-embeddings-inference's other routes.
     prompt_name: Option<String>,
+    /// Other fields, which must be neutral.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Serialize)]
@@ -60,6 +65,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
     if let Some(model) = &request.model {
         check_model(&app, model)?;
     }
+    check_rest(&request.rest, "")?;
     let encode = encoding(request.encoding_format.as_deref())?;
     let embedder = app.embedder()?;
     let finish = Finish::new(embedder, request.dimensions, true)?;

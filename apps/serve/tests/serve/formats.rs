@@ -238,15 +238,19 @@ fn errors_have_the_format_of_their_route() {
 400 | /v1/embeddings | {"input": ["a", 1]}
 400 | /v1/embeddings | {"input": "a", "encoding_format": "hex"}
 400 | /v1/embeddings | {"input": "a", "dimensions": 129}
+400 | /v1/embeddings | {"input": "a", "normalize": false}
 404 | /v1/responses | {}
 422 | /embed | {"inputs":
 422 | /embed | {"inputs": {}}
 400 | /embed | {"inputs": []}
 400 | /embed | {"inputs": ["a", ""]}
 422 | /embed | {"inputs": "a", "dimensions": 0}
+422 | /embed | {"inputs": "a", "encoding_format": "base64"}
+422 | /embed_all | {"inputs": "a", "normalize": false}
 422 | /embed | {"inputs": "a", "prompt_name": "query"}
 400 | /predict | {"inputs": []}
 422 | /predict | {"inputs": 1}
+422 | /predict | {"inputs": "a", "top_k": 1}
 422 | /rerank | {}
 400 | /embeddings | {}
 404 | /embed_sparse | {}

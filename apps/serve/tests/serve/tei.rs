@@ -325,7 +325,7 @@ fn prompts() {
 
 #[test]
 fn the_default_prompt_of_a_folder() {
-    let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/default-prompt");
+    let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/default-prompt-of-server");
     let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert");
     std::fs::create_dir_all(dir).unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {

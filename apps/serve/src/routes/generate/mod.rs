@@ -8,3 +8,4 @@ mod stream;
 
 pub use chat::chat;
 pub use completions::completions;
+pub use request::check_rest;

@@ -192,7 +192,7 @@ fn stops(stop: Option<Strings>) -> Result<Arc<StopStrings>, Refusal> {
 }
 
 /// Refuses unknown fields that could change the answer.
-fn check_rest(rest: &Map<String, Value>, prefix: &str) -> Result<(), Refusal> {
+pub fn check_rest(rest: &Map<String, Value>, prefix: &str) -> Result<(), Refusal> {
     for (name, value) in rest {
         let neutral = match name.as_str() {
             // These fields describe the client.

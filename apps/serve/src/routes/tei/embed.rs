@@ -31,7 +31,7 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Resp
     let normalize = request.normalize.unwrap_or(true);
     let finish = Finish::new(embedder, request.dimensions, normalize)?;
     let prompt = embedder.prompt(request.prompt_name.as_deref())?;
-    let cut = request.truncation.cut(&app);
+    let cut = request.truncation.cut(&app)?;
     let texts = request.inputs.behind("inputs", prompt, cut);
     let answered = app.ask(admission, Head::Embedding, texts).await?;
     let vectors = answered.vectors.into_iter();
@@ -53,7 +53,7 @@ pub async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Result<
     let (request, admission) = app.receive::<EmbedAllRequest>(request).await?;
     let embedder = app.embedder()?;
     let prompt = embedder.prompt(request.prompt_name.as_deref())?;
-    let cut = request.truncation.cut(&app);
+    let cut = request.truncation.cut(&app)?;
     let texts = request.inputs.behind("inputs", prompt, cut);
     let answered = app.ask(admission, Head::TokenEmbeddings, texts).await?;
     let size = embedder.config.hidden_size;

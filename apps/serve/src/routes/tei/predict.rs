@@ -55,7 +55,7 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
     if embedder.kind == ModelKind::Embedder {
         return Err(Refusal::no_classifier().into());
     }
-    let cut = request.truncation.cut(&app);
+    let cut = request.truncation.cut(&app)?;
     let (texts, is_batch) = match request.inputs {
         PredictInputs::Text(text) | PredictInputs::Single((text,)) => (vec![(text, None)], false),
         PredictInputs::Pair((first, second)) => (vec![(first, Some(second))], false),

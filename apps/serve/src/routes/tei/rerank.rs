@@ -45,7 +45,7 @@ pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Result<Res
         let message = format!("not a reranker: the head has {classes} classes, expected 1");
         return Err(Refusal::other_model(&message).into());
     }
-    let cut = request.truncation.cut(&app);
+    let cut = request.truncation.cut(&app)?;
     let RerankRequest { query, texts, .. } = request;
     let bytes = texts.iter().map(String::len).sum::<usize>();
     let texts = Arc::new(texts);

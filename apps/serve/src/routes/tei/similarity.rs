@@ -42,7 +42,7 @@ pub async fn similarity(State(app): State<Arc<App>>, request: Request) -> Result
     }
     let parameters = request.parameters.unwrap_or_default();
     let prompt = app.embedder()?.prompt(parameters.prompt_name.as_deref())?;
-    let cut = parameters.truncation.cut(&app);
+    let cut = parameters.truncation.cut(&app)?;
     let asked = TokenizerRequest {
         param: "inputs",
         count: 1 + sentences.len(),

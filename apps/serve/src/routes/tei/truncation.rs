@@ -2,8 +2,11 @@
 
 use dynquant_embed::Direction;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::super::App;
+use super::super::generate::check_rest;
+use crate::error::Refusal;
 
 /// The truncation fields of a request.
 #[derive(Default, Deserialize)]
@@ -11,6 +14,9 @@ pub struct Truncation {
     truncate: Option<bool>,
     #[serde(default)]
     truncation_direction: End,
+    /// The fields that the route has not, which must be neutral.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 /// The end of a text to cut.
@@ -25,12 +31,16 @@ enum End {
 
 impl Truncation {
     /// The end to cut, if any.
-    pub fn cut(&self, app: &App) -> Option<Direction> {
+    ///
+    /// # Errors
+    /// When the request has a field that the route has not.
+    pub fn cut(&self, app: &App) -> Result<Option<Direction>, Refusal> {
+        check_rest(&self.rest, "")?;
         let direction = match self.truncation_direction {
             End::Left => Direction::Left,
             End::Right => Direction::Right,
         };
         let truncate = self.truncate.unwrap_or(app.auto_truncate);
-        truncate.then_some(direction)
+        Ok(truncate.then_some(direction))
     }
 }
