@@ -75,19 +75,18 @@ impl Default for OnnxRuntimeOptions {
 
 impl QConfig {
     /// The presets.
-    const NAMED: [(&'static str, Self); 9] = [
-        ("int8", Self::int8()),
-        ("int8_groups", Self::int8_groups()),
-        ("int4", Self::int4()),
-        ("pytorch", Self::pytorch()),
-        ("per_channel", Self::per_channel()),
-        ("float16", Self::float16()),
-        ("bfloat16", Self::bfloat16()),
-        ("table", Self::table()),
-        (
-            "onnxruntime",
-            Self::onnxruntime(OnnxRuntimeOptions::DEFAULT),
-        ),
+    const NAMED: [(&'static str, fn() -> Self); 9] = [
+        ("int8", Self::int8),
+        ("int8_groups", Self::int8_groups),
+        ("int4", Self::int4),
+        ("pytorch", Self::pytorch),
+        ("per_channel", Self::per_channel),
+        ("float16", Self::float16),
+        ("bfloat16", Self::bfloat16),
+        ("table", Self::table),
+        ("onnxruntime", || {
+            Self::onnxruntime(OnnxRuntimeOptions::DEFAULT)
+        }),
     ];
 
     /// PyTorch's names of presets, without `_qconfig`.
@@ -111,7 +110,7 @@ impl QConfig {
         let short = alias.map_or(short, |(_, name)| name);
         let preset = Self::NAMED.into_iter().find(|(known, _)| *known == short);
         preset
-            .map(|(_, qconfig)| qconfig)
+            .map(|(_, preset)| preset())
             .ok_or_else(|| unknown_name("qconfig", name, &Self::PRESETS))
     }
 
@@ -119,7 +118,7 @@ impl QConfig {
     pub(crate) fn preset_name(&self) -> Option<&'static str> {
         let mut presets = Self::NAMED.into_iter();
         presets
-            .find(|(_, qconfig)| qconfig == self)
+            .find(|(_, preset)| preset() == *self)
             .map(|(name, _)| name)
     }
 
