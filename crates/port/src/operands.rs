@@ -58,6 +58,9 @@ const REDUCE: &[&str] = list![
     dequantize max_keepdim mean mean_keepdim min_keepdim sum sum_all sum_keepdim
 ];
 
+/// The most expressions that are followed from an operand.
+const STEPS: usize = 500;
+
 /// The depth to which each part of a sum is followed.
 const PARTIAL: usize = 6;
 
@@ -100,6 +103,8 @@ pub struct Trace<'u> {
     turned: bool,
     /// The functions around this one, by the places of their names.
     calls: Vec<usize>,
+    /// The number of expressions that were followed.
+    steps: usize,
 }
 
 impl<'u> Trace<'u> {
@@ -111,6 +116,7 @@ impl<'u> Trace<'u> {
             is_part: false,
             turned: false,
             calls: Vec::new(),
+            steps: 0,
         }
     }
 
@@ -121,7 +127,8 @@ impl<'u> Trace<'u> {
     }
 
     fn follow(&mut self, expr: &Expr, depth: usize) {
-        let Some(depth) = depth.checked_sub(1) else {
+        self.steps += 1;
+        let Some(depth) = depth.checked_sub(1).filter(|_| self.steps < STEPS) else {
             return;
         };
         match strip(expr) {
@@ -270,8 +277,10 @@ impl<'u> Trace<'u> {
             let mut inner = Trace::new(self.facts);
             inner.calls.clone_from(&self.calls);
             inner.binders = self.binders.take();
+            inner.steps = self.steps;
             inner.follow(part, depth.min(PARTIAL));
             self.binders = inner.binders.take();
+            self.steps = inner.steps;
             let is_given = |root: &Root| matches!(root, Root::Argument(_));
             if inner.roots.is_empty() || inner.roots.iter().any(is_given) {
                 return;
@@ -349,7 +358,9 @@ impl<'u> Trace<'u> {
             }
             let mut inner = Trace::new(*callee);
             inner.calls = [&self.calls[..], &[at]].concat();
+            inner.steps = self.steps;
             inner.follow_returned(depth);
+            self.steps = inner.steps;
             self.is_part |= inner.is_part;
             self.turned |= inner.turned;
             let by_path = !takes_self && callee.function.signature.receiver().is_some();
