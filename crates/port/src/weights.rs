@@ -71,7 +71,7 @@ const LEARNED: &[&str] = &["embed", "fc", "head", "linear", "out", "proj", "weig
 
 /// Whether a function or a macro of this name multiplies, wherever it is.
 fn is_product(name: &str) -> bool {
-    let known = ["addmm", "baddbmm", "bmm", "dot", "gemm", "mm", "mv"];
+    let known = ["bmm", "dot", "gemm", "mm", "mv"];
     name.contains("matmul") || name.contains("einsum") || known.contains(&name)
 }
 
@@ -486,7 +486,11 @@ impl<'a> Visit<'a> for Sites<'_> {
                 self.push(at, operands);
             } else if SUMS.contains(&name.as_str()) {
                 let factors = self.factors(&call.receiver, FACTORS);
-                self.found.push((at, Kind::Sum, factors));
+                let text = |factor: &Expr| self.facts.unit.source.slice(strip(factor));
+                // A sum of squares multiplies nothing.
+                if factors.windows(2).any(|two| text(&two[0]) != text(&two[1])) {
+                    self.found.push((at, Kind::Sum, factors));
+                }
             } else if call.args.iter().any(|arg| self.is_function(arg)) {
                 self.values(at, operands);
             }

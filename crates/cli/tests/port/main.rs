@@ -177,9 +177,6 @@ fn products_of_layers_and_convolutions_are_listed() {
         a: Conv1d @ candle_nn::conv1d(4, 4, n, c, vb)? @ xs.apply(&self.a) @ if its size is 1
         a: Conv1d @ conv(1, vb)? @ xs.apply(&self.a) @ `conv1d` of size 1
         a: Conv1d @ conv(3, vb)? @ xs.apply(&self.a) @ -
-    "#;
-    let cases = cases.to_owned()
-        + r#"
         a: u8 @ 0 @ let w = vb.get((4, n), "w")?; xs.matmul(&w.t()?) @ `vb.get(..)` is read and multiplies as a tensor
         @ @ let f = move |w: &Tensor| xs.matmul(w); f(&vb.get((4, n), "w")?) @ `vb.get(..)` is read
         @ @ seq().add_fn(move |xs| xs.matmul(&vb.get(4, "w")?)).forward(xs) @ `vb.get(..)` is read
@@ -189,7 +186,7 @@ fn products_of_layers_and_convolutions_are_listed() {
     let others = "use candle_nn::Conv1d;\nconst ONE: usize = 1;\nconst THREE: usize = 3;\n";
     let conv = "fn conv(k: usize, vb: VarBuilder) -> Result<Conv1d> {\n    \
                 candle_nn::conv1d(4, 4, k, c, vb)\n}\n";
-    for [fields, made, body, expected] in table(&cases) {
+    for [fields, made, body, expected] in table(cases) {
         let conv = if made.starts_with("conv(") { conv } else { "" };
         let made = format!("let a = {made}; Ok(Self {{ a }})");
         let net = format!("{others}{conv}    pub struct Net");
