@@ -6,7 +6,7 @@ use syn::{Expr, Item, Local, Member, Pat, Type};
 
 use super::facts::{self, Facts};
 use super::functions::inputs;
-use super::origins::{holds_tensor, name_of};
+use super::origins::{READS, holds_tensor, name_of};
 use super::scopes::Origin;
 use super::syntax::{
     binds, called, ends_with, exactly, get, ident, is, member, segments, strip, tail, values,
@@ -36,12 +36,33 @@ const PARTS: &[&str] = list![
 /// Methods whose closure returns the result.
 const MAPS: &[&str] = list![and_then fold map map_or map_or_else then try_fold];
 
+/// The advice for a table of a transform.
+const CONSTANT_ADVICE: &str = "put `// dynquant: keep` here, if it is a constant table, such as a \
+    filterbank: quantized, it costs accuracy";
+
 /// The beginnings of names of methods whose result is another tensor, or none.
 const OTHERS: &[&str] = list![
     add apply arange arg broadcast_ cat contains conv device dim div dtype elem_count embedding eq
     forward from full gather index_add is_ keys layout len load matmul mean mul mv new ones rand rank
     scatter shape stack sub sum to_scalar to_vec where_cond zeros
 ];
+
+/// Methods that compute a tensor from the receiver and the arguments.
+const COMBINE: &[&str] = list![
+    add broadcast_add broadcast_div broadcast_matmul broadcast_maximum broadcast_minimum
+    broadcast_mul broadcast_sub div matmul maximum minimum mul sub where_cond
+];
+
+/// Methods that compute a tensor from the receiver.
+const REDUCE: &[&str] = list![
+    dequantize max_keepdim mean mean_keepdim min_keepdim sum sum_all sum_keepdim
+];
+
+/// The most expressions that are followed from an operand.
+const STEPS: usize = 500;
+
+/// The depth to which each part of a sum is followed.
+const PARTIAL: usize = 6;
 
 /// The largest number of functions around a value that is followed into them.
 const CALLS: usize = 4;
@@ -53,6 +74,8 @@ pub enum Root {
     Argument(usize),
     /// The weight of a layer, which is this expression.
     Layer(String),
+    /// A tensor that the function reads or another file's method returns, as it is written.
+    Loaded(String),
 }
 
 /// A pattern that binds names in a byte range.
@@ -80,6 +103,8 @@ pub struct Trace<'u> {
     turned: bool,
     /// The functions around this one, by the places of their names.
     calls: Vec<usize>,
+    /// The number of expressions that were followed.
+    steps: usize,
 }
 
 impl<'u> Trace<'u> {
@@ -91,6 +116,7 @@ impl<'u> Trace<'u> {
             is_part: false,
             turned: false,
             calls: Vec::new(),
+            steps: 0,
         }
     }
 
@@ -101,12 +127,17 @@ impl<'u> Trace<'u> {
     }
 
     fn follow(&mut self, expr: &Expr, depth: usize) {
-        let Some(depth) = depth.checked_sub(1) else {
+        self.steps += 1;
+        let Some(depth) = depth.checked_sub(1).filter(|_| self.steps < STEPS) else {
             return;
         };
         match strip(expr) {
             Expr::Field(field) => match self.field(field) {
                 Some((holder, field)) => self.roots.push(Root::Field(holder, field)),
+                None if self.is_elsewhere(&field.base, &member(&field.member)) => {
+                    let text = self.facts.unit.source.slice(field);
+                    self.roots.push(Root::Loaded(text.to_owned()));
+                }
                 None => self.follow(&field.base, depth),
             },
             Expr::Index(index) => {
@@ -114,6 +145,7 @@ impl<'u> Trace<'u> {
                 self.follow(&index.expr, depth);
             }
             Expr::Unary(inner) => self.follow(&inner.expr, depth),
+            Expr::Binary(pair) => self.combine(&[&*pair.left, &*pair.right], depth),
             Expr::MethodCall(call) => {
                 let args: Vec<_> = call.args.iter().collect();
                 self.method(&call.method.to_string(), &call.receiver, &args, depth);
@@ -144,6 +176,21 @@ impl<'u> Trace<'u> {
     /// Follows the result of a method; a method that is not known returns a view.
     fn method(&mut self, name: &str, receiver: &Expr, args: &[&Expr], depth: usize) {
         let is_other = OTHERS.iter().any(|other| name.starts_with(other));
+        if self.is_read(name, receiver, args) {
+            let text = self.facts.unit.source.slice(strip(receiver));
+            return self.roots.push(Root::Loaded(format!("{text}.{name}(..)")));
+        }
+        if COMBINE.contains(&name) {
+            return self.combine(&[&[receiver], args].concat(), depth);
+        }
+        if name == "cat" || name == "stack" {
+            let parts = get!(strip(receiver), Expr::Array).into_iter();
+            let parts: Vec<_> = parts.flat_map(|all| &all.elems).collect();
+            return self.combine(&parts, depth);
+        }
+        if REDUCE.contains(&name) {
+            return self.follow(receiver, depth);
+        }
         let ty = self.type_of(receiver);
         if (ty.is_some() || is(receiver, "self")) && !name.starts_with("forward") {
             let owner = ty.map(|(_, owner)| owner);
@@ -168,8 +215,80 @@ impl<'u> Trace<'u> {
             let layer = self.facts.unit.source.slice(strip(receiver)).to_owned();
             self.roots.push(Root::Layer(layer));
         } else if !self.results(name, None, true, args, depth) {
-            self.follow(receiver, depth);
+            if self.is_elsewhere(receiver, name) {
+                let text = self.facts.unit.source.slice(strip(receiver));
+                self.roots.push(Root::Loaded(format!("{text}.{name}(..)")));
+            } else {
+                self.follow(receiver, depth);
+            }
         }
+    }
+
+    /// Whether a member of a type of another file is a weight.
+    fn is_elsewhere(&self, base: &Expr, name: &str) -> bool {
+        let types = match strip(base) {
+            Expr::Field(field) => self.facts.field_types(field),
+            Expr::Index(index) => return self.is_elsewhere(&index.expr, name),
+            path => {
+                let given = ident(path).and_then(|name| self.facts.type_of_parameter(&name));
+                given.into_iter().collect()
+            }
+        };
+        let world = self.facts.unit.world;
+        types
+            .iter()
+            .any(|ty| world.has_weight(&self.facts, ty, name))
+    }
+
+    /// The fields, the arguments and the reads that a function returns.
+    pub fn returned(&mut self) -> Vec<Root> {
+        self.follow_returned(DEPTH);
+        std::mem::take(&mut self.roots)
+    }
+
+    fn follow_returned(&mut self, depth: usize) {
+        let block = self.facts.function.block;
+        let returned = exprs(block).filter_map(|expr| get!(expr, Expr::Return)?.expr.as_deref());
+        for value in tail(block).into_iter().chain(returned) {
+            self.follow(value, depth);
+        }
+    }
+
+    /// Whether a method reads a tensor by name, from a `VarBuilder` or a file.
+    fn is_read(&self, name: &str, receiver: &Expr, args: &[&Expr]) -> bool {
+        let is_of_files = |expr: &Expr| {
+            let given = ident(expr).and_then(|name| self.facts.type_of_parameter(&name));
+            given.is_some_and(|ty| self.facts.unit.source.slice(ty).contains("Safetensors"))
+        };
+        match name {
+            "get" => args.len() == 2,
+            "load" => args.len() == 2 && is_of_files(receiver),
+            name => READS.contains(&name) && !args.is_empty(),
+        }
+    }
+
+    /// Follows a tensor that is computed from several, if all of them are weights.
+    fn combine(&mut self, parts: &[&Expr], depth: usize) {
+        let mut found = Vec::new();
+        for part in parts
+            .iter()
+            .filter(|part| !self.facts.is_number(part, DEPTH))
+        {
+            let mut inner = Trace::new(self.facts);
+            inner.calls.clone_from(&self.calls);
+            inner.binders = self.binders.take();
+            inner.steps = self.steps;
+            inner.follow(part, depth.min(PARTIAL));
+            self.binders = inner.binders.take();
+            self.steps = inner.steps;
+            let is_given = |root: &Root| matches!(root, Root::Argument(_));
+            if inner.roots.is_empty() || inner.roots.iter().any(is_given) {
+                return;
+            }
+            self.is_part |= inner.is_part;
+            found.extend(inner.roots);
+        }
+        self.roots.extend(found);
     }
 
     /// Follows the result of a function; a function that is not known returns a view of its first
@@ -179,6 +298,14 @@ impl<'u> Trace<'u> {
         let Some((name, before)) = path.split_last() else {
             return;
         };
+        let is_of_nn = matches!(
+            self.facts.resolve(&path),
+            Origin::Nn(_) | Origin::Traced(_) | Origin::Ours(_)
+        );
+        let is_file = path.iter().any(|one| one.contains("safetensors")) || name == "read_npy";
+        if is_file || is_of_nn && name.starts_with("linear") {
+            return self.roots.push(Root::Loaded(format!("{name}(..)")));
+        }
         let at = args.first().map(|arg| self.facts.unit.source.start(*arg));
         let value = at.and_then(|at| self.facts.definitions(name, at).into_iter().next());
         if let (Some(Expr::Closure(closure)), []) = (value, before) {
@@ -193,10 +320,6 @@ impl<'u> Trace<'u> {
         let ([first, rest @ ..], false) = (args, is_known) else {
             return;
         };
-        let is_of_nn = matches!(
-            self.facts.resolve(&path),
-            Origin::Nn(_) | Origin::Traced(_) | Origin::Ours(_)
-        );
         if owner.is_some() {
             self.method(name, first, rest, depth);
         } else if name.starts_with(char::is_lowercase) && !is_of_nn {
@@ -235,12 +358,9 @@ impl<'u> Trace<'u> {
             }
             let mut inner = Trace::new(*callee);
             inner.calls = [&self.calls[..], &[at]].concat();
-            let block = callee.function.block;
-            let returned =
-                exprs(block).filter_map(|expr| get!(expr, Expr::Return)?.expr.as_deref());
-            for value in tail(block).into_iter().chain(returned) {
-                inner.follow(value, depth);
-            }
+            inner.steps = self.steps;
+            inner.follow_returned(depth);
+            self.steps = inner.steps;
             self.is_part |= inner.is_part;
             self.turned |= inner.turned;
             let by_path = !takes_self && callee.function.signature.receiver().is_some();
@@ -486,7 +606,10 @@ impl<'u> Trace<'u> {
         Some((holder.clone(), name))
     }
 
-    pub fn advice(&self, field: &str) -> String {
+    pub fn advice(&self, field: &str, is_constant: bool) -> String {
+        if is_constant {
+            return CONSTANT_ADVICE.to_owned();
+        }
         let held = match (self.is_part, self.turned) {
             (true, _) => format!(
                 "a `Vec` of them, `nn::Linear::new({field}.get(index)?, None)`, of rows `[out, in]`"

@@ -7,6 +7,7 @@ use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall};
 
 use super::facts::{self, Facts};
+use super::scopes::Origin;
 use super::syntax::{arguments, called, ident, segments, strip};
 use super::table::list;
 use super::types::{Declared, Key, is_named, key, parts};
@@ -30,7 +31,7 @@ pub enum TensorOrigin {
 const DEPTH: usize = 8;
 
 /// Methods of a `VarBuilder` that read a tensor.
-const READS: &[&str] = list![get get_unchecked get_unchecked_dtype get_with_hints];
+pub const READS: &[&str] = list![get get_unchecked get_unchecked_dtype get_with_hints];
 
 /// Methods that take a name and read nothing.
 const NAMED: &[&str] = list![
@@ -241,8 +242,13 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
                 _ => owner,
             });
         let owner = owner.filter(|owner| owner.starts_with(char::is_uppercase));
-        let mut all = facts::all(self.facts.unit);
-        let function = all.find(|Facts { function, .. }| {
+        let all = facts::all(self.facts.unit);
+        // A function of another crate may have the name of one of this file.
+        let is_foreign = match self.facts.resolve(&segments) {
+            Origin::Other(path) => path.len() > 1 && owner.is_none(),
+            _ => false,
+        };
+        let function = all.filter(|_| !is_foreign).find(|Facts { function, .. }| {
             function.signature.ident == name && function.owner.as_ref() == owner
         });
         let Some((facts, depth)) = function.zip(self.depth.checked_sub(1)) else {

@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use syn::Type;
+
 use super::facts::Facts;
+use super::origins::{self, TensorOrigin};
 use super::scopes::Origin;
 use super::source::Source;
-use super::types::Types;
+use super::types::{Types, key, parts};
 use super::unit::Unit;
 use super::weights;
 use super::world::{Outline, World, known};
@@ -21,8 +24,41 @@ impl World {
             let types = Types::new(&file);
             let unit = Unit::new(path, self, &source, &file, &types);
             let helpers = weights::helpers(&unit);
-            Some(Rc::new(Outline { types, helpers }))
+            let getters = weights::getters(&unit);
+            let mut matrices = origins::matrices(&unit);
+            // A field that a caller fills may hold activations.
+            matrices.retain(|(holder, field)| {
+                origins::origin(&unit, holder, field).0 == TensorOrigin::Loaded
+            });
+            Some(Rc::new(Outline {
+                types,
+                helpers,
+                getters,
+                matrices,
+            }))
         })
+    }
+
+    /// Whether a type of another file has a field with a matrix that is read, or a method that returns a weight,
+    /// of this name.
+    pub fn has_weight(&self, facts: &Facts<'_>, ty: &Type, name: &str) -> bool {
+        if let Type::Reference(inner) = ty {
+            return self.has_weight(facts, &inner.elem, name);
+        }
+        let (unit, module) = (facts.unit, &facts.function.module);
+        if let Some(Origin::Crate(path)) = unit.origin(module, ty)
+            && let Some((file, declared)) = self.elsewhere(unit.path, module, &path)
+            && let Some(outline) = self.outline(&file)
+        {
+            return declared.iter().any(|one| {
+                let field = (key(one), name.to_owned());
+                let getter = (one.name.clone(), name.to_owned());
+                outline.matrices.contains(&field) || outline.getters.contains(&getter)
+            });
+        }
+        parts(ty)
+            .into_iter()
+            .any(|ty| self.has_weight(facts, ty, name))
     }
 
     /// The arguments by which a function of another file multiplies.

@@ -10,7 +10,7 @@ use super::facts::{self, Facts};
 use super::operands::{Root, Trace};
 use super::origins::{TensorOrigin, origin};
 use super::scopes::Origin;
-use super::syntax::{arguments, called, get, is, segments, words};
+use super::syntax::{arguments, called, get, ident, is, segments, strip, words};
 use super::table::is_codebook;
 use super::types::Key;
 use super::unit::Unit;
@@ -29,14 +29,63 @@ const RECURRENT_ADVICE: &str = "hold an `nn::LSTM` or an `nn::GRU`: `nn::lstm(in
 const LAYER_ADVICE: &str = "quantized, it is dequantized whole, and kept: call the layer's \
     `forward`, or hold a layer of each part that is used; or put `// dynquant: keep` here";
 
+/// The advice for a tensor that a function reads, and for a weight in another file.
+const LOADED_ADVICE: &str = "hold an `nn::Linear` of it in a struct that derives `Quantizable`, \
+    and call its `forward`; or put `// dynquant: keep` here";
+
+/// Methods that sum a product.
+const SUMS: &[&str] = &["mean", "mean_keepdim", "sum", "sum_all", "sum_keepdim"];
+
+/// The depth to which the factors of a product are followed.
+const FACTORS: usize = 4;
+
+/// Words in the names of tables that are no weights.
+const TABLES: &[&str] = &[
+    "basis",
+    "cos",
+    "dft",
+    "fbank",
+    "fft",
+    "filter",
+    "filterbank",
+    "filters",
+    "freq",
+    "freqs",
+    "hamming",
+    "hann",
+    "idft",
+    "inv",
+    "istft",
+    "mel",
+    "mels",
+    "rope",
+    "rotary",
+    "sin",
+    "stft",
+    "twiddle",
+    "window",
+];
+
+/// Words in the names of weights.
+const LEARNED: &[&str] = &["embed", "fc", "head", "linear", "out", "proj", "weight"];
+
+/// Whether a function or a macro of this name multiplies, wherever it is.
+fn is_product(name: &str) -> bool {
+    let known = ["bmm", "dot", "gemm", "mm", "mv"];
+    name.contains("matmul") || name.contains("einsum") || known.contains(&name)
+}
+
 /// Whether anything in a file is multiplied.
 pub fn has_products(unit: &Unit<'_>) -> bool {
     let calls = [
-        "matmul(",
-        "::matmul",
+        "matmul",
+        "einsum",
         ".mv(",
+        ".sum",
+        ".mean",
         "Linear::new(",
         "Linear::from_weights(",
+        "linear",
     ];
     calls.iter().any(|call| unit.source.text.contains(call))
 }
@@ -54,6 +103,24 @@ pub fn helpers(unit: &Unit<'_>) -> Helpers {
         return Helpers::new();
     }
     WeightSearch::new(unit, &|at| !unit.source.is_kept(at), false).helpers
+}
+
+/// The methods of a file that return a weight, each with its type.
+pub fn getters(unit: &Unit<'_>) -> BTreeSet<(String, String)> {
+    let methods = facts::all(unit).filter_map(|facts| {
+        let signature = facts.function.signature;
+        let returns = words(unit.source.slice(&signature.output)).any(|word| word == "Tensor");
+        let name = signature.ident.to_string();
+        let is_getter = returns && signature.receiver().is_some() && !name.starts_with("forward");
+        let is_weight = |root: &Root| match root {
+            Root::Field(holder, field) => origin(unit, holder, field).0 != TensorOrigin::Computed,
+            Root::Argument(_) => false,
+            Root::Layer(_) | Root::Loaded(_) => true,
+        };
+        let is_weight = is_getter && Trace::new(facts).returned().iter().any(is_weight);
+        Some((facts.function.owner.clone().filter(|_| is_weight)?, name))
+    });
+    methods.collect()
 }
 
 /// Lists the products of tensors in fields, except those that a layer holds now.
@@ -131,10 +198,10 @@ impl WeightSearch {
                     found: Vec::new(),
                 };
                 sites.visit_block(facts.function.block);
-                for (at, is_made, operands) in sites.found {
+                for (at, kind, operands) in sites.found {
                     if counts(at) {
                         let operands = operands.iter();
-                        let place = (at, is_made);
+                        let place = (at, kind);
                         next.extend(
                             operands.flat_map(|operand| search.take(facts, place, operand)),
                         );
@@ -151,12 +218,7 @@ impl WeightSearch {
     }
 
     /// Adds the fields behind an operand; returns the function if the operand is an argument.
-    fn take(
-        &mut self,
-        facts: Facts<'_>,
-        (at, is_made): (usize, bool),
-        operand: &Expr,
-    ) -> Vec<Helper> {
+    fn take(&mut self, facts: Facts<'_>, (at, kind): (usize, Kind), operand: &Expr) -> Vec<Helper> {
         let mut helpers = Vec::new();
         let mut trace = Trace::new(facts);
         for root in trace.roots(operand) {
@@ -175,19 +237,28 @@ impl WeightSearch {
                     let what = format!("the weight of `{layer}`, a layer, multiplies as a tensor");
                     (None, what, LAYER_ADVICE.to_owned())
                 }
+                Root::Loaded(read) => {
+                    let what = match kind {
+                        Kind::Made => format!("a layer, `{read}`, is made at each call"),
+                        _ => {
+                            format!("`{read}` is read and multiplies as a tensor, and is no layer")
+                        }
+                    };
+                    (None, what, LOADED_ADVICE.to_owned())
+                }
                 Root::Field(holder, field) => {
                     let tensor = format!("`{field}` of `{}`", holder.1);
                     let is_it = |(of, name): &(Key, String)| *of == holder && *name == field;
                     let mut known = self.found.iter().filter_map(|one| one.place.as_ref());
-                    let origin = || origin(facts.unit, &holder, &field).0;
-                    if known.any(is_it)
-                        || is_codebook(&holder.1)
-                        || origin() == TensorOrigin::Computed
-                    {
+                    let is_plain = || {
+                        let (origin, rank) = origin(facts.unit, &holder, &field);
+                        origin == TensorOrigin::Computed || kind == Kind::Sum && rank == Some(1)
+                    };
+                    if known.any(is_it) || is_codebook(&holder.1) || is_plain() {
                         continue;
                     }
-                    let advice = trace.advice(&field);
-                    let (what, advice) = if is_made {
+                    let advice = trace.advice(&field, is_table(facts.unit, &holder, &field));
+                    let (what, advice) = if kind == Kind::Made {
                         let advice = advice.replace(", and call", " as a field, and call");
                         (format!("a layer of {tensor} is made at each call"), advice)
                     } else {
@@ -212,6 +283,16 @@ impl WeightSearch {
     }
 }
 
+/// Whether a field has the name of a table, in the code or in the checkpoint.
+fn is_table(unit: &Unit<'_>, key: &Key, field: &str) -> bool {
+    let given = unit.built.given(key, field);
+    let texts = given.map(|value| unit.source.slice(value)).chain([field]);
+    let mut parts = texts.flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
+    let is_in = |names: &[&str], part: &str| names.contains(&part.to_lowercase().as_str());
+    let is_learned = field.split('_').any(|part| is_in(LEARNED, part));
+    !is_learned && parts.any(|part| is_in(TABLES, part))
+}
+
 /// Whether a field has the name of a recurrent layer's weight, in the code or in the checkpoint.
 fn is_recurrent(unit: &Unit<'_>, key: &Key, field: &str) -> bool {
     let given = unit.built.given(key, field);
@@ -227,6 +308,16 @@ fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
     names.map(ToString::to_string).collect()
 }
 
+/// A kind of product.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Product,
+    /// The sum of a product of elements.
+    Sum,
+    /// A layer of the operand is made.
+    Made,
+}
+
 /// The places of products, with their operands.
 struct Sites<'p> {
     facts: Facts<'p>,
@@ -235,15 +326,14 @@ struct Sites<'p> {
     helpers: Option<&'p Helpers>,
     /// Whether functions of other files count.
     others: bool,
-    /// Each with whether a layer of the operand is made there.
-    found: Vec<(usize, bool, Vec<Expr>)>,
+    found: Vec<(usize, Kind, Vec<Expr>)>,
 }
 
 impl Sites<'_> {
     fn push<'e>(&mut self, at: usize, operands: impl Iterator<Item = &'e Expr>) {
         let operands: Vec<_> = operands.cloned().collect();
         if !operands.is_empty() {
-            self.found.push((at, false, operands));
+            self.found.push((at, Kind::Product, operands));
         }
     }
 
@@ -254,14 +344,77 @@ impl Sites<'_> {
             |name| words(unit.source.slice(&function.signature.output)).any(|word| word == name);
         match self.facts.resolve(&segments(path)) {
             Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => {
-                let [.., layer, new] = &path[..] else {
-                    return false;
+                let is_new = match &path[..] {
+                    [.., layer, new] if layer == "Linear" => new == "new" || new == "from_weights",
+                    path => path.last().is_some_and(|name| name.starts_with("linear")),
                 };
-                let is_new = layer == "Linear" && (new == "new" || new == "from_weights");
                 is_new && returns("Tensor") && !returns("Linear") && !returns("Self")
             }
             _ => false,
         }
+    }
+
+    /// Whether a path is a variable that holds a function.
+    fn is_value(&self, path: &syn::Path) -> bool {
+        let Some(name) = path.get_ident().map(ToString::to_string) else {
+            return false;
+        };
+        let at = self.facts.unit.source.start(path);
+        match self.facts.definitions(&name, at).first() {
+            Some(value) => !matches!(value, Expr::Closure(_)),
+            None => {
+                let is_bound = self.facts.bindings(&name).is_some();
+                is_bound || self.facts.type_of_parameter(&name).is_some()
+            }
+        }
+    }
+
+    /// Whether an expression is the name of a function that may multiply.
+    fn is_function(&self, expr: &Expr) -> bool {
+        let Some(path) = get!(expr, Expr::Path) else {
+            return false;
+        };
+        let Some(name) = segments(&path.path).pop() else {
+            return false;
+        };
+        let may_multiply = |facts: Facts<'_>| {
+            let signature = facts.function.signature;
+            let output = facts.unit.source.slice(&signature.output);
+            signature.ident == name
+                && signature.inputs.len() > 1
+                && words(output).any(|word| word == "Tensor")
+        };
+        is_product(&name) || facts::all(self.facts.unit).any(may_multiply)
+    }
+
+    /// Adds the fields that a function gets which is not known by name.
+    fn values<'e>(&mut self, at: usize, args: impl Iterator<Item = &'e Expr>) {
+        if self.helpers.is_none() {
+            self.push(at, args.filter(|arg| matches!(strip(arg), Expr::Field(_))));
+        }
+    }
+
+    /// The factors of a product of elements, or of a variable that holds one.
+    fn factors(&self, expr: &Expr, depth: usize) -> Vec<Expr> {
+        let value = |name: String| {
+            let at = self.facts.unit.source.start(expr);
+            self.facts.definitions(&name, at).into_iter().next()
+        };
+        let Some(depth) = depth.checked_sub(1) else {
+            return Vec::new();
+        };
+        let factors: Vec<&Expr> = match strip(ident(expr).and_then(value).unwrap_or(expr)) {
+            Expr::Binary(pair) if matches!(pair.op, syn::BinOp::Mul(_)) => {
+                vec![&pair.left, &pair.right]
+            }
+            Expr::MethodCall(call) if call.method == "mul" || call.method == "broadcast_mul" => {
+                call.args.iter().chain([&*call.receiver]).collect()
+            }
+            _ => Vec::new(),
+        };
+        let inner = factors.iter().flat_map(|one| self.factors(one, depth));
+        let inner: Vec<_> = inner.collect();
+        factors.into_iter().cloned().chain(inner).collect()
     }
 
     /// The numbers of the arguments by which a function multiplies.
@@ -291,16 +444,30 @@ impl Sites<'_> {
 impl<'a> Visit<'a> for Sites<'_> {
     fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
         visit::visit_expr_call(self, call);
-        let Some(path) = called(call) else { return };
+        let path = called(call).filter(|path| !self.is_value(path));
+        let Some(path) = path else {
+            let at = self.facts.unit.source.start(&*call.func);
+            return self.values(at, call.args.iter());
+        };
         let at = self.facts.unit.source.start(path);
         let last = path.segments.last().map(|last| last.ident.to_string());
         if self.helpers.is_none() && self.is_made(path) {
-            let weight = call.args.first().cloned();
-            return self.found.push((at, true, weight.into_iter().collect()));
+            let is_read = last.is_some_and(|last| last.starts_with("linear"));
+            let whole = Expr::Call(call.clone());
+            let weight = if is_read {
+                Some(whole)
+            } else {
+                call.args.first().cloned()
+            };
+            return self
+                .found
+                .push((at, Kind::Made, weight.into_iter().collect()));
         }
-        let is_product = matches!(last.as_deref(), Some("matmul" | "broadcast_matmul" | "mv"));
-        if is_product && self.helpers.is_none() && path.segments.len() > 1 {
+        if last.is_some_and(|last| is_product(&last)) && self.helpers.is_none() {
             return self.push(at, call.args.iter());
+        }
+        if call.args.iter().any(|arg| self.is_function(arg)) {
+            self.values(at, call.args.iter());
         }
         let numbers = self.arguments(path);
         self.push(
@@ -314,9 +481,18 @@ impl<'a> Visit<'a> for Sites<'_> {
         let at = self.facts.unit.source.start(&call.method);
         let name = call.method.to_string();
         let Some(helpers) = self.helpers else {
-            let is_product = matches!(name.as_str(), "matmul" | "broadcast_matmul" | "mv");
-            if is_product && call.args.len() == 1 {
-                self.push(at, call.args.iter().chain([&*call.receiver]));
+            let operands = call.args.iter().chain([&*call.receiver]);
+            if is_product(&name) && !call.args.is_empty() {
+                self.push(at, operands);
+            } else if SUMS.contains(&name.as_str()) {
+                let factors = self.factors(&call.receiver, FACTORS);
+                let text = |factor: &Expr| self.facts.unit.source.slice(strip(factor));
+                // A sum of squares multiplies nothing.
+                if factors.windows(2).any(|two| text(&two[0]) != text(&two[1])) {
+                    self.found.push((at, Kind::Sum, factors));
+                }
+            } else if call.args.iter().any(|arg| self.is_function(arg)) {
+                self.values(at, operands);
             }
             return;
         };
@@ -342,7 +518,10 @@ impl<'a> Visit<'a> for Sites<'_> {
         for operand in &operands {
             Visit::visit_expr(self, operand);
         }
-        let is_known = self.macros.iter().any(|name| call.path.is_ident(name));
+        let mut names = self.macros.iter();
+        let last = call.path.segments.last();
+        let is_known = names.any(|name| call.path.is_ident(name))
+            || last.is_some_and(|last| is_product(&last.ident.to_string()));
         if is_known && self.helpers.is_none() {
             let at = self.facts.unit.source.start(&call.path);
             self.push(at, operands.iter());

@@ -53,6 +53,10 @@ pub type Helpers = BTreeSet<Helper>;
 pub struct Outline {
     pub types: Types,
     pub helpers: Helpers,
+    /// The methods that return a weight, each with its type.
+    pub getters: BTreeSet<(String, String)>,
+    /// The fields that hold matrices of a checkpoint.
+    pub matrices: BTreeSet<(Key, String)>,
 }
 
 /// The facts that are found of each file, once.

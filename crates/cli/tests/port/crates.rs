@@ -115,6 +115,16 @@ fn layers_of_other_files_are_seen() {
         left(&report),
         ["`0` of `Net` multiplies as a tensor, and is no layer"]
     );
+    // A weight that a type of another file holds.
+    let net = "use crate::ops::Net;\n\npub struct Outer {\n    net: Net,\n}\n\nimpl Outer {\n    \
+               fn forward(&self, xs: &Tensor) -> R { xs.matmul(self.net.weight())?.matmul(&self.net.a) }\n}\n";
+    let ops = "pub struct Net { w: Tensor, pub a: Tensor }\n\nimpl Net {\n    \
+               pub fn weight(&self) -> &Tensor { &self.w }\n}\n";
+    file(&folder, "src/ops/mod.rs", ops);
+    let report = json(&[], &file(&folder, "src/net.rs", net));
+    let expected = ["self.net.a", "self.net.weight(..)"]
+        .map(|read| format!("`{read}` is read and multiplies as a tensor, and is no layer"));
+    assert_eq!(left(&report), expected);
     // A trait whose types are in another file, and a trait of another crate.
     let objects = "use crate::model::Head;\n\npub struct A {\n    layer: candle_nn::Linear,\n    \
                    head: Box<dyn Head>,\n    other: std::sync::Arc<dyn far::Layer>,\n}\n";

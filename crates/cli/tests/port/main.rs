@@ -112,7 +112,16 @@ fn matrices_in_other_forms_are_not_skipped() {
         @ @ fn g(x: &Tensor, w: &Tensor) { x.matmul(w) } g(xs, &self.a) @ a
         @ @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
         @ @ other::product(xs, &[&self.a, &self.b]) @ -
-        @ @ xs.broadcast_mul(&self.a)?.sum(1)? + &self.b @ -
+        @ @ xs.broadcast_mul(&self.a)?.sum(1)? + &self.b @ a
+        @ @ let p = (xs.unsqueeze(1)? * &self.a)?; p.sum_keepdim(D::Minus1) @ a
+        @ @ einsum("bi,ij->bj", &[xs, &self.a])?; einsum!("bi,ij->bj", xs, &self.b) @ a b
+        @ @ xs.apply_with(ops::f, &self.a) @ a
+        @ @ let f: fn(&Tensor, &Tensor) -> Result<Tensor> = ops::f; f(xs, &self.a) @ a
+        @ @ (self.f)(xs, &self.a) @ a
+        @ @ let w = (&self.a + &self.b)?; xs.matmul(&w) @ a b
+        @ @ let n = self.a.sqr()?.sum_keepdim(1)?.sqrt()?; xs.matmul(&self.a.broadcast_div(&n)?) @ a
+        @ @ xs.matmul(&Tensor::cat(&[&self.a, &self.b], 0)?.t()?) @ a b
+        @ @ (xs + &self.a)?.matmul(&Tensor::cat(&[&self.b, xs], 0)?) @ -
         all: Vec<Tensor> @ let mut all = vec![]; all.push(READ); Ok(Self { all }) @ for (i, w) in self.all.iter().enumerate() { xs.matmul(w)?; } @ all
         @ @ self.all.iter().try_fold(xs.clone(), |xs, w| xs.matmul(w)) @ all
         all: HashMap<u8, Tensor> @ Ok(Self { all: HashMap::from([(1, READ)]) }) @ xs.matmul(&self.all[&1]) @ all
@@ -168,6 +177,11 @@ fn products_of_layers_and_convolutions_are_listed() {
         a: Conv1d @ candle_nn::conv1d(4, 4, n, c, vb)? @ xs.apply(&self.a) @ if its size is 1
         a: Conv1d @ conv(1, vb)? @ xs.apply(&self.a) @ `conv1d` of size 1
         a: Conv1d @ conv(3, vb)? @ xs.apply(&self.a) @ -
+        a: u8 @ 0 @ let w = vb.get((4, n), "w")?; xs.matmul(&w.t()?) @ `vb.get(..)` is read and multiplies as a tensor
+        @ @ let f = move |w: &Tensor| xs.matmul(w); f(&vb.get((4, n), "w")?) @ `vb.get(..)` is read
+        @ @ seq().add_fn(move |xs| xs.matmul(&vb.get(4, "w")?)).forward(xs) @ `vb.get(..)` is read
+        @ @ let all = candle::safetensors::load("w", d)?; xs.matmul(&all["w"]) @ `load(..)` is read
+        @ @ candle_nn::linear(4, 4, vb)?.forward(xs) @ a layer, `linear(..)`, is made at each call
     "#;
     let others = "use candle_nn::Conv1d;\nconst ONE: usize = 1;\nconst THREE: usize = 3;\n";
     let conv = "fn conv(k: usize, vb: VarBuilder) -> Result<Conv1d> {\n    \
@@ -181,6 +195,33 @@ fn products_of_layers_and_convolutions_are_listed() {
         let todo = &json(&[], &path)["files"][0]["todo"];
         let what = todo[0]["what"].as_str().unwrap_or("-");
         assert!(what.contains(expected), "{made} {body}: {todo}");
+    }
+}
+
+/// A constant table is kept, whatever reads it.
+#[test]
+fn tables_are_not_advised_to_be_layers() {
+    let folder = folder();
+    for (field, name, is_table) in [
+        ("mel_filters", "a", true),
+        ("fb", "mel_filters", true),
+        ("window", "w", true),
+        ("mel_proj", "mel_proj", false),
+    ] {
+        let made = format!("Ok(Self {{ {field}: vb.get((n, 4), \"{name}\")? }})");
+        let body = format!("self.{field}.matmul(xs)");
+        let path = file(
+            &folder,
+            "a.rs",
+            &model(&format!("{field}: Tensor"), &made, &body),
+        );
+        let todo = &json(&[], &path)["files"][0]["todo"];
+        let advice = todo[0]["advice"].as_str().unwrap();
+        assert_eq!(
+            advice.starts_with("put `// dynquant: keep`"),
+            is_table,
+            "{advice}"
+        );
     }
 }
 
