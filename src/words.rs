@@ -47,8 +47,11 @@ pub(crate) fn unknown_name(what: &'static str, got: &str, words: &[&str]) -> Err
     })
 }
 
+/// A table of words and their values.
+pub(crate) type Words<T, const N: usize> = [(&'static str, T); N];
+
 /// The words of a table.
-pub(crate) const fn names<T, const N: usize>(table: &[(&'static str, T); N]) -> [&'static str; N] {
+pub(crate) const fn names<T, const N: usize>(table: &Words<T, N>) -> [&'static str; N] {
     let mut names = [""; N];
     let mut row = 0;
     while row < N {
@@ -62,7 +65,7 @@ pub(crate) const fn names<T, const N: usize>(table: &[(&'static str, T); N]) -> 
 pub(crate) fn lookup<T, const N: usize>(
     what: &'static str,
     word: &str,
-    words: [(&'static str, T); N],
+    words: Words<T, N>,
 ) -> Result<T> {
     let known = words.each_ref().map(|(word, _)| *word);
     let found = words.into_iter().find(|(known, _)| *known == word);

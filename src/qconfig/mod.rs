@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Precision;
 use crate::observer::{ObserverConfig, ObserverKind};
 use crate::qparams::{QDType, QScheme};
-use crate::words::{names, unknown_name};
+use crate::words::{Words, names, unknown_name};
 
 pub use crate::halves::HalfType;
 pub use activation::{Arithmetic, DynamicConfig, Granularity};
@@ -75,7 +75,7 @@ impl Default for OnnxRuntimeOptions {
 
 impl QConfig {
     /// The presets.
-    const NAMED: [(&'static str, fn() -> Self); 9] = [
+    const NAMED: Words<fn() -> Self, 9> = [
         ("int8", Self::int8),
         ("int8_groups", Self::int8_groups),
         ("int4", Self::int4),

@@ -16,7 +16,7 @@ use crate::module::LayerKind;
 use crate::name_regex::{NameRegex, RegexTotals};
 use crate::qconfig::{OnnxRuntimeOptions, QConfig};
 use crate::sizes::at_most;
-use crate::words::{lookup, names};
+use crate::words::{Words, lookup, names};
 use decision::{Decision, Refusal};
 pub(crate) use hint::with_hidden;
 use rule::{Pattern, Rank, Rule};
@@ -63,7 +63,7 @@ const WORTHWHILE: usize = 1_000;
 
 impl QConfigSpec {
     /// The presets.
-    const NAMED: [(&'static str, fn() -> Self); 9] = [
+    const NAMED: Words<fn() -> Self, 9> = [
         ("int8", Self::int8),
         ("int8_reduce_range", Self::int8_reduce_range),
         ("int8_groups", Self::int8_groups),
