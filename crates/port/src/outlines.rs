@@ -6,7 +6,7 @@ use std::rc::Rc;
 use syn::Type;
 
 use super::facts::Facts;
-use super::origins::{self, TensorOrigin};
+use super::origins;
 use super::scopes::Origin;
 use super::source::Source;
 use super::types::{Types, key, parts};
@@ -25,11 +25,7 @@ impl World {
             let unit = Unit::new(path, self, &source, &file, &types);
             let helpers = weights::helpers(&unit);
             let getters = weights::getters(&unit);
-            let mut matrices = origins::matrices(&unit);
-            // A field that a caller fills may hold activations.
-            matrices.retain(|(holder, field)| {
-                origins::origin(&unit, holder, field).0 == TensorOrigin::Loaded
-            });
+            let matrices = origins::matrices(&unit);
             Some(Rc::new(Outline {
                 types,
                 helpers,
@@ -39,7 +35,7 @@ impl World {
         })
     }
 
-    /// Whether a type of another file has a field with a matrix that is read, or a method that returns a weight,
+    /// Whether a type of another file has a field with a matrix, or a method that returns a weight,
     /// of this name.
     pub fn has_weight(&self, facts: &Facts<'_>, ty: &Type, name: &str) -> bool {
         if let Type::Reference(inner) = ty {

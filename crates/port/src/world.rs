@@ -55,7 +55,7 @@ pub struct Outline {
     pub helpers: Helpers,
     /// The methods that return a weight, each with its type.
     pub getters: BTreeSet<(String, String)>,
-    /// The fields that hold matrices of a checkpoint.
+    /// The fields that may be matrices.
     pub matrices: BTreeSet<(Key, String)>,
 }
 
