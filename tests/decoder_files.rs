@@ -347,7 +347,7 @@ fn a_token_without_a_row_is_an_error_where_a_text_has_it() -> Result<()> {
     Ok(())
 }
 
-/// As by transformers, which adds special tokens that `tokenizer.json` has as words only.
+/// Equals transformers, which adds special tokens that `tokenizer.json` has as words only.
 #[test]
 fn special_tokens_of_the_settings_are_matched_as_a_whole() -> Result<()> {
     const TEMPLATE: &str = "{{ image_token }} {{ messages[0].content }}";
@@ -368,7 +368,7 @@ fn special_tokens_of_the_settings_are_matched_as_a_whole() -> Result<()> {
     Ok(())
 }
 
-/// As by transformers 5.24, which makes that class without the normalizer of `tokenizer.json`.
+/// Equals transformers 5.24, which makes that class without the normalizer of `tokenizer.json`.
 #[test]
 fn the_tokenizer_of_qwen2_composes_characters() -> Result<()> {
     const QWEN: &str = r#"{"tokenizer_class": "Qwen2Tokenizer"}"#;
