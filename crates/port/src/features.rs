@@ -5,7 +5,7 @@ use std::ops::Range;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Lit, Meta};
 
-use super::source::Source;
+use super::source::{Extent, Source};
 use super::walk::{get, part};
 
 /// Features whose code does not run on a CPU.
@@ -56,7 +56,7 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
     }
     impl GpuFinder<'_, '_> {
         /// Whether the node is excluded; an excluded node is not visited.
-        fn check(&mut self, node: &impl syn::spanned::Spanned, attrs: &[Attribute]) -> bool {
+        fn check(&mut self, node: &impl Extent, attrs: &[Attribute]) -> bool {
             let out = leave_out(attrs);
             self.found.extend(out.then(|| self.source.range(node)));
             out

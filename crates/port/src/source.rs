@@ -1,9 +1,11 @@
 //! A text, its syntax tree, and the mapping between them.
 
+use std::any::Any;
 use std::ops::Range;
 
-use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Spacing, Span, TokenStream, TokenTree};
 use syn::spanned::Spanned;
+use syn::{Expr, ExprMethodCall};
 
 /// The reason why a file cannot be ported.
 #[derive(Debug)]
@@ -18,6 +20,11 @@ impl Fault {
         Self { line: 1, message }
     }
 }
+
+/// A token or a node of a syntax tree.
+pub trait Extent: Spanned + Any {}
+
+impl<T: Spanned + Any> Extent for T {}
 
 /// A text and the starts of its lines.
 pub struct Source<'t> {
@@ -80,7 +87,7 @@ impl<'t> Source<'t> {
         Ok(())
     }
 
-    fn at_span(&self, span: proc_macro2::Span, message: &str) -> Fault {
+    fn at_span(&self, span: Span, message: &str) -> Fault {
         let before = self.text[..self.prefix].matches('\n').count();
         Fault {
             line: span.start().line.max(1) + before,
@@ -89,18 +96,18 @@ impl<'t> Source<'t> {
     }
 
     /// The byte range of a token or a node.
-    pub fn range(&self, node: &impl Spanned) -> Range<usize> {
-        let range = node.span().byte_range();
+    pub fn range(&self, node: &impl Extent) -> Range<usize> {
+        let range = range(node);
         range.start + self.prefix..range.end + self.prefix
     }
 
     /// The first byte of a token or a node.
-    pub fn start(&self, node: &impl Spanned) -> usize {
+    pub fn start(&self, node: &impl Extent) -> usize {
         self.range(node).start
     }
 
     /// The text of a node.
-    pub fn slice(&self, node: &impl Spanned) -> &'t str {
+    pub fn slice(&self, node: &impl Extent) -> &'t str {
         &self.text[self.range(node)]
     }
 
@@ -220,6 +227,51 @@ impl<'t> Source<'t> {
         let above = self.line_start(start.saturating_sub(1));
         self.text[above..self.line_end(at)].contains("dynquant: keep")
     }
+}
+
+/// The byte range of a node, which `span` would read all tokens of: for each link of a chain,
+/// those of all links before it.
+fn range<T: Extent>(node: &T) -> Range<usize> {
+    let any: &dyn Any = node;
+    let ends = if let Some(expr) = any.downcast_ref() {
+        link(expr)
+    } else if let Some(call) = any.downcast_ref() {
+        method_call(call)
+    } else {
+        None
+    };
+    let Some((mut first, last)) = ends else {
+        return node.span().byte_range();
+    };
+    while let Some((before, _)) = link(first) {
+        first = before;
+    }
+    first.span().byte_range().start..last.byte_range().end
+}
+
+/// The first operand and the last token of an expression that continues another.
+fn link(expr: &Expr) -> Option<(&Expr, Span)> {
+    match expr {
+        Expr::MethodCall(call) => method_call(call),
+        Expr::Try(tried) if tried.attrs.is_empty() => {
+            Some((&tried.expr, tried.question_token.span))
+        }
+        Expr::Field(field) if field.attrs.is_empty() => Some((&field.base, field.member.span())),
+        Expr::Binary(binary) if binary.attrs.is_empty() => {
+            Some((&binary.left, last(&binary.right)))
+        }
+        _ => None,
+    }
+}
+
+fn method_call(call: &ExprMethodCall) -> Option<(&Expr, Span)> {
+    let last = call.paren_token.span.close();
+    call.attrs.is_empty().then_some((&call.receiver, last))
+}
+
+/// The last token of an expression, or its span.
+fn last(expr: &Expr) -> Span {
+    link(expr).map_or_else(|| expr.span(), |(_, last)| last)
 }
 
 /// The number of tokens in a group since something ended, by which the depth is bounded.

@@ -3,12 +3,11 @@
 use std::ops::Range;
 
 use syn::punctuated::Punctuated;
-use syn::spanned::Spanned;
 use syn::{Fields as StructFields, Token};
 
 use super::holder::{Holder, Layers, Replacements, named};
 use crate::built::Literals;
-use crate::source::Source;
+use crate::source::{Extent, Source};
 use crate::syntax::{ident, member};
 use crate::types::key;
 
@@ -50,7 +49,7 @@ pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Rep
 }
 
 /// An element of a list with its comma and the comments above it.
-fn item_of_list<T: Spanned>(
+fn item_of_list<T: Extent>(
     source: &Source<'_>,
     list: &Punctuated<T, Token![,]>,
     index: usize,

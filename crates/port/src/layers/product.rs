@@ -77,6 +77,25 @@ impl Weight {
     }
 }
 
+/// The methods whose results have a meaning. Other calls are read no further: chains may be long.
+const METHODS: [&str; 15] = [
+    "add",
+    "broadcast_add",
+    "broadcast_left",
+    "broadcast_matmul",
+    "clone",
+    "contiguous",
+    "get",
+    "i",
+    "matmul",
+    "narrow",
+    "reshape",
+    "squeeze",
+    "t",
+    "to_dtype",
+    "transpose",
+];
+
 /// The meaning of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
@@ -257,6 +276,9 @@ impl<'e> ProductContext<'e> {
         let name = call.method.to_string();
         if let ("matmul" | "broadcast_matmul", [operand]) = (name.as_str(), args.as_slice()) {
             return self.product(&call.receiver, operand);
+        }
+        if !METHODS.contains(&&*name) {
+            return None;
         }
         let Some(value) = self.eval(&call.receiver) else {
             return self.flattened(call);

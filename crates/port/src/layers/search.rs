@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Item, Stmt};
 
 use super::holder::{FoundProduct, Holder, ProductPlan};
 use super::product::{Meaning, Product, ProductContext, is_result};
-use crate::source::{Source, is_inside};
+use crate::source::{Extent, Source, is_inside};
 use crate::syntax::{changed, words};
 
 /// The products of all methods of a struct; `biases` includes added terms.
@@ -59,7 +58,7 @@ struct ProductSearch<'e> {
 }
 
 impl ProductSearch<'_> {
-    fn range(&self, node: &impl Spanned) -> Range<usize> {
+    fn range(&self, node: &impl Extent) -> Range<usize> {
         self.context.facts.unit.source.range(node)
     }
 

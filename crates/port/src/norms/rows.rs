@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::spanned::Spanned;
 use syn::{Expr, ExprMethodCall, Pat};
 
 use crate::facts::{DEPTH, Facts};
 use crate::layers::product::ExprPlace;
 use crate::origins::origin;
+use crate::source::Extent;
 use crate::syntax::{
     exactly, get, ident, is, mentions, method, only, optional, own_field, some_name, strip,
 };
@@ -150,7 +150,7 @@ impl RowContext<'_> {
         self.facts.unit
     }
 
-    fn text(&self, node: &impl Spanned) -> &str {
+    fn text(&self, node: &impl Extent) -> &str {
         self.unit().source.slice(node)
     }
 
@@ -265,7 +265,7 @@ impl RowContext<'_> {
             }
             ("sqrt", [], Step::Shifted) => Some(norm.at(Step::Deviation)),
             ("recip", [], Step::Deviation) => Some(norm.at(Step::Inverse)),
-            ("powf", [power], Step::Shifted) if self.text(power) == "-0.5" => {
+            ("powf", [power], Step::Shifted) if self.text(*power) == "-0.5" => {
                 Some(norm.at(Step::Inverse))
             }
             ("broadcast_sub", [mean], Step::Rows) => {
