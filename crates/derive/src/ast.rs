@@ -5,8 +5,8 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Fields, Generics, Index, Member, Token, Type};
 
-use crate::Errors;
 use crate::attr::{self, ContainerAttrs, FieldAttrs};
+use crate::errors::Errors;
 
 pub struct Input<'a> {
     pub ident: &'a Ident,

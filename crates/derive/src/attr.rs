@@ -6,7 +6,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, LitStr, Path, Token};
 
-use crate::Errors;
+use crate::errors::Errors;
 
 /// Attributes of the type.
 #[derive(Default)]

@@ -8,10 +8,12 @@
 
 mod ast;
 mod attr;
+mod errors;
 mod expand;
 mod layer;
 mod valid;
 
+use errors::Errors;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
@@ -31,24 +33,4 @@ pub fn derive_quantizable(input: TokenStream) -> TokenStream {
         }
     };
     tokens.into()
-}
-
-/// Mistakes in the input, each at its own span.
-#[derive(Default)]
-struct Errors {
-    /// The first, with the others combined into it.
-    first: Option<syn::Error>,
-}
-
-impl Errors {
-    fn push(&mut self, error: syn::Error) {
-        match &mut self.first {
-            Some(first) => first.combine(error),
-            None => self.first = Some(error),
-        }
-    }
-
-    fn at(&mut self, span: proc_macro2::Span, message: impl std::fmt::Display) {
-        self.push(syn::Error::new(span, message));
-    }
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use syn::LitStr;
 
-use crate::Errors;
 use crate::ast::{Data, Field, Input, Place};
+use crate::errors::Errors;
 
 pub fn check(input: &Input<'_>, errors: &mut Errors) {
     if let Data::Union(token) = &input.data {
