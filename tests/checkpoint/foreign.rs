@@ -203,10 +203,23 @@ fn static_scales_of_activations_are_left_out_and_that_is_said() -> Result<()> {
     let saved = Checkpoint::open(&saved)?;
     assert!(saved.tensors().all(|tensor| tensor.name != "a.input_scale"));
     assert!(saved.notes().is_empty());
-    for other in ["a.pre_quant_scale", "a.weight_global_scale"] {
+    for other in [
+        "a.pre_quant_scale",
+        "a.weight_global_scale",
+        "a.weight_g_idx",
+        "a.weight_minimum",
+        "a.weight_zero_point_unsigned",
+    ] {
         write(other)?;
         let error = Checkpoint::open(dir.path()).expect_err(other).to_string();
         assert!(error.contains(other), "{error}");
     }
+    // Nothing is quantized, though the groups say so.
+    let file = written("a.weight F32 [2,3] 6*1", Value::Null);
+    std::fs::write(dir.path().join("model.safetensors"), file)?;
+    let error = Checkpoint::open(dir.path())
+        .expect_err("floats")
+        .to_string();
+    assert!(error.contains("expected quantized weights"), "{error}");
     Ok(())
 }

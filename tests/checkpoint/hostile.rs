@@ -456,11 +456,14 @@ config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strateg
             "{error}"
         );
     }
-    for good in [
-        config(Value::Null),
-        config(group("dynamic", json!(true))),
-        "{}".to_owned(),
-    ] {
+    let whole = |format: &str| {
+        let mut entry = group("dynamic", json!(true));
+        entry["format"] = format.into();
+        config(entry)
+    };
+    fs::write(path.join("config.json"), whole("int-quantized"))?;
+    assert!(error(path).contains("config.json: expected quantized weights"));
+    for good in [config(Value::Null), whole("dense"), "{}".to_owned()] {
         fs::write(path.join("config.json"), good)?;
         read(path)?;
     }

@@ -65,6 +65,7 @@ pub struct Quantization {
     modules: BTreeMap<String, Option<DynamicConfig>>,
     /// The entry of another method than compressed-tensors, by its name.
     pub foreign: Option<(String, Value)>,
+    is_dense: bool,
     /// The differences from what the files say.
     pub notes: Vec<String>,
     /// Whether the model has a vocabulary, and so maybe a tied head.
@@ -101,6 +102,11 @@ struct RawActivations {
 }
 
 impl Quantization {
+    /// Whether it describes quantized weights, and not the dense ones that were made of these.
+    pub fn has_weights(&self) -> bool {
+        !self.groups.is_empty() && !self.is_dense
+    }
+
     /// Reads a `config.json`; empty if there is none.
     pub fn open(path: &Path) -> Result<Self> {
         let beside = path.with_file_name(MODELOPT);
@@ -175,7 +181,10 @@ impl Quantization {
                 return Err(unsupported("format", &FORMATS.join(", "), format));
             }
         }
-        let mut read = Self::default();
+        let mut read = Self {
+            is_dense: raw.format.as_deref() == Some("dense"),
+            ..Self::default()
+        };
         let (mut patterns, mut linears) = (Vec::new(), None);
         for (number, group) in raw.config_groups.into_values().enumerate() {
             let activation = group.input_activations.map(|a| a.read());

@@ -36,6 +36,11 @@ impl Opened {
     pub fn new(mut files: Files, mut config: Quantization) -> Result<Self> {
         layouts::translate(&mut files, &mut config)?;
         let (weights, views, attention) = weights::find(&files, &config)?;
+        if config.has_weights() && weights.is_empty() {
+            let expected = "quantized weights, as the groups of its quantization_config say";
+            let error = Error::malformed("config.json", expected, "none");
+            return Err(error.in_file(files.path()));
+        }
         let viewed = views.iter().flat_map(|(of, views)| {
             let names = views.values();
             names.map(move |name| (name.clone(), of.clone()))

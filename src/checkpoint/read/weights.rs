@@ -86,7 +86,14 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
     }
     // A weight comes before its scales and zero points, which then belong to a known weight.
     for (name, shard, entry) in files.tensors() {
-        if weights.contains_key(name) || belongs(&weights, name) {
+        if let Some((kind, suffix)) = owner(&weights, name) {
+            if !kind.reads(suffix) {
+                let expected = "no such tensor beside a weight of this format";
+                return Err(invalid(name, expected, entry.kind()).in_file(&shard.path));
+            }
+            continue;
+        }
+        if weights.contains_key(name) {
             continue;
         }
         let found = match entry.dtype {
@@ -131,15 +138,20 @@ fn check_view(
     }
 }
 
-/// The weights of whose scales or zero points a tensor is by its name.
-pub fn owners(name: &str) -> impl Iterator<Item = &str> {
+/// The weights of whose scales or zero points a tensor is by its name, and the rest of the name.
+pub fn owners(name: &str) -> impl Iterator<Item = (&str, &'static str)> {
     let suffixes = [SCALE, ZERO_POINT, UNSIGNED_ZERO_POINT, MINIMUM, G_IDX].into_iter();
-    suffixes.filter_map(|suffix| name.strip_suffix(suffix))
+    suffixes.filter_map(|suffix| Some((name.strip_suffix(suffix)?, suffix)))
+}
+
+/// The known weight of whose scales or zero points a tensor is, and the rest of the name.
+fn owner(weights: &Weights, name: &str) -> Option<(Kind, &'static str)> {
+    owners(name).find_map(|(base, suffix)| Some((*weights.get(base)?, suffix)))
 }
 
 /// Whether a tensor is a scale or a zero point of a weight that is known.
 pub fn belongs(weights: &Weights, name: &str) -> bool {
-    owners(name).any(|base| weights.contains_key(base))
+    owner(weights, name).is_some()
 }
 
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
@@ -161,11 +173,13 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     } else {
         n.min(1)
     };
-    companion(files, name, SCALE, count)?;
+    companion(files, name, SCALE, [n, count])?;
     match codes.qscheme {
-        QScheme::PerChannelAffineFloatQParams => companion(files, name, UNSIGNED_ZERO_POINT, count),
+        QScheme::PerChannelAffineFloatQParams => {
+            companion(files, name, UNSIGNED_ZERO_POINT, [n, count])
+        }
         qscheme if qscheme.is_symmetric() && !has(files, name, ZERO_POINT) => Ok(()),
-        _ => companion(files, name, ZERO_POINT, count),
+        _ => companion(files, name, ZERO_POINT, [n, count]),
     }
 }
 
@@ -183,11 +197,11 @@ fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -
     }
     let count = n.checked_mul(groups.count(k));
     let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
-    companion(files, name, SCALE, count)?;
+    companion(files, name, SCALE, [n, count])?;
     match groups.scheme {
         GroupScheme::Symmetric => Ok(()),
-        GroupScheme::Affine => companion(files, name, ZERO_POINT, count),
-        GroupScheme::Minimum => companion(files, name, MINIMUM, count),
+        GroupScheme::Affine => companion(files, name, ZERO_POINT, [n, count]),
+        GroupScheme::Minimum => companion(files, name, MINIMUM, [n, count]),
     }
 }
 
@@ -195,8 +209,8 @@ fn has(files: &Files, name: &str, suffix: &str) -> bool {
     files.find(&format!("{name}{suffix}")).is_some()
 }
 
-/// Checks the scales, zero points or minimums of a weight, `count` of them.
-fn companion(files: &Files, name: &str, suffix: &str, count: usize) -> Result<()> {
+/// Checks the scales, zero points or minimums of a weight of `n` rows, `count` of them.
+fn companion(files: &Files, name: &str, suffix: &str, [n, count]: [usize; 2]) -> Result<()> {
     let tensor = format!("{name}{suffix}");
     let (_, entry) = files.get(&tensor, format!("it beside {:?}", brief(name, 200)))?;
     match suffix {
@@ -204,10 +218,12 @@ fn companion(files: &Files, name: &str, suffix: &str, count: usize) -> Result<()
         ZERO_POINT => {}
         _ => entry.check_float(&tensor)?,
     }
-    if entry.elements() == count {
+    let of_row = count.checked_div(n).unwrap_or(0).max(1);
+    let in_rows = entry.shape.len() < 2 || entry.shape.last() == Some(&of_row);
+    if entry.elements() == count && in_rows {
         return Ok(());
     }
-    let expected = format!("{count} elements");
+    let expected = format!("{count} elements, {of_row} in a row");
     Err(invalid(&tensor, expected, format!("{:?}", entry.shape)))
 }
 
@@ -275,7 +291,7 @@ fn check_module(files: &Files, name: &str, entry: &Entry) -> Result<()> {
     for (tensor, entry) in files.below(&format!("{module}.")) {
         let last = &tensor[module.len() + 1..];
         let is_read =
-            matches!(last, "weight" | "bias") || owners(last).any(|owner| owner == "weight");
+            matches!(last, "weight" | "bias") || owners(last).any(|(owner, _)| owner == "weight");
         if !(is_read || last.contains('.')) {
             let expected = "a weight, its scales and a bias alone in a quantized module";
             return Err(invalid(tensor, expected, entry.kind()));
@@ -307,11 +323,11 @@ fn packed(
     let scheme = match (is_affine, has(files, name, MINIMUM)) {
         (false, false) => GroupScheme::Symmetric,
         (true, false) => {
-            companion(files, name, ZERO_POINT, n * count)?;
+            companion(files, name, ZERO_POINT, [n, n * count])?;
             GroupScheme::Affine
         }
         (false, true) => {
-            companion(files, name, MINIMUM, n * count)?;
+            companion(files, name, MINIMUM, [n, n * count])?;
             GroupScheme::Minimum
         }
         (true, true) => return Err(invalid(name, "zero points or minimums", "both")),
@@ -368,6 +384,24 @@ fn multiplied(groups: GroupConfig) -> Kind {
 }
 
 impl Kind {
+    /// Whether the tensor of that suffix beside a weight is read, or known to change nothing.
+    fn reads(self, suffix: &str) -> bool {
+        let Self::Whole(format) = self else {
+            return matches!(suffix, SCALE | ZERO_POINT | MINIMUM | G_IDX);
+        };
+        match (format.numbers, suffix) {
+            (Numbers::Half(_), _) => false,
+            (Numbers::Codes(codes), UNSIGNED_ZERO_POINT) => {
+                codes.qscheme == QScheme::PerChannelAffineFloatQParams
+            }
+            (Numbers::Codes(_), suffix) => matches!(suffix, SCALE | ZERO_POINT),
+            (Numbers::Groups(groups), ZERO_POINT) => groups.scheme == GroupScheme::Affine,
+            (Numbers::Groups(groups), MINIMUM) => groups.scheme == GroupScheme::Minimum,
+            // Those of another order were refused, or are dequantized.
+            (Numbers::Groups(_), suffix) => matches!(suffix, SCALE | G_IDX),
+        }
+    }
+
     /// Elements of the dequantized weight as f32, in row order.
     pub fn dequantize(self, files: &Files, name: &str, range: Range<usize>) -> Result<Vec<f32>> {
         let (shard, entry, [n, k]) = weight(files, name)?;

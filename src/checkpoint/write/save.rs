@@ -232,13 +232,13 @@ impl<'a> Save<'a> {
         }
         // A tensor of a weight that was quantized before, and now differs or is float.
         let goes = belongs(&self.source.weights, name)
-            && owners(name).any(|weight| self.is_replaced(weight));
+            && owners(name).any(|(weight, _)| self.is_replaced(weight));
         (goes || self.is_outdated_view(name)).then(Vec::new)
     }
 
     /// Whether a tensor of the source is a part of a tensor that gets other parts or is replaced.
     fn is_outdated_view(&self, name: &str) -> bool {
-        let mut views = owners(name).chain([name]);
+        let mut views = owners(name).map(|(weight, _)| weight).chain([name]);
         views.any(|view| {
             let tensor = self.source.viewed.get(view);
             tensor.is_some_and(|tensor| {
