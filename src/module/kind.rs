@@ -61,8 +61,7 @@ const WORDS: [(&str, LayerKind); 10] = [
 
 impl LayerKind {
     /// The six kinds that PyTorch's `quantize_dynamic` swaps by default.
-    #[doc(hidden)]
-    pub const DEFAULT: [Self; 6] = [
+    pub(crate) const DEFAULT: [Self; 6] = [
         Self::Linear,
         Self::LSTM,
         Self::GRU,

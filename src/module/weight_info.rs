@@ -56,8 +56,7 @@ impl WeightDType {
     }
 
     /// Whether these are codes.
-    #[doc(hidden)]
-    pub fn is_quantized(self) -> bool {
+    pub(crate) fn is_quantized(self) -> bool {
         matches!(self, Self::QInt8 | Self::QUInt8 | Self::Int4 | Self::Int8)
     }
 }
@@ -93,8 +92,7 @@ pub struct WeightInfo {
     pub saturated: usize,
     /// Elements that lost precision or became 0 then, because all of their channel is below the
     /// normal range of its dtype.
-    #[doc(hidden)]
-    pub underflowed: usize,
+    pub(crate) underflowed: usize,
     /// The memory of the weight, if the layer gives it: memory that several layers hold is counted
     /// once, and a view counts the whole memory.
     #[serde(skip)]
@@ -128,9 +126,8 @@ impl WeightInfo {
     }
 
     /// This weight in the memory `id`.
-    #[doc(hidden)]
     #[must_use]
-    pub fn held_as(self, id: WeightId) -> Self {
+    pub(crate) fn held_as(self, id: WeightId) -> Self {
         Self {
             id: Some(id),
             ..self

@@ -100,9 +100,8 @@ impl WeightQParams {
     }
 
     /// These parameters with another way to make codes.
-    #[doc(hidden)]
     #[must_use]
-    pub fn with_rounding(self, rounding: Rounding) -> Self {
+    pub(crate) fn with_rounding(self, rounding: Rounding) -> Self {
         Self { rounding, ..self }
     }
 

@@ -104,8 +104,7 @@ impl KvCache {
     }
 
     /// The precision of the keys and values.
-    #[doc(hidden)]
-    pub fn precision(&self) -> Precision {
+    pub(crate) fn precision(&self) -> Precision {
         self.precision
     }
 

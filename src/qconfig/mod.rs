@@ -58,8 +58,7 @@ pub struct OnnxRuntimeOptions {
 
 impl OnnxRuntimeOptions {
     /// qint8, symmetric, per tensor, all codes.
-    #[doc(hidden)]
-    pub const DEFAULT: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         weight_type: QDType::QInt8,
         per_channel: false,
         reduce_range: false,

@@ -112,8 +112,13 @@ impl QDType {
 ///
 /// Equals torch's `calculate_qparams`: the maximum magnitude over half the codes' span, at least
 /// `eps`; the zero point is given.
-#[doc(hidden)]
-pub fn symmetric(min: f32, max: f32, quant_range: [i32; 2], zero_point: i32, eps: f32) -> QParams {
+pub(crate) fn symmetric(
+    min: f32,
+    max: f32,
+    quant_range: [i32; 2],
+    zero_point: i32,
+    eps: f32,
+) -> QParams {
     let magnitude = f32::max(-min.min(0.), max.max(0.));
     QParams {
         scale: (magnitude / (span(quant_range) / 2.)).max(eps),
@@ -125,8 +130,7 @@ pub fn symmetric(min: f32, max: f32, quant_range: [i32; 2], zero_point: i32, eps
 ///
 /// Equals torch's `calculate_qparams`: the range, stretched to 0, over the codes' span, at
 /// least `eps`; the minimum gets the minimum code, as closely as an exact 0 allows.
-#[doc(hidden)]
-pub fn affine(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> QParams {
+pub(crate) fn affine(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> QParams {
     let [quant_min, quant_max] = quant_range;
     let (min, max) = (min.min(0.), max.max(0.));
     let scale = ((max - min) / span(quant_range)).max(eps);
@@ -141,8 +145,7 @@ pub fn affine(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> QParams {
 ///
 /// Equals torch's `calculate_qparams` with `per_channel_affine_float_qparams`: a scale that
 /// does not exceed `eps` becomes 1, and the zero point is `-min / scale`, not rounded.
-#[doc(hidden)]
-pub fn affine_float(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> (f32, f32) {
+pub(crate) fn affine_float(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> (f32, f32) {
     let scale = (max - min) / span(quant_range);
     let scale = if scale > eps { scale } else { 1. };
     (scale, -min / scale)
@@ -153,8 +156,12 @@ pub fn affine_float(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> (f32
 /// Equals its `compute_scale_zp`: the quotient of the two spans is taken in f64, the zero
 /// point from that quotient, and both become 1 and 0 where it is below the minimum normal f32.
 /// `quant_range` is [`onnxruntime_quant_range`]'s.
-#[doc(hidden)]
-pub fn onnxruntime_weight(min: f32, max: f32, quant_range: [i32; 2], symmetric: bool) -> QParams {
+pub(crate) fn onnxruntime_weight(
+    min: f32,
+    max: f32,
+    quant_range: [i32; 2],
+    symmetric: bool,
+) -> QParams {
     let [quant_min, quant_max] = quant_range.map(f64::from);
     let (mut min, mut max) = (min.min(0.), max.max(0.));
     if symmetric {

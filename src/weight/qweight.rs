@@ -288,8 +288,7 @@ impl QWeight {
     /// How many elements lost precision, or became 0, because all of their output channel is below
     /// the normal range of float16 (6.1e-5) or bfloat16 (1.2e-38); not known of a weight that was
     /// read from a checkpoint.
-    #[doc(hidden)]
-    pub fn underflowed(&self) -> usize {
+    pub(crate) fn underflowed(&self) -> usize {
         self.underflowed
     }
 

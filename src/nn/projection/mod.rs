@@ -104,8 +104,11 @@ impl Projection {
 
     /// [`quantize`](Self::quantize) in groups, so that products with those inputs are most exact:
     /// for [`Layer::quantize_for`](crate::Layer::quantize_for). `None` if `qconfig` has no groups.
-    #[doc(hidden)]
-    pub fn quantize_for(&self, qconfig: &QConfig, inputs: &InputFactor) -> Result<Option<Self>> {
+    pub(crate) fn quantize_for(
+        &self,
+        qconfig: &QConfig,
+        inputs: &InputFactor,
+    ) -> Result<Option<Self>> {
         if !matches!(qconfig, QConfig::Groups(_)) {
             return Ok(None);
         }

@@ -53,9 +53,8 @@ pub struct LayerReport {
     #[serde(flatten)]
     pub outcome: Outcome,
     /// The precision of its factors now, of a layer without weights.
-    #[doc(hidden)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub precision: Option<Precision>,
+    pub(crate) precision: Option<Precision>,
     /// Elements of its weights.
     pub parameters: usize,
     /// Bytes of its weights before quantization. Memory shared with the layer in
