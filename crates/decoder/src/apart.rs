@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::chat::{Message, Template};
+use crate::template::{LocalTemplate, Message};
 
 /// The environment variable that marks the rendering process.
 const MARK: &str = "DYNQUANT_CHAT_TEMPLATE";
@@ -54,10 +54,10 @@ pub fn isolate_templates() {
     std::process::exit(0);
 }
 
-fn answer(template: &mut Option<Template>, line: &str) -> Result<String> {
+fn answer(template: &mut Option<LocalTemplate>, line: &str) -> Result<String> {
     match serde_json::from_str(line)? {
         Request::Open(source, tokens) => {
-            *template = Some(Template::here(&source, tokens)?);
+            *template = Some(LocalTemplate::new(&source, tokens)?);
             Ok(String::new())
         }
         Request::Render(messages, add_generation_prompt) => {
@@ -96,8 +96,10 @@ impl Apart {
 
     fn ask(&self, request: Option<&Request>) -> Result<String> {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = process.is_none();
-        let mut running = match process.take() {
+        // The system may have ended a process that waited.
+        let waiting = process.take().and_then(Process::running);
+        let is_new = waiting.is_none();
+        let mut running = match waiting {
             Some(running) => running,
             None => Process::start().context("chat template: cannot start its process")?,
         };
@@ -143,6 +145,11 @@ impl Process {
                 .for_each(drop);
         })?;
         Ok(Self { child, replies })
+    }
+
+    /// The process, if it has not ended.
+    fn running(mut self) -> Option<Self> {
+        matches!(self.child.try_wait(), Ok(None)).then_some(self)
     }
 
     /// The reply; `None` from a process that has ended or takes too long.

@@ -7,6 +7,7 @@ use candle_nn::VarBuilder;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::family::Family;
 use crate::json;
 use crate::keys;
 
@@ -67,23 +68,6 @@ pub struct Config {
     query_pre_attn_scalar: Option<f64>,
     sliding_window_pattern: Option<usize>,
     rope_local_base_freq: Option<f64>,
-}
-
-/// The models of the family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    /// The family of Llama, TinyLlama and SmolLM.
-    Llama,
-    /// Every layer attends to a window of tokens, if the size is given.
-    Mistral,
-    /// Queries, keys and values have a bias.
-    Qwen2,
-    /// Queries and keys are normalized.
-    Qwen3,
-    /// Norms before and after each part, windows of attention, a scaled embedding.
-    #[serde(rename = "gemma3_text")]
-    Gemma3,
 }
 
 /// A token or several tokens.

@@ -17,6 +17,26 @@ pub fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Res
     }
 }
 
+/// The filter `string`.
+pub fn string(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::String | ValueKind::Undefined => Ok(value.to_string()),
+        _ => python(value),
+    }
+}
+
+/// The filter `join`.
+pub fn join(values: &Value, between: Option<String>) -> Result<String, Error> {
+    let items: Vec<String> = match values.as_str() {
+        Some(text) => text.chars().map(String::from).collect(),
+        None => {
+            let items = values.try_iter()?.map(|item| string(&item));
+            items.collect::<Result<_, _>>()?
+        }
+    };
+    Ok(items.join(between.as_deref().unwrap_or_default()))
+}
+
 /// A tuple: a sequence that is written in parentheses.
 #[derive(Debug)]
 struct Tuple(Vec<Value>);

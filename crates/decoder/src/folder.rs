@@ -13,13 +13,15 @@ use serde_json::{Map, Value};
 use tokenizers::normalizers::NFC;
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::chat::{Message, Template};
-use crate::config::{Config, Family, Tokens};
+use crate::chat::Template;
+use crate::config::{Config, Tokens};
+use crate::family::Family;
 use crate::gguf::Metadata;
 use crate::json::Keys;
 use crate::model::Decoder;
 use crate::sampling::Sampling;
 use crate::special::Special;
+use crate::template::Message;
 use crate::{json, tokenizer};
 use crate::{keys, tensors};
 

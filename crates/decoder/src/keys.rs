@@ -5,7 +5,7 @@ use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 use serde_json::{Map, Value};
 
-use crate::config::Family;
+use crate::family::Family;
 
 const ABSENT: &[&str] = &["null"];
 const OFF: &[&str] = &["null", "false"];

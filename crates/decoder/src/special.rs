@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, Tokenizer};
 
-use crate::chat::{Message, Template};
+use crate::chat::Template;
+use crate::template::Message;
 
 /// The private-use characters that stand for special tokens in a template's text.
 const TOKENS: RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';

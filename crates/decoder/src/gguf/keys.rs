@@ -6,6 +6,9 @@
 use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 
+pub const TOKENS: &str = "tokenizer.ggml.tokens";
+pub const BOS: &str = "tokenizer.ggml.bos_token_id";
+
 /// Expands rows with many long keys.
 macro_rules! rows {
     ($($treatment:expr => $($key:literal)+;)+) => { &[$((&[$($key),+], $treatment)),+] };

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Number, Value, json};
 
 use crate::config::Config;
-use tokenizer::{BOS, TOKENS};
+use keys::{BOS, TOKENS};
 
 /// The metadata of a file.
 pub struct Metadata<'a> {

@@ -8,15 +8,14 @@ use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
 use super::Metadata;
+use super::keys::{BOS, TOKENS};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const CUTS: &str = "tokenizer.ggml.pre";
-pub const TOKENS: &str = "tokenizer.ggml.tokens";
 const SCORES: &str = "tokenizer.ggml.scores";
 const KINDS: &str = "tokenizer.ggml.token_type";
 
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-pub const BOS: &str = "tokenizer.ggml.bos_token_id";
 const END: &str = "tokenizer.ggml.eos_token_id";
 /// The pre-tokenizer of Llama 3.
 const LLAMA: &str = "llama-bpe";

@@ -1,0 +1,20 @@
+//! The families of architectures.
+
+use serde::Deserialize;
+
+/// The models of the family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// The family of Llama, TinyLlama and SmolLM.
+    Llama,
+    /// Every layer attends to a window of tokens, if the size is given.
+    Mistral,
+    /// Queries, keys and values have a bias.
+    Qwen2,
+    /// Queries and keys are normalized.
+    Qwen3,
+    /// Norms before and after each part, windows of attention, a scaled embedding.
+    #[serde(rename = "gemma3_text")]
+    Gemma3,
+}
