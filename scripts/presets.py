@@ -10,12 +10,19 @@ Prints a table in Markdown, or one JSON object. Takes some minutes; needs cargo,
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PRESETS = ["int8", "int8_groups", "int4", "int8_reduce_range", "pytorch", "per_channel", "onnxruntime", "float16", "bfloat16"]
+
+
+def presets():
+    """The names in the example's help."""
+    command = ["cargo", "run", "--release", "--quiet", "--example", "bert", "--", "--help"]
+    text = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+    return re.findall(r"\w+", re.search(r"Preset: ([\w,\s]+)\[default", text)[1])
 
 
 def example(name, *options):
@@ -72,7 +79,7 @@ def main():
     if not args.minilm:
         subprocess.run([ROOT / "scripts/fetch_minilm.sh", minilm], check=True, stdout=sys.stderr)
     rows = {"float": None}
-    for preset in PRESETS:
+    for preset in presets():
         rows["float"], rows[f"`{preset}`"] = measure(minilm, preset)
     _, rows["`int8` and `embeddings()`"] = measure(minilm, "int8", "--embeddings")
     if args.spec:

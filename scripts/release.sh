@@ -63,4 +63,5 @@ tar -czf "$out/dynquant-$version-$host.tar.gz" -C target/release dynquant
 
 printf '\nTo publish, in this order:\n'
 for crate in "${crates[@]}"; do echo "    cargo publish --package $crate"; done
+printf '    cargo publish --manifest-path crates/embed/Cargo.toml\n'
 printf '    git tag v%s\n' "$version"

@@ -5,7 +5,7 @@
 #   scripts/test_cluster.sh --check     nothing if just that was tested before
 #
 # datafusion compiles for many minutes, so this program is to be tested only where it or the public surface of the
-# library changed: its sources, those of apps/embed and of what that shares with the library, the embedded model, this
+# library changed: its sources, those of crates/embed and of what that shares with the library, the embedded model, this
 # script, and docs/public-api.txt, which lists the public surface. A change of the library below an unchanged surface
 # is left to the library's tests and those of the other programs.
 #
@@ -18,7 +18,7 @@ source scripts/recorded.sh
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 manifest=apps/cluster/Cargo.toml
 begin "${1:-}" apps/cluster/tested.txt \
-    apps/cluster apps/embed/Cargo.toml apps/embed/src assets/bert crates/decoder docs/public-api.txt \
+    apps/cluster crates/embed/Cargo.toml crates/embed/src assets/bert crates/decoder docs/public-api.txt \
     scripts/test_cluster.sh
 
 cargo fmt --manifest-path "$manifest" --check

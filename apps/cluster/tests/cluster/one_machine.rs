@@ -14,7 +14,7 @@ use crate::process::{ok, run};
 
 /// Each text alone, encoded directly.
 fn expected(texts: &[Option<String>]) -> Bits {
-    let encoder = Encoder::embedded(Preset::Int8).unwrap();
+    let encoder = Encoder::embedded(Preset::default()).unwrap();
     let answer = |text: &String| {
         let tokens = encoder.tokenizer.encode(Input::Text(text), None).unwrap();
         let head = Head::Embedding;

@@ -1,0 +1,282 @@
+//! The configuration of a model in the files of its folder.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokenizers::AddedToken;
+
+use crate::files::ADDED_TOKENS;
+use crate::json;
+use crate::keys::Keys;
+use crate::models::{Architecture, Sizes};
+use crate::pooling::Pooling;
+use crate::sentence::Sentence;
+use crate::tables;
+
+/// The parameters of a model.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The number of rows of the word table: token ids are smaller.
+    pub vocab_size: usize,
+    /// The length of a token's vector.
+    pub hidden_size: usize,
+    /// The length of an embedding: of the pooled vector, or after the folder's dense layers, and at
+    /// most `truncate_dim`.
+    pub embedding_size: usize,
+    /// The way an embedding is made of the tokens' vectors.
+    pub pooling: Pooling,
+    /// Whether the folder ends with a `Normalize`, which `Model::answer` leaves to its caller.
+    pub normalize: bool,
+    /// The names of the classes, for a model with a classification head.
+    pub labels: Vec<String>,
+    /// The most tokens of a text, including special tokens.
+    pub max_tokens: usize,
+    /// A sentence for each key of the files that nothing reads; programs print these once.
+    pub notes: Vec<String>,
+    pub(crate) sizes: Sizes,
+    pub(crate) keys: Keys,
+    /// Whether texts are lower-cased before the tokenizer.
+    pub(crate) lower_case: bool,
+    pub(crate) tokenizer: TokenizerConfig,
+}
+
+/// The text of the files that hold the configuration; `name` is the folder's.
+#[derive(Default)]
+pub(crate) struct Texts<'a> {
+    pub name: &'a str,
+    pub config: &'a str,
+    /// `config.json` of the pooling, with its path.
+    pub pooling: Option<(String, String)>,
+    /// The settings of sentence-transformers, which limit the tokens of a text.
+    pub sentence: Sentence,
+    /// The text of `tokenizer_config.json`, which also limits the tokens.
+    pub tokenizer: Option<&'a str>,
+    /// The files beside `tokenizer_config.json` that name tokens, with their paths.
+    pub tokens: Vec<(String, String)>,
+    /// The number of bytes of the weights, if known.
+    pub weights: Option<u64>,
+}
+
+impl Config {
+    pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
+        let path = format!("{}/config.json", texts.name);
+        let mut keys = Keys::parse(&path, texts.config)?;
+        if let Some(bytes) = texts.weights {
+            keys.limit(bytes);
+        }
+        let architecture = Architecture::find(&keys)?;
+        let mut notes: Vec<String> = unread(&path, keys.check(architecture.tables)?).collect();
+        let sizes = architecture.sizes(&keys)?;
+        let pooling = texts.pooling.as_ref();
+        let pooling = pooling
+            .map(|(path, text)| Pooling::parse(path, text))
+            .transpose()?;
+        let pooling = pooling.unwrap_or_default();
+        let tokenizer = TokenizerConfig::parse(texts, &keys, &mut notes)?;
+        Ok(Self {
+            vocab_size: sizes.vocab,
+            hidden_size: sizes.hidden,
+            embedding_size: sizes.hidden * pooling.modes.len(),
+            pooling,
+            normalize: false,
+            labels: keys.labels()?,
+            max_tokens: max_tokens(texts, &tokenizer, &sizes)?,
+            notes,
+            sizes,
+            keys,
+            lower_case: texts.sentence.lower_case,
+            tokenizer,
+        })
+    }
+}
+
+/// A note for each key that nothing reads.
+pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = String> {
+    keys.into_iter()
+        .map(move |key| format!("{path}: key {key:?} is not read"))
+}
+
+/// The settings of `tokenizer_config.json`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TokenizerConfig {
+    max_tokens: Option<usize>,
+    /// Whether the model gets the tokenizer's token types: by `model_input_names`, else by the
+    /// tokenizer's class.
+    pub gives_types: bool,
+    /// The settings of BERT's normalizer, if the tokenizer's class makes one in place of
+    /// `tokenizer.json`'s: separate Chinese characters, strip accents, lower case.
+    pub bert: Option<(bool, Option<bool>, bool)>,
+    /// The tokens that files name, each once for each place.
+    pub named: Vec<NamedToken>,
+    /// The keys of the first and the last token of a text, if the tokenizer's class adds these in
+    /// place of `tokenizer.json`'s.
+    pub ends: Option<[&'static str; 2]>,
+    /// The setting of a tokenizer whose class makes the spaces before words.
+    pub prefix_space: Option<bool>,
+    /// The named class, and the model that it makes.
+    pub model: Option<(String, &'static str)>,
+}
+
+/// A token in another file than `tokenizer.json`.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedToken {
+    /// The file and the key.
+    pub place: String,
+    pub key: String,
+    pub token: AddedToken,
+    /// Whether the place says how the token is found in texts.
+    pub is_described: bool,
+}
+
+impl NamedToken {
+    /// The tokens under the keys of a file that name some.
+    fn all(path: &str, map: &Map<String, Value>) -> Result<Vec<Self>> {
+        let mut named = Vec::new();
+        let has_tokens = |key: &str| {
+            let mut endings = ["_token", "_special_tokens", "_tokens_decoder"].iter();
+            endings.any(|it| key.ends_with(it))
+        };
+        for (key, value) in map.iter().filter(|(key, _)| has_tokens(key)) {
+            let place = format!("{path}: key {key:?}");
+            Self::add(&place, key, value, &mut named)?;
+        }
+        Ok(named)
+    }
+
+    fn add(place: &str, key: &str, value: &Value, to: &mut Vec<Self>) -> Result<()> {
+        let inner: Vec<&Value> = match value {
+            Value::Array(all) => all.iter().collect(),
+            Value::Object(map) if !map.contains_key("content") => map.values().collect(),
+            Value::Object(_) | Value::String(_) => {
+                let (place, key) = (place.to_owned(), key.to_owned());
+                let content = value.get("content").unwrap_or(value).as_str();
+                let content = content.with_context(|| format!("{place}: expected a token"))?;
+                // Only this key says so of each token; others are added as they are.
+                let is_described = key == "added_tokens_decoder";
+                let token = if is_described {
+                    AddedToken::deserialize(value).with_context(|| place.clone())?
+                } else {
+                    AddedToken::from(content, true)
+                };
+                to.push(Self {
+                    place,
+                    key,
+                    token,
+                    is_described,
+                });
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        let mut inner = inner.into_iter();
+        inner.try_for_each(|value| Self::add(place, key, value, to))
+    }
+}
+
+/// The tokenizer classes with BERT's normalizer.
+const BERTS: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"];
+
+/// The tokenizer classes of RoBERTa, then those of its relatives.
+const ROBERTAS: [&str; 3] = [
+    "RobertaTokenizer",
+    "XLMRobertaTokenizer",
+    "CamembertTokenizer",
+];
+
+impl TokenizerConfig {
+    fn parse(texts: &Texts<'_>, config: &Keys, notes: &mut Vec<String>) -> Result<Self> {
+        let family = config.word("model_type")?;
+        let family = family.unwrap_or_default();
+        let is_bert = ["bert", "nomic_bert"].contains(&&*family);
+        let path = format!("{}/tokenizer_config.json", texts.name);
+        let map: Map<String, Value> = json::parse(texts.tokenizer.unwrap_or("{}"))
+            .with_context(|| format!("{path}: expected the configuration of a tokenizer"))?;
+        let mut named = NamedToken::all(&path, &map)?;
+        for (path, text) in &texts.tokens {
+            let map = json::parse(text).with_context(|| format!("{path}: expected tokens"))?;
+            named.extend(NamedToken::all(path, &map)?);
+            if path.ends_with(ADDED_TOKENS) {
+                named.extend(map.keys().map(|key| NamedToken {
+                    place: path.clone(),
+                    key: String::new(),
+                    token: AddedToken::from(key.as_str(), false),
+                    is_described: false,
+                }));
+            }
+        }
+        let (keys, unknown) = Keys::flat_with(&path, map, &tables::TOKENIZER_CONFIG)?;
+        notes.extend(unread(&path, unknown));
+        let class = match keys.word("tokenizer_class")? {
+            None => config.word("tokenizer_class")?,
+            class => class,
+        };
+        let class = class.map(|name| name.trim_end_matches("Fast").to_owned());
+        let model = class.clone().and_then(|class| {
+            let is = |names: &[&str]| names.contains(&&*class);
+            let model = match () {
+                () if is(&BERTS) => "WordPiece",
+                () if is(&ROBERTAS[..1]) || is(&["Qwen2Tokenizer"]) => "BPE",
+                () if is(&ROBERTAS[1..]) => "Unigram",
+                () => return None,
+            };
+            Some((class, model))
+        });
+        // The class that transformers takes for the model.
+        let class = class.or_else(|| match &*family {
+            "bert" | "nomic_bert" | "distilbert" => Some(BERTS[0].to_owned()),
+            "mpnet" => Some(BERTS[2].to_owned()),
+            "roberta" => Some(ROBERTAS[0].to_owned()),
+            "xlm-roberta" => Some(ROBERTAS[1].to_owned()),
+            _ => None,
+        });
+        let has_class = |names: &[&str]| names.contains(&class.as_deref().unwrap_or_default());
+        let names: Option<Vec<String>> = keys.optional("model_input_names", "names of inputs")?;
+        let gives_types = match (&names, class.as_deref()) {
+            (Some(names), _) => names.iter().any(|name| name == "token_type_ids"),
+            (None, Some(class)) => class == BERTS[0] && (is_bert || texts.tokenizer.is_some()),
+            (None, None) => is_bert,
+        };
+        let bert = has_class(&BERTS).then(|| {
+            anyhow::Ok((
+                keys.flag("tokenize_chinese_chars", true)?,
+                keys.optional("strip_accents", "true or false")?,
+                keys.flag("do_lower_case", true)?,
+            ))
+        });
+        let ends = if has_class(&BERTS) || has_class(&ROBERTAS[..1]) {
+            Some(["cls_token", "sep_token"])
+        } else {
+            has_class(&ROBERTAS[1..]).then_some(["bos_token", "eos_token"])
+        };
+        let prefix_space: Option<bool> = keys.optional("add_prefix_space", "true or false")?;
+        let makes_spaces = has_class(&ROBERTAS) || has_class(&["Qwen2Tokenizer"]);
+        // A number too large for usize means no limit.
+        let max_tokens: Option<f64> = keys.optional("model_max_length", "a number")?;
+        Ok(Self {
+            max_tokens: max_tokens
+                .filter(|length| *length >= 1.)
+                .map(|length| length as usize),
+            gives_types,
+            bert: bert.transpose()?,
+            named,
+            ends,
+            prefix_space: prefix_space.filter(|_| makes_spaces),
+            model,
+        })
+    }
+}
+
+fn max_tokens(texts: &Texts<'_>, tokenizer: &TokenizerConfig, sizes: &Sizes) -> Result<usize> {
+    let positions = sizes.tokens;
+    if let Some(length) = texts.sentence.max_tokens {
+        ensure!(
+            length <= positions || !sizes.has_table,
+            "{}: key \"max_seq_length\": expected 1 to {positions} (max_position_embeddings), got \
+             {length}",
+            texts.sentence.path,
+        );
+        return Ok(length);
+    }
+    let length = tokenizer.max_tokens.unwrap_or(positions);
+    Ok(positions.min(length))
+}

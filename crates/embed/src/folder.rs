@@ -1,0 +1,413 @@
+//! Reads a model's files together and checks them: configuration, tokenizer and weights.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::{Checkpoint, Equalization, equalize, quantize_dynamic};
+use candle_dynquant_io::input;
+use candle_nn::VarBuilder;
+
+use crate::config::Config;
+use crate::config::Texts;
+use crate::files::{
+    ADAPTER, CONFIG, MAX_TOKENIZER, TOKENIZER, TOKENIZER_CONFIG, TOKENS, optional_text, read, text,
+};
+use crate::keys::Keys;
+use crate::loaded::Loaded;
+use crate::model::Model;
+use crate::models::{Architecture, Network, Rows};
+use crate::modules::{LogitScore, MODULES, Module, Modules};
+use crate::pairs::PairTemplate;
+use crate::preset::Preset;
+use crate::prompts::Prompts;
+use crate::sentence::{self, Sentence};
+use crate::tokenizer::{Tokenizer, tokens};
+use crate::tokens::{Direction, Input};
+
+/// The files of a folder that determine the answers, besides `*.safetensors` and the modules'
+/// files.
+const TEXTS: [&str; 5] = [
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    MODULES,
+    "config_sentence_transformers.json",
+];
+/// The files of the embedded model: configuration, tokenizer and weights.
+#[cfg(feature = "embedded")]
+fn embedded() -> Result<[&'static [u8]; 3]> {
+    Ok([
+        include_bytes!("../../../assets/bert/config.json"),
+        include_bytes!("../../../assets/bert/tokenizer.json"),
+        include_bytes!("../../../assets/bert/model.safetensors"),
+    ])
+}
+
+#[cfg(not(feature = "embedded"))]
+fn embedded() -> Result<[&'static [u8]; 3]> {
+    anyhow::bail!("expected a model, got none: the feature \"embedded\" has one")
+}
+
+/// Everything needed to answer texts.
+pub struct Encoder {
+    /// The name of the folder, or of the embedded model.
+    pub name: String,
+    /// The parameters of the model.
+    pub config: Config,
+    /// The conversion of texts to tokens.
+    pub tokenizer: Tokenizer,
+    /// The conversion of tokens to answers.
+    pub model: Model,
+    /// The format of the weights: the name of a preset, or `quantized` for a quantized folder.
+    pub dtype: String,
+    /// The prompts in the folder.
+    pub prompts: Prompts,
+}
+
+impl Encoder {
+    /// The classifier of Debian packages in `assets/bert`, which the feature `embedded` builds into
+    /// the program.
+    ///
+    /// # Errors
+    /// Without that feature, and when the model cannot be quantized.
+    pub fn embedded(preset: Preset) -> Result<Self> {
+        let name = "assets/bert";
+        let [config, tokenizer, weights] = embedded()?;
+        let config = Config::parse(&Texts {
+            name,
+            config: std::str::from_utf8(config)?,
+            ..Texts::default()
+        })?;
+        let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
+        let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
+        let network = quantized(load(&config, None, vb)?, preset)?;
+        Ok(Self {
+            name: "debian-sections".to_owned(),
+            model: Model::new(network, &config, Vec::new(), false)?,
+            config,
+            tokenizer,
+            dtype: preset.to_string(),
+            prompts: Prompts::default(),
+        })
+    }
+
+    /// Whether a folder's model makes embeddings or classes: some architectures also generate text.
+    pub fn is_folder(dir: &Path) -> bool {
+        let is_classifier = || {
+            let text = text(&dir.join(CONFIG))?;
+            let keys = Keys::parse(CONFIG, &text)?;
+            anyhow::Ok(keys.is_architecture("ForSequenceClassification"))
+        };
+        dir.join(MODULES).is_file() || is_classifier().unwrap_or(false)
+    }
+
+    /// Whether the model is a reranker: it scores pairs of texts by a head of one class.
+    pub fn is_reranker(&self) -> bool {
+        self.classes() == 1
+    }
+
+    /// The number of classes of the head; 0 without a head.
+    pub(crate) fn classes(&self) -> usize {
+        if self.model.is_classifier() {
+            self.config.labels.len()
+        } else {
+            0
+        }
+    }
+
+    /// Reports the keys in the files that nothing reads.
+    #[cfg(feature = "program")]
+    pub(crate) fn tell_notes(&self) {
+        let notes = &self.config.notes;
+        notes.iter().for_each(candle_dynquant_io::print::note);
+    }
+
+    /// Opens a model from the contents of a Hugging Face folder's files, as in a browser. Weights
+    /// have the format of `model.safetensors`, float or quantized, and are not quantized further;
+    /// `name` is for error messages.
+    ///
+    /// # Errors
+    /// When a file is malformed, or inconsistent with the others.
+    pub fn from_bytes(
+        name: &str,
+        config: &str,
+        tokenizer: &[u8],
+        weights: Vec<u8>,
+    ) -> Result<Self> {
+        let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let loaded = Loaded::new(checkpoint);
+        let config = Config::parse(&Texts {
+            name,
+            config,
+            weights: Some(loaded.bytes()),
+            ..Texts::default()
+        })?;
+        let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
+        let network = load(&config, None, loaded.var_builder()).with_context(|| name.to_owned())?;
+        loaded.check(&name)?;
+        Ok(Self {
+            name: name.to_owned(),
+            model: Model::new(network, &config, Vec::new(), false)?,
+            config,
+            tokenizer,
+            dtype: if is_quantized {
+                "quantized".to_owned()
+            } else {
+                Preset::NONE.to_string()
+            },
+            prompts: Prompts::default(),
+        })
+    }
+
+    /// Reads a Hugging Face folder. Float weights are quantized by `preset`, [`Preset::default()`] if it
+    /// is `None`; for a folder that is already quantized, `preset` must be `None`.
+    ///
+    /// # Errors
+    /// When a file is missing, malformed, or inconsistent with the others.
+    pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
+        Self::open_with(dir, preset, None)
+    }
+
+    /// Reads a folder as [`open`](Self::open) does, and equalizes a float model by `texts` first.
+    pub(crate) fn open_with(
+        dir: &Path,
+        preset: Option<Preset>,
+        texts: Option<&[String]>,
+    ) -> Result<Self> {
+        ensure!(
+            dir.is_dir(),
+            "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
+            dir.display(),
+            if dir.exists() {
+                "a file"
+            } else {
+                "no such folder"
+            },
+        );
+        ensure!(
+            !dir.join(ADAPTER).exists(),
+            "{}: expected weights that an adapter is merged into, got the adapter",
+            dir.join(ADAPTER).display(),
+        );
+        let name = dir.display().to_string();
+        let modules = Modules::read(dir)?;
+        let config = text(&dir.join(CONFIG))?;
+        let checkpoint = Checkpoint::open(dir)?;
+        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
+        let notes = checkpoint.notes().to_vec();
+        let loaded = Loaded::new(checkpoint);
+        let pooling = if modules.lists_pooling {
+            Some(text(&modules.pooling)?)
+        } else {
+            optional_text(&modules.pooling)?
+        };
+        let sentence = Sentence::read(dir)?;
+        let add_generation_prompt = sentence.add_generation_prompt;
+        modules.check(&sentence)?;
+        let of_tokens = TOKENS.iter().filter_map(|file| {
+            let path = dir.join(file);
+            let text = optional_text(&path).transpose()?;
+            Some(text.map(|text| (path.display().to_string(), text)))
+        });
+        let mut config = Config::parse(&Texts {
+            name: &name,
+            config: &config,
+            pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
+            sentence,
+            tokenizer: optional_text(&dir.join(TOKENIZER_CONFIG))?.as_deref(),
+            tokens: of_tokens.collect::<Result<_>>()?,
+            weights: Some(loaded.bytes()),
+        })?;
+        config.notes.extend(notes);
+        let prompts = Prompts::read(dir, &mut config.notes)?;
+        let (behind, is_scored) = finished(&mut config, &modules, &prompts)?;
+        let path = dir.join(TOKENIZER);
+        let tokenizer = read(&path, MAX_TOKENIZER)?;
+        let mut tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
+        let score = modules.logit_score.as_deref().map(LogitScore::open);
+        let score = score.transpose()?;
+        let prompt = prompts.default_prompt();
+        if score.is_some() {
+            config.labels = vec!["LABEL_0".to_owned()];
+            let template = PairTemplate::read(dir, prompt, add_generation_prompt)?;
+            tokenizer.write_pairs(template)?;
+        }
+
+        let mut network =
+            load(&config, score, loaded.var_builder()).with_context(|| name.clone())?;
+        loaded.check(&name)?;
+        if let Some(texts) = texts {
+            ensure!(
+                !is_quantized,
+                "{name}: expected float weights to equalize, got quantized ones"
+            );
+            equalize_norms(&mut network, &tokenizer, texts).context("equalize")?;
+        }
+        let (network, dtype) = match (is_quantized, preset) {
+            (true, None) => (network, "quantized".to_owned()),
+            (true, Some(preset)) => anyhow::bail!(
+                "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
+            ),
+            (false, preset) => {
+                let preset = preset.unwrap_or_default();
+                (quantized(network, preset)?, preset.to_string())
+            }
+        };
+        let model = Model::new(network, &config, behind, is_scored)?;
+        if model.is_classifier() {
+            tokenizer.begin_pairs(prompts.default_prompt())?;
+        }
+        let most = model.most_tokens()?;
+        if most < config.max_tokens {
+            config.max_tokens = most;
+            tokenizer.limit(most)?;
+        }
+        Ok(Self {
+            name: folder_name(dir),
+            model,
+            config,
+            tokenizer,
+            dtype,
+            prompts,
+        })
+    }
+}
+
+/// The modules after the pooling, without a final normalization, which is the caller's; and whether
+/// they end in a reranker's score.
+fn finished(
+    config: &mut Config,
+    modules: &Modules,
+    prompts: &Prompts,
+) -> Result<(Vec<Module>, bool)> {
+    let pooled = config.embedding_size;
+    let (mut behind, is_scored) = modules.behind(pooled)?;
+    if is_scored {
+        config.labels = vec!["LABEL_0".to_owned()];
+        return Ok((behind, true));
+    }
+    config.embedding_size = behind.iter().fold(pooled, |size, it| it.outputs(size));
+    match prompts.truncate_dim {
+        // sentence-transformers cuts the normalized vector, and does not normalize again.
+        Some(size) if size < config.embedding_size => {
+            config.embedding_size = size;
+            behind.push(Module::Cut(size));
+        }
+        _ => {
+            let last = behind.pop_if(|last| matches!(last, Module::Normalize));
+            config.normalize = last.is_some();
+        }
+    }
+    Ok((behind, false))
+}
+
+/// The BLAKE3 hash, in hexadecimal, of the files of a folder that determine the answers, or of the
+/// embedded model without a folder.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
+    let mut all = blake3::Hasher::new();
+    let Some(dir) = dir else {
+        for bytes in embedded()? {
+            all.update(blake3::hash(bytes).as_bytes());
+        }
+        return Ok(all.finalize().to_string());
+    };
+    let reading = || format!("{}: expected a readable folder", dir.display());
+    let mut names: Vec<PathBuf> = TEXTS
+        .iter()
+        .chain(&TOKENS)
+        .chain(&sentence::FILES)
+        .map(PathBuf::from)
+        .collect();
+    let relative = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_owned();
+    let modules = Modules::read(dir)?;
+    names.push(relative(&modules.pooling));
+    names.extend(
+        modules
+            .folders()
+            .map(|folder| relative(folder).join(CONFIG)),
+    );
+    let folders = modules.folders().filter(|folder| folder.is_dir());
+    for folder in std::iter::once(dir).chain(folders) {
+        for entry in fs::read_dir(folder).with_context(reading)? {
+            let name = relative(folder).join(entry.with_context(reading)?.file_name());
+            if name.extension().is_some_and(|it| it == "safetensors") {
+                names.push(name);
+            }
+        }
+    }
+    names.sort();
+    for name in names {
+        let path = dir.join(&name);
+        if path.is_file() {
+            let mut hasher = blake3::Hasher::new();
+            (input::open(&path).and_then(|file| hasher.update_reader(file).map(|_| ())))
+                .with_context(|| format!("{}: expected a readable file", path.display()))?;
+            all.update(name.as_os_str().as_encoded_bytes());
+            all.update(hasher.finalize().as_bytes());
+        }
+    }
+    Ok(all.finalize().to_string())
+}
+
+fn load(config: &Config, score: Option<LogitScore>, vb: VarBuilder<'_>) -> Result<Network> {
+    let (keys, labels) = (&config.keys, config.labels.len());
+    let network = Architecture::find(keys)?.load(keys, &config.sizes, labels, score, vb);
+    network.context("expected the weights that config.json describes")
+}
+
+/// Moves range from the outputs of norms to weights, as measured on `texts`.
+fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]) -> Result<()> {
+    ensure!(
+        !texts.is_empty(),
+        "expected texts of the kind that the model is for, got none"
+    );
+    let cut = Some(Direction::Right);
+    let tokens = tokens(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
+    let rows = Rows::new(tokens.iter());
+    let report = equalize(network, &Equalization::default(), |network| {
+        let hidden = network.model.forward(&rows)?;
+        let Some(head) = &network.head else {
+            return Ok(hidden);
+        };
+        // Both outputs are computed: a layer that is not reached would keep norms from being
+        // equalized.
+        let logits = head.forward(&hidden)?;
+        Tensor::cat(&[hidden.flatten_all()?, logits.flatten_all()?], 0)
+    })?;
+    ensure!(
+        !report.pairs.is_empty(),
+        "expected norms that can be equalized, got {} that cannot",
+        report.left.len()
+    );
+    Ok(())
+}
+
+fn quantized(mut network: Network, preset: Preset) -> Result<Network> {
+    if let Some(spec) = preset.spec()? {
+        quantize_dynamic(&mut network, &spec)?;
+    }
+    Ok(network)
+}
+
+/// The last component of the path, also for `.` and `..`; for a snapshot in the cache of the
+/// Hugging Face hub, the name of the model.
+fn folder_name(dir: &Path) -> String {
+    let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let name = |path: &Path| {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        name.to_string_lossy().into_owned()
+    };
+    if let Some(snapshots) = absolute.parent().filter(|it| it.ends_with("snapshots"))
+        && let Some(model) = snapshots.parent().map(name)
+        && let Some(model) = model.strip_prefix("models--")
+    {
+        return model.replacen("--", "/", 1);
+    }
+    name(&absolute)
+}

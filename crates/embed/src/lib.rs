@@ -1,0 +1,88 @@
+//! Today's encoders of texts on the CPU, quantized by candle-dynquant: [`Embedder`] for vectors,
+//! [`Reranker`] for the order of answers, [`Classifier`] for classes, each from a folder of
+//! transformers or sentence-transformers.
+//!
+//! ```
+//! use dynquant_embed::{Embedder, Options};
+//!
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/encoders/bert");
+//! let embedder = Embedder::open_with(folder, Options::new().batch_size(64))?;
+//! let documents = embedder.embed_documents(&["Paris lies on the Seine.", "Snow is cold."])?;
+//! let queries = embedder.embed_queries(&["Where is Paris?"])?;
+//! let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+//! let scores: Vec<f32> = documents.iter().map(|it| dot(it, &queries[0])).collect();
+//! assert_eq!(scores.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Encoder`] stands below these, from tokens to embeddings and logits, for programs with their own
+//! queues and limits. The bits of an answer do not depend on the other texts of the call: see
+//! [`Model::answer`].
+//!
+//! ```
+//! use dynquant_embed::{Encoder, Head, Input, Preset, Task};
+//!
+//! let encoder = Encoder::embedded(Preset::default())?;
+//! let tokens = encoder.tokenizer.encode(Input::Text("Terminal text editor"), None)?;
+//! let answers = encoder.model.answer(&[Task { tokens: &tokens, head: Head::Embedding }])?;
+//! assert_eq!(answers[0].len(), encoder.config.embedding_size);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Architectures
+//!
+//! | `model_type` | for example | head |
+//! |---|---|---|
+//! | `bert` | bge, e5, all-MiniLM, mxbai, arctic-embed | yes |
+//! | `bert` with ALiBi | jina-embeddings-v2 | yes |
+//! | `roberta`, `xlm-roberta`, `camembert` | bge-m3, multilingual-e5, bge-reranker-v2-m3 | yes |
+//! | `distilbert` | multi-qa-distilbert | yes |
+//! | `mpnet` | all-mpnet-base | yes |
+//! | `modernbert` | gte-modernbert, modernbert-embed, its reranker | yes |
+//! | `nomic_bert` | nomic-embed-text-v1.5 (no mixture of experts) | yes |
+//! | `new`, `gte` | gte-multilingual, arctic-embed-m-v2.0 | yes |
+//! | `qwen3` | Qwen3-Embedding, Qwen3-Reranker | `score`, `LogitScore` |
+//! | `gemma3_text` | EmbeddingGemma | `score` |
+
+mod batches;
+mod classifier;
+mod config;
+mod embedder;
+mod files;
+mod folder;
+mod functions;
+#[cfg(feature = "hub")]
+pub mod hub;
+mod json;
+mod keys;
+mod loaded;
+mod model;
+mod models;
+mod modules;
+mod options;
+mod pairs;
+mod pooling;
+mod preset;
+#[cfg(feature = "program")]
+pub mod program;
+mod prompts;
+mod reranker;
+mod sentence;
+mod tables;
+mod tokenizer;
+mod tokens;
+
+pub use batches::Options;
+pub use classifier::Classifier;
+pub use config::Config;
+pub use embedder::{Embedder, Int8Vector};
+pub use folder::Encoder;
+pub use functions::{normalized, sigmoid, softmax};
+pub use model::{Head, Model, Task};
+pub use options::ModelOptions;
+pub use pooling::{Mode, Pooling};
+pub use preset::Preset;
+pub use prompts::Prompts;
+pub use reranker::Reranker;
+pub use tokenizer::Tokenizer;
+pub use tokens::{Direction, Input, Prompt, Token, Tokens, TokensError};

@@ -1,0 +1,257 @@
+//! The model as a function from texts to answers.
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use candle_dynquant::LayerKind;
+use candle_dynquant::ops::Precision;
+use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
+
+use crate::config::Config;
+use crate::models::{Network, Rows, matrix};
+use crate::modules::Module;
+use crate::pooling::Pooling;
+use crate::tokens::Tokens;
+
+/// A kind of answer to a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// The embedding, `embedding_size` numbers, without the folder's final normalization.
+    Embedding,
+    /// The vectors of the tokens before the pooling, `hidden_size` numbers each, concatenated.
+    TokenEmbeddings,
+    /// The logits, one for each label.
+    Classes,
+}
+
+/// A text and the kind of answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// The text.
+    pub tokens: &'a Tokens,
+    /// The kind of answer.
+    pub head: Head,
+}
+
+/// A model that answers texts.
+pub struct Model {
+    network: Network,
+    pooling: Pooling,
+    /// The modules after the pooling.
+    modules: Vec<Module>,
+    /// Whether the modules end in a reranker's score, in place of a head.
+    is_scored: bool,
+    one_by_one: bool,
+    /// Whether the head takes one text at a time.
+    heads_one_by_one: bool,
+}
+
+impl Model {
+    /// A model; tests whether the texts of a call may be computed together.
+    pub(crate) fn new(
+        network: Network,
+        config: &Config,
+        modules: Vec<Module>,
+        is_scored: bool,
+    ) -> Result<Self> {
+        let mut model = Self {
+            one_by_one: false,
+            heads_one_by_one: network
+                .head
+                .as_ref()
+                .map_or(Ok(false), has_float_products)?,
+            pooling: config.pooling.clone(),
+            modules,
+            is_scored,
+            network,
+        };
+        model.one_by_one =
+            has_float_products(&model.network.model)? || !model.rows_are_independent(config)?;
+        Ok(model)
+    }
+
+    /// Whether the model can answer [`Head::Classes`].
+    pub fn is_classifier(&self) -> bool {
+        self.is_scored || self.network.head.is_some()
+    }
+
+    /// The most tokens of a text that attention can handle.
+    pub(crate) fn most_tokens(&self) -> Result<usize> {
+        let mut precisions = Precisions(Vec::new());
+        self.walk(&mut precisions)?;
+        Ok(if precisions.0.contains(&Precision::Int8) {
+            MOST_INT8
+        } else {
+            usize::MAX
+        })
+    }
+
+    /// Shows each layer to `visitor`.
+    ///
+    /// # Errors
+    /// The first error of the visitor.
+    pub fn walk(&self, visitor: &mut dyn Visitor) -> candle_dynquant::Result<()> {
+        Walk::over(&self.network, visitor)
+    }
+
+    /// Whether the texts of a call are computed one after the other: with a float product, whose
+    /// sums depend on the number of rows, or with one scale for all activations of a call, through
+    /// which texts would influence each other.
+    pub fn is_one_by_one(&self) -> bool {
+        self.one_by_one
+    }
+
+    /// The answers to `tasks`, in order, each with the same bits as if it were alone.
+    ///
+    /// # Errors
+    /// When the model fails, or classes are requested from a model without a classification head.
+    pub fn answer(&self, tasks: &[Task<'_>]) -> Result<Vec<Vec<f32>>> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.one_by_one {
+            let each = tasks.chunks(1).map(|task| self.together(task));
+            return Ok(each.collect::<Result<Vec<_>>>()?.concat());
+        }
+        self.together(tasks)
+    }
+
+    fn together(&self, tasks: &[Task<'_>]) -> Result<Vec<Vec<f32>>> {
+        // Texts of one length are adjacent, so that attention takes them together.
+        let mut order: Vec<usize> = (0..tasks.len()).collect();
+        order.sort_by_key(|&index| tasks[index].tokens.len());
+        let sorted: Vec<Task<'_>> = order.iter().map(|&index| tasks[index]).collect();
+
+        let rows = Rows::new(sorted.iter().map(|task| task.tokens));
+        let hidden = self.network.model.forward(&rows)?;
+        let answers = self.heads(&sorted, &hidden)?;
+        let mut in_order = vec![Vec::new(); tasks.len()];
+        for (index, answer) in order.into_iter().zip(answers) {
+            in_order[index] = answer;
+        }
+        Ok(in_order)
+    }
+
+    /// The answers in the order of the rows of `hidden`.
+    fn heads(&self, tasks: &[Task<'_>], hidden: &Tensor) -> Result<Vec<Vec<f32>>> {
+        let size = hidden.dim(1)?;
+        let values = hidden.flatten_all()?.to_vec1::<f32>()?;
+        let mut rest = values.as_slice();
+        let mut texts = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let (vectors, others) = rest.split_at(task.tokens.len() * size);
+            texts.push((task, vectors));
+            rest = others;
+        }
+        let by_head = |head| head == Head::Classes && !self.is_scored;
+        let is_classified = |(task, _): &&(&Task<'_>, &[f32])| by_head(task.head);
+        let classified = texts.iter().filter(is_classified);
+        let classified: Vec<(&[f32], &[u32])> = classified
+            .map(|(task, vectors)| (*vectors, task.tokens.ids()))
+            .collect();
+        let mut logits = self.logits(&classified, size)?.into_iter();
+        let pool =
+            |task: &Task<'_>, vectors: &[f32]| self.pooling.pool(vectors, size, task.tokens.prompt);
+        let answer = |(task, vectors): (&Task<'_>, &[f32])| match task.head {
+            Head::Embedding if self.is_scored => Ok(pool(task, vectors)),
+            head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
+                let mut modules = self.modules.iter();
+                modules.try_fold(pool(task, vectors), |embedding, module| {
+                    module.apply(embedding)
+                })
+            }
+            Head::TokenEmbeddings => Ok(vectors.to_vec()),
+            Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
+        };
+        texts.into_iter().map(answer).collect()
+    }
+
+    /// The logits from the vectors of each text's tokens.
+    fn logits(&self, texts: &[(&[f32], &[u32])], size: usize) -> Result<Vec<Vec<f32>>> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let head = self.network.head.as_ref();
+        let head = head.context("expected a classification head, got none")?;
+        let at_once = if self.heads_one_by_one {
+            1
+        } else {
+            texts.len()
+        };
+        let mut logits = Vec::with_capacity(texts.len());
+        for texts in texts.chunks(at_once) {
+            let seen = texts.iter().map(|(vectors, ids)| head.seen(vectors, ids));
+            let pooled = seen.map(|text| head.pooling.pool(text, size, 0));
+            logits.extend(head.forward(&matrix(pooled.collect())?)?.to_vec2()?);
+        }
+        Ok(logits)
+    }
+
+    /// Compares texts that are computed together with the same texts alone, bit for bit. A layer
+    /// does not show how its activations are quantized, but a shared scale changes most of these
+    /// bits.
+    fn rows_are_independent(&self, config: &Config) -> Result<bool> {
+        let lengths = [1, 2, 3, 5, 8, 13, 21].into_iter();
+        let texts: Vec<Tokens> = lengths
+            .filter(|&count| count <= config.max_tokens)
+            .map(|count| Tokens {
+                ids: (0..count)
+                    .map(|i| ((i * 7919 + count * 104_729) % config.vocab_size) as u32)
+                    .collect(),
+                types: vec![0; count],
+                prompt: 0,
+            })
+            .collect();
+        let all = [Head::Embedding, Head::TokenEmbeddings, Head::Classes];
+        let heads = &all[..if self.is_classifier() { 3 } else { 2 }];
+        let tasks: Vec<Task<'_>> = (texts.iter())
+            .flat_map(|tokens| heads.iter().map(move |&head| Task { tokens, head }))
+            .collect();
+        let together = self.together(&tasks)?;
+        for (task, answer) in tasks.iter().zip(together) {
+            let alone = self.together(&[*task])?;
+            ensure!(
+                alone.iter().flatten().all(|x| x.is_finite()),
+                "the model: expected finite answers, got {:?}",
+                alone.iter().flatten().find(|x| !x.is_finite()),
+            );
+            let bits = |answer: &[f32]| answer.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            if alone.iter().map(|alone| bits(alone)).ne([bits(&answer)]) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The most keys of attention in 8 bits, so that sums fit an i32.
+const MOST_INT8: usize = 1 << 16;
+
+/// A visitor that collects the precisions of attention layers.
+struct Precisions(Vec<Precision>);
+
+impl Visitor for Precisions {
+    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
+        self.0.extend(layer.precision());
+        Ok(())
+    }
+}
+
+/// Whether a product has a float weight.
+fn has_float_products(network: &impl Quantizable) -> Result<bool> {
+    let mut floats = FloatProducts(0);
+    Walk::over(network, &mut floats)?;
+    Ok(floats.0 > 0)
+}
+
+/// A visitor that counts products with a float weight.
+struct FloatProducts(usize);
+
+impl Visitor for FloatProducts {
+    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
+        if layer.kind() != LayerKind::Embedding {
+            let weights = layer.weight_infos();
+            self.0 += weights.iter().filter(|weight| !weight.quantized).count();
+        }
+        Ok(())
+    }
+}

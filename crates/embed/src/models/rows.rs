@@ -1,0 +1,67 @@
+//! Texts of different lengths without padding: all tokens of a call are rows of one matrix. Only
+//! attention separates texts, and takes adjacent texts of one length together.
+
+use crate::tokens::Tokens;
+
+/// Adjacent texts of one length among the rows of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub texts: usize,
+    pub tokens: usize,
+}
+
+/// All tokens of a call, and their texts.
+pub(crate) struct Rows {
+    pub ids: Vec<u32>,
+    pub types: Vec<u32>,
+    /// The positions in the texts, from 0.
+    pub positions: Vec<u32>,
+    pub runs: Vec<Run>,
+    /// The number of tokens of the longest text.
+    pub longest: usize,
+}
+
+impl Rows {
+    pub fn new<'a>(texts: impl Iterator<Item = &'a Tokens>) -> Self {
+        let mut rows = Self {
+            ids: Vec::new(),
+            types: Vec::new(),
+            positions: Vec::new(),
+            runs: Vec::new(),
+            longest: 0,
+        };
+        for text in texts {
+            rows.add(text);
+        }
+        rows
+    }
+
+    /// The positions behind that of `pad`, where the others are counted.
+    pub fn positions_without(&self, pad: u32) -> Vec<u32> {
+        let mut last = pad;
+        let tokens = self.ids.iter().zip(&self.positions);
+        let position = |(&id, &position): (&u32, &u32)| {
+            if position == 0 {
+                last = pad;
+            }
+            if id == pad {
+                return pad;
+            }
+            last += 1;
+            last
+        };
+        tokens.map(position).collect()
+    }
+
+    fn add(&mut self, text: &Tokens) {
+        let tokens = text.len();
+        self.ids.extend_from_slice(&text.ids);
+        self.types.extend_from_slice(&text.types);
+        self.positions.extend(0..tokens as u32);
+        self.longest = self.longest.max(tokens);
+        match self.runs.last_mut() {
+            Some(run) if run.tokens == tokens => run.texts += 1,
+            _ => self.runs.push(Run { texts: 1, tokens }),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `sentence_bert_config.json`, the settings of sentence-transformers for the tokenizer and the
+//! model.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value};
+
+use crate::files::optional_text;
+use crate::json;
+use crate::keys::Keys;
+use crate::tables;
+
+/// The names of the file; sentence-transformers reads the first that exists.
+pub(crate) const FILES: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+/// The settings of a folder.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sentence {
+    pub path: String,
+    /// The most tokens of a text.
+    pub max_tokens: Option<usize>,
+    /// Whether texts are lower-cased before the tokenizer.
+    pub lower_case: bool,
+    /// Whether the model ends with a head of classes.
+    pub has_classes: bool,
+    /// Whether a pair of texts in a chat template ends with the beginning of an answer.
+    pub add_generation_prompt: bool,
+}
+
+impl Sentence {
+    /// Reads the settings of a folder, or the defaults if the file is missing.
+    pub fn read(dir: &Path) -> Result<Self> {
+        for path in FILES.map(|file| dir.join(file)) {
+            if let Some(text) = optional_text(&path)? {
+                return Self::parse(&path.display().to_string(), &text);
+            }
+        }
+        Ok(Self::default())
+    }
+
+    fn parse(path: &str, text: &str) -> Result<Self> {
+        let map: Map<String, Value> = json::parse(text).with_context(|| {
+            format!("{path}: expected the sentence configuration of sentence-transformers")
+        })?;
+        let keys = Keys::flat(path, map, &tables::SENTENCE)?;
+        let task = keys.word("transformer_task")?;
+        let (output, values) = match task.as_deref() {
+            None | Some("feature-extraction") => ("token_embeddings", "last_hidden_state"),
+            Some("sequence-classification") => ("scores", "logits"),
+            Some("text-generation") => ("causal_logits", "logits"),
+            Some(_) => bail!(keys.fault(
+                "transformer_task",
+                "feature-extraction, sequence-classification or text-generation",
+            )),
+        };
+        for (key, expected) in [
+            ("module_output_name", output),
+            ("modality_config.text.method_output_name", values),
+            ("modality_config.message.method_output_name", values),
+        ] {
+            if keys.word(key)?.is_some_and(|got| got != expected) {
+                return Err(keys.fault(key, expected));
+            }
+        }
+        let of_call = keys.number("processing_kwargs.text.max_length")?;
+        let of_tokenizer = keys.number("max_seq_length")?;
+        Ok(Self {
+            path: path.to_owned(),
+            max_tokens: of_call.or(of_tokenizer),
+            lower_case: keys.flag("do_lower_case", false)?,
+            has_classes: output == "scores",
+            add_generation_prompt: keys.flag(
+                "processing_kwargs.chat_template.add_generation_prompt",
+                false,
+            )?,
+        })
+    }
+}

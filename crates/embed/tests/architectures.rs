@@ -1,0 +1,436 @@
+//! Each architecture against transformers and sentence-transformers, with the folders that
+//! `assets/reference/encoders.py` writes, float and quantized.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::{Checkpoint, QConfigSpec};
+use dynquant_embed::{Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
+use serde::Deserialize;
+
+const EMBEDDERS: [&str; 11] = [
+    "bert",
+    "xlm-roberta",
+    "distilbert",
+    "mpnet",
+    "modernbert",
+    "nomic",
+    "gte",
+    "jina",
+    "qwen3",
+    "gemma3",
+    "lower-case",
+];
+const CLASSIFIERS: [&str; 5] = [
+    "classes-roberta",
+    "classes-distilbert",
+    "classes-modernbert",
+    "classes-qwen3",
+    "classes-gte",
+];
+const RERANKERS: [&str; 5] = [
+    "reranker",
+    "reranker-xlm-roberta",
+    "reranker-qwen3",
+    "reranker-types",
+    "reranker-modules",
+];
+
+/// The expected values that `assets/reference/encoders.py` writes for a folder.
+#[derive(Deserialize)]
+struct Expected {
+    texts: Vec<String>,
+    #[serde(default)]
+    vectors: Vec<Vec<f32>>,
+    #[serde(default)]
+    questions: Vec<String>,
+    #[serde(default)]
+    queries: Vec<Vec<f32>>,
+    #[serde(default)]
+    documents: Vec<Vec<f32>>,
+    #[serde(default)]
+    logits: Vec<Vec<f32>>,
+    #[serde(default)]
+    query: String,
+    #[serde(default)]
+    scores: Vec<f32>,
+}
+
+fn folder(name: &str) -> PathBuf {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/encoders");
+    assets.join(name)
+}
+
+fn expected(name: &str) -> Result<Expected> {
+    let text = fs::read_to_string(folder(name).join("expected.json"))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn float() -> Options {
+    Options::new().preset(Preset::NONE)
+}
+
+/// Checks that values agree within 1e-4 of the greatest number.
+fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) -> Result<()> {
+    ensure!(got.len() == expected.len(), "{what}: {} answers", got.len());
+    let max = expected
+        .iter()
+        .flatten()
+        .fold(1f32, |max, x| max.max(x.abs()));
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        ensure!(
+            got.len() == expected.len(),
+            "{what}, text {index}: {} numbers",
+            got.len()
+        );
+        let far = got
+            .iter()
+            .zip(expected)
+            .find(|(a, b)| (*a - *b).abs().total_cmp(&(1e-4 * max)).is_gt());
+        ensure!(far.is_none(), "{what}, text {index}: {far:?}");
+    }
+    Ok(())
+}
+
+fn sqnr_db(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
+    let (mut signal, mut noise) = (0., 0.);
+    for (a, b) in expected.iter().flatten().zip(got.iter().flatten()) {
+        signal += f64::from(a * a);
+        noise += f64::from((a - b) * (a - b));
+    }
+    10. * (signal / noise).log10()
+}
+
+#[test]
+fn vectors_equal_those_of_sentence_transformers() -> Result<()> {
+    for name in EMBEDDERS {
+        let expected = expected(name)?;
+        let embedder = Embedder::open_with(folder(name), float()).context(name)?;
+        assert_eq!(embedder.dimensions(), expected.vectors[0].len(), "{name}");
+        assert_eq!(embedder.encoder().config.notes, [""; 0], "{name}");
+        check(name, &embedder.embed(&expected.texts)?, &expected.vectors)?;
+        if name != "jina" {
+            check(
+                name,
+                &embedder.embed_queries(&expected.questions)?,
+                &expected.queries,
+            )?;
+            check(
+                name,
+                &embedder.embed_documents(&expected.texts)?,
+                &expected.documents,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Models in int8, and from a folder that was quantized before: together, in other batches, alone.
+#[test]
+fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Result<()> {
+    for name in EMBEDDERS {
+        let texts = expected(name)?.texts;
+        let embedder = Embedder::open(folder(name))?;
+        assert!(!embedder.encoder().model.is_one_by_one(), "{name}");
+        let together = embedder.embed(&texts)?;
+        for size in [1, 3] {
+            let options = Options::new().batch_size(size);
+            let other = Embedder::open_with(folder(name), options)?.embed(&texts)?;
+            assert_eq!(other, together, "{name}, batches of {size}");
+        }
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-{name}"));
+        if out.exists() {
+            fs::remove_dir_all(&out)?;
+        }
+        let source = Checkpoint::open(folder(name))?;
+        let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+        quantize(&source, &plan, &out, |_| ())?;
+        let quantized = Embedder::open(&out).context(name)?;
+        assert_eq!(quantized.encoder().dtype, "quantized", "{name}");
+        assert_eq!(
+            quantized.embed(&texts)?,
+            together,
+            "{name}, quantized before"
+        );
+    }
+    Ok(())
+}
+
+/// Sums of attention in 8 bits have at most 65,536 terms, so longer texts are refused.
+#[test]
+fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("long");
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
+    let source = Checkpoint::open(folder("qwen3"))?;
+    quantize(
+        &source,
+        &Plan::new(&source, &QConfigSpec::int8(), &[], &[])?,
+        &out,
+        |_| (),
+    )?;
+    fs::write(
+        out.join("sentence_bert_config.json"),
+        r#"{"max_seq_length": 70000}"#,
+    )?;
+    assert_eq!(Encoder::open(&out, None)?.tokenizer.max_tokens(), 70_000);
+
+    // The attributes that a save of a model with such attention writes.
+    let weights = fs::read(out.join("model.safetensors"))?;
+    let (length, rest) = weights.split_at(8);
+    let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into()?) as usize);
+    let mut header: serde_json::Value = serde_json::from_slice(header)?;
+    let record = &mut header["__metadata__"]["candle_dynquant"];
+    let mut precisions: serde_json::Value =
+        serde_json::from_str(record.as_str().context("a record")?)?;
+    precisions["version"] = 3.into();
+    precisions["attention"]["layers.0.self_attn.attention"] = "int8".into();
+    *record = precisions.to_string().into();
+    let header = header.to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    fs::write(
+        out.join("model.safetensors"),
+        [&length, header.as_bytes(), data].concat(),
+    )?;
+    let encoder = Encoder::open(&out, None)?;
+    assert_eq!(
+        (encoder.config.max_tokens, encoder.tokenizer.max_tokens()),
+        (65_536, 65_536)
+    );
+    Ok(())
+}
+
+/// The first numbers that sentence-transformers 6.2 computes: padding in a text has the position of
+/// its own, and a prompt that is cut leaves the last token to the pooling.
+#[test]
+fn padding_and_long_prompts_are_pooled_as_sentence_transformers_does() -> Result<()> {
+    for (name, padded, cut) in [
+        (
+            "xlm-roberta",
+            [-0.262_569_4, -0.349_988_34],
+            [-0.035_813_65, -0.285_057_3],
+        ),
+        (
+            "mpnet",
+            [-0.008_791_578, 0.052_143_34],
+            [-0.225_464_2, -0.094_324_56],
+        ),
+    ] {
+        let embedder = Embedder::open_with(folder(name), float())?;
+        let vectors = embedder.embed(&["bread <pad> the river"])?;
+        check(name, &[vectors[0][..2].to_vec()], &[padded.to_vec()])?;
+        let embedder = Embedder::open_with(folder(name), float().max_tokens(4))?;
+        let vectors = embedder.embed_documents(&["river"])?;
+        check(name, &[vectors[0][..2].to_vec()], &[cut.to_vec()])?;
+    }
+    Ok(())
+}
+
+/// A folder with other keys of `config.json`, quoted text for text.
+fn edited(name: &str, pairs: &[[&str; 2]]) -> Result<PathBuf> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("edited-{name}"));
+    fs::create_dir_all(&out)?;
+    for file in [
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        fs::copy(folder(name).join(file), out.join(file))?;
+    }
+    let mut config = fs::read_to_string(folder(name).join("config.json"))?;
+    for [from, to] in pairs {
+        ensure!(config.contains(from), "{name}: {from}");
+        config = config.replace(from, to);
+    }
+    fs::write(out.join("config.json"), config)?;
+    Ok(out)
+}
+
+#[test]
+fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
+    // MPNet's padding is fixed.
+    let embed = |pad| -> Result<Vec<Vec<f32>>> {
+        let dir = edited("mpnet", &[["\"pad_token_id\": 1", pad]])?;
+        Embedder::open_with(dir, float())?.embed(&["bread"])
+    };
+    assert_eq!(embed("\"pad_token_id\": 0")?, embed("\"pad_token_id\": 1")?);
+    for (name, from, to, expected) in [
+        (
+            "distilbert",
+            "\"n_layers\"",
+            "\"num_hidden_layers\": 1, \"n_layers\"",
+            "key \"num_hidden_layers\": expected 2",
+        ),
+        (
+            "qwen3",
+            "\"model_type\"",
+            "\"is_causal\": false, \"model_type\"",
+            "key \"is_causal\": expected true",
+        ),
+        (
+            "classes-modernbert",
+            "ForSequenceClassification",
+            "ForTokenClassification",
+            "tensor \"classifier.bias\"",
+        ),
+        (
+            "classes-roberta",
+            "\"model_type\"",
+            "\"problem_type\": \"regression\", \"model_type\"",
+            "key \"problem_type\"",
+        ),
+        (
+            "nomic",
+            "\"n_embd\"",
+            "\"hidden_size\"",
+            "key \"rotary_emb_base\": expected rope_parameters beside the keys of BERT",
+        ),
+    ] {
+        let error = Classifier::open(edited(name, &[[from, to]])?).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    Ok(())
+}
+
+/// Classes that make the spaces before words do so by `tokenizer_config.json`.
+#[test]
+fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
+    let dir = edited("classes-roberta", &[])?;
+    let path = dir.join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    tokenizer["model"]["type"] = "BPE".into();
+    tokenizer["model"]["merges"] = serde_json::json!([]);
+    tokenizer["pre_tokenizer"] = serde_json::json!({
+        "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true
+    });
+    fs::write(path, tokenizer.to_string())?;
+    for (space, opens) in [(true, true), (false, false)] {
+        let text =
+            format!("{{\"tokenizer_class\": \"RobertaTokenizer\", \"add_prefix_space\": {space}}}");
+        fs::write(dir.join("tokenizer_config.json"), text)?;
+        let error = Classifier::open(&dir).err().map(|e| format!("{e:#}"));
+        assert_eq!(error.is_none(), opens, "{error:?}");
+        let expected = "key \"add_prefix_space\": expected true, as in";
+        assert!(error.is_none_or(|error| error.contains(expected)));
+    }
+    Ok(())
+}
+
+#[test]
+fn int8_keeps_the_vectors() -> Result<()> {
+    for name in EMBEDDERS {
+        let expected = expected(name)?;
+        let vectors = Embedder::open(folder(name))?.embed(&expected.texts)?;
+        let sqnr = sqnr_db(&expected.vectors, &vectors);
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+    }
+    Ok(())
+}
+
+/// The float model computes the same, and its norms move: int8 has other bits.
+#[test]
+fn models_are_equalized_by_texts_of_their_own() -> Result<()> {
+    for name in EMBEDDERS {
+        let expected = expected(name)?;
+        let vectors = |options: Options| -> Result<Vec<Vec<f32>>> {
+            Embedder::open_with(folder(name), options)?.embed(&expected.texts)
+        };
+        let equalized = || Options::new().equalize(&expected.texts);
+        let float = vectors(equalized().preset(Preset::NONE)).context(name)?;
+        check(name, &float, &expected.vectors)?;
+        let int8 = vectors(equalized())?;
+        assert_ne!(int8, vectors(Options::new())?, "{name}");
+        let sqnr = sqnr_db(&expected.vectors, &int8);
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+    }
+    for name in CLASSIFIERS {
+        let reranker = expected(name)?;
+        let options = Options::new().equalize(&reranker.texts);
+        Embedder::open_with(folder(name), options).context(name)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_equalized_is_named() -> Result<()> {
+    let error = |dir: &Path, texts: &[&str]| {
+        let options = Options::new().equalize(texts.iter().copied());
+        let error = Embedder::open_with(dir, options).err();
+        error.map(|error| format!("{error:#}")).unwrap_or_default()
+    };
+    let none = error(&folder("bert"), &[]);
+    assert_eq!(
+        none,
+        "equalize: expected texts of the kind that the model is for, got none"
+    );
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("not-equalized");
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
+    let source = Checkpoint::open(folder("bert"))?;
+    let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+    quantize(&source, &plan, &out, |_| ())?;
+    let quantized = error(&out, &["a text"]);
+    let expected = "expected float weights to equalize, got quantized ones";
+    assert!(quantized.contains(expected), "{quantized}");
+    Ok(())
+}
+
+#[test]
+fn logits_equal_those_of_transformers() -> Result<()> {
+    for name in CLASSIFIERS {
+        let expected = expected(name)?;
+        let logits = |preset| -> Result<Vec<Vec<f32>>> {
+            let encoder = Encoder::open(&folder(name), Some(preset))?;
+            let encode = |text: &String| encoder.tokenizer.encode(Input::Text(text), None);
+            let tokens = expected
+                .texts
+                .iter()
+                .map(encode)
+                .collect::<Result<Vec<_>, _>>()?;
+            let head = Head::Classes;
+            let tasks: Vec<_> = tokens.iter().map(|tokens| Task { tokens, head }).collect();
+            let together = encoder.model.answer(&tasks)?;
+            for (task, answer) in tasks.iter().zip(&together) {
+                assert_eq!(
+                    encoder.model.answer(&[*task])?,
+                    std::slice::from_ref(answer),
+                    "{name}"
+                );
+            }
+            Ok(together)
+        };
+        check(name, &logits(Preset::NONE)?, &expected.logits)?;
+        let sqnr = sqnr_db(&expected.logits, &logits(Preset::default())?);
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+    }
+    Ok(())
+}
+
+#[test]
+fn scores_equal_those_of_a_cross_encoder() -> Result<()> {
+    for name in RERANKERS {
+        let expected = expected(name)?;
+        let (query, texts) = (&expected.query, &expected.texts);
+        let reranker = Reranker::open_with(folder(name), float())?;
+        let scores = reranker.scores(query, texts)?;
+        check(name, &[scores], std::slice::from_ref(&expected.scores))?;
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by(|a, b| expected.scores[*b].total_cmp(&expected.scores[*a]));
+        let ranked = reranker.rank(query, texts)?;
+        let ranked: Vec<usize> = ranked.into_iter().map(|(index, _)| index).collect();
+        assert_eq!(ranked, order, "{name}");
+        // The head of one class is too small to be quantized, and takes one text at a time.
+        let int8 = Reranker::open(folder(name))?;
+        assert!(!int8.encoder().model.is_one_by_one(), "{name}");
+        let together = int8.scores(query, texts)?;
+        for (text, score) in texts.iter().zip(together) {
+            assert_eq!(int8.scores(query, &[text])?, [score], "{name}");
+        }
+    }
+    Ok(())
+}

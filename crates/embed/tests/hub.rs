@@ -1,0 +1,702 @@
+//! Models by name: a server that answers like the Hugging Face hub, and servers that do not.
+//!
+//! The environment of a process determines where a model comes from, so each is opened by a
+//! separate process: this program, with [`CHILD`] set.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dynquant_embed::ModelOptions;
+use dynquant_embed::program::print;
+use serde_json::json;
+use tempfile::TempDir;
+
+/// The variable that names the model to open.
+const CHILD: &str = "DYNQUANT_TEST_MODEL";
+
+const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../assets/reference/encoders/bert"
+);
+const NAME: &str = "owner/small-bert";
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+/// The hash of `model.safetensors`, by `sha256sum`.
+const SHA256: &str = "b1ded01454ed5abdca3c40742f1dddfd71d3c954a7871681fe0b47ac01c2f8e2";
+
+/// The answer to a request.
+#[derive(Clone, Default)]
+struct Reply {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+    /// The number of bytes of the body that are not sent.
+    cut: usize,
+    /// Whether the length is not stated.
+    is_unsized: bool,
+    /// The time before the body.
+    wait: Duration,
+}
+
+impl Reply {
+    fn new(status: u16) -> Self {
+        Self {
+            status,
+            ..Self::default()
+        }
+    }
+
+    fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.headers.push((name, value.to_string()));
+        self
+    }
+
+    fn body(self, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            body: body.into(),
+            ..self
+        }
+    }
+}
+
+/// The requests: path, and the header `authorization`.
+type Seen = Arc<Mutex<Vec<(String, String)>>>;
+
+struct Hub {
+    port: u16,
+    seen: Seen,
+    cache: TempDir,
+}
+
+impl Hub {
+    /// Starts a server; `answer` may replace the usual answer to a path.
+    fn start(answer: impl Fn(&str, Reply) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Seen::default();
+        let requests = Arc::clone(&seen);
+        let answer = Arc::new(answer);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (answer, requests) = (Arc::clone(&answer), Arc::clone(&requests));
+                // A client that hangs up is not an error here.
+                std::thread::spawn(move || serve(stream, port, &*answer, &requests));
+            }
+        });
+        let cache = tempfile::tempdir().unwrap();
+        Self { port, seen, cache }
+    }
+
+    /// A process that opens the model of that name.
+    fn child(&self, model: &str) -> Command {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        for (name, _) in std::env::vars_os() {
+            let known = name.to_string_lossy().to_lowercase();
+            if known.starts_with("hf_") || known.ends_with("_proxy") {
+                child.env_remove(name);
+            }
+        }
+        child
+            .args(["--exact", "a_model_is_opened", "--nocapture"])
+            .env(CHILD, model)
+            .env("HF_HOME", self.cache.path())
+            .env("HF_ENDPOINT", format!("http://127.0.0.1:{}", self.port))
+            .env("HF_HUB_DOWNLOAD_TIMEOUT", "1");
+        child
+    }
+
+    fn run(&self, model: &str) -> Output {
+        self.child(model).output().unwrap()
+    }
+
+    fn paths(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().map(|(path, _)| path.clone()).collect()
+    }
+
+    fn repo(&self) -> std::path::PathBuf {
+        self.cache.path().join("hub/models--owner--small-bert")
+    }
+}
+
+fn serve(
+    stream: TcpStream,
+    port: u16,
+    answer: &impl Fn(&str, Reply) -> Reply,
+    seen: &Seen,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(&stream);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut token = String::new();
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header)?;
+        if let Some((name, value)) = header.split_once(':') {
+            if name.eq_ignore_ascii_case("authorization") {
+                value.trim().clone_into(&mut token);
+            }
+        } else {
+            break;
+        }
+    }
+    seen.lock().unwrap().push((path.clone(), token));
+    let reply = answer(&path, usual(&path, port));
+    let mut head = format!("HTTP/1.1 {} It\r\nconnection: close\r\n", reply.status);
+    for (name, value) in &reply.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    if !head.contains("content-length") && !reply.is_unsized {
+        head += &format!("content-length: {}\r\n", reply.body.len());
+    }
+    let mut stream = &stream;
+    stream.write_all(format!("{head}\r\n").as_bytes())?;
+    std::thread::sleep(reply.wait);
+    stream.write_all(&reply.body[..reply.body.len() - reply.cut])
+}
+
+/// The answer of the real hub: weights are elsewhere, small files after a relative redirection.
+fn usual(path: &str, port: u16) -> Reply {
+    let resolve = format!("/{NAME}/resolve/{COMMIT}/");
+    let revisions = ["main", "v1", COMMIT].map(|it| format!("/api/models/{NAME}/revision/{it}"));
+    if revisions.iter().any(|it| it == path) {
+        let others = ["README.md", "onnx/model.onnx"].map(str::to_owned);
+        let files = files_of_model().into_iter().chain(others);
+        let siblings: Vec<_> = files.map(|it| json!({"rfilename": it})).collect();
+        let list = json!({"id": NAME, "sha": COMMIT, "siblings": siblings});
+        return Reply::new(200).body(list.to_string());
+    }
+    if let Some(file) = path.strip_prefix(&resolve) {
+        return match fs::read(format!("{MODEL}/{file}")) {
+            Err(_) => Reply::new(404),
+            Ok(bytes) if file.ends_with(".safetensors") => Reply::new(302)
+                .with("x-repo-commit", COMMIT)
+                .with("x-linked-etag", format!("\"{SHA256}\""))
+                .with("x-linked-size", bytes.len())
+                .with("location", format!("http://localhost:{port}/cdn/{file}")),
+            Ok(_) => Reply::new(307).with("location", format!("/api/resolve-cache/{file}")),
+        };
+    }
+    for elsewhere in ["/api/resolve-cache/", "/cdn/"] {
+        if let Some(file) = path.strip_prefix(elsewhere) {
+            let bytes = fs::read(format!("{MODEL}/{file}")).unwrap();
+            let etag = format!("\"{:x}\"", bytes.len() + file.len());
+            return Reply::new(200).with("etag", etag).body(bytes);
+        }
+    }
+    Reply::new(404)
+}
+
+/// Checks that a child has opened its model.
+fn opened(output: &Output) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("opened as int8\n"), "{stdout}");
+}
+
+/// The message of a child that must fail.
+fn fault(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
+fn files_of_model() -> Vec<String> {
+    let names = |dir: &str| -> Vec<String> {
+        let entries = fs::read_dir(format!("{MODEL}/{dir}")).unwrap();
+        let files = entries.map(Result::unwrap).filter(|it| it.path().is_file());
+        files
+            .map(|it| format!("{dir}{}", it.file_name().display()))
+            .collect()
+    };
+    ["", "1_Pooling/", "2_Normalize/"].map(names).concat()
+}
+
+/// The cached files of the model: names and targets of links.
+fn snapshot(hub: &Hub) -> BTreeMap<String, u64> {
+    fn all(dir: &std::path::Path, prefix: &str, found: &mut BTreeMap<String, u64>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = format!("{prefix}{}", path.file_name().unwrap().display());
+            if path.is_dir() {
+                all(&path, &format!("{name}/"), found);
+            } else {
+                found.insert(name, fs::metadata(&path).unwrap().len());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    all(&hub.repo().join("snapshots").join(COMMIT), "", &mut found);
+    found
+}
+
+/// Opens the model that [`CHILD`] names; does nothing if it is not set.
+#[test]
+fn a_model_is_opened() {
+    let Some(model) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let options = ModelOptions {
+        model: Some(model.into()),
+        ..ModelOptions::default()
+    };
+    match options.embedder() {
+        Ok(embedder) => {
+            print::data(format_args!("opened as {}", embedder.encoder().dtype)).unwrap()
+        }
+        Err(error) => {
+            print::fault(error.as_ref());
+            std::process::exit(1);
+        }
+    }
+}
+
+#[test]
+fn a_model_by_name_is_downloaded_once() {
+    let hub = Hub::start(|_, usual| usual);
+    opened(
+        &hub.child(NAME)
+            .env("HF_TOKEN", "hf_secret")
+            .output()
+            .unwrap(),
+    );
+
+    // Only files that are read.
+    let kept = snapshot(&hub);
+    let names: Vec<&str> = kept.keys().map(String::as_str).collect();
+    let expected = [
+        "1_Pooling/config.json",
+        "2_Normalize/config.json",
+        "config.json",
+        "config_sentence_transformers.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    assert_eq!(names, expected);
+    for (name, length) in &kept {
+        assert_eq!(
+            *length,
+            fs::metadata(format!("{MODEL}/{name}")).unwrap().len(),
+            "{name}"
+        );
+    }
+    assert_eq!(
+        fs::read_to_string(hub.repo().join("refs/main")).unwrap(),
+        COMMIT
+    );
+    let marks = hub.repo().join(".no_exist").join(COMMIT);
+    assert!(marks.join("chat_template.jinja").exists());
+    if cfg!(unix) {
+        let link = fs::read_link(
+            hub.repo()
+                .join("snapshots")
+                .join(COMMIT)
+                .join("1_Pooling/config.json"),
+        );
+        assert!(link.unwrap().starts_with("../../../blobs"));
+    }
+
+    // The token is sent to the hub only.
+    for (path, token) in hub.seen.lock().unwrap().drain(..) {
+        let expected = if path.starts_with("/cdn/") {
+            ""
+        } else {
+            "Bearer hf_secret"
+        };
+        assert_eq!(token, expected, "{path}");
+    }
+    // No further requests: not even for the commit of a name.
+    for offline in ["0", "1"] {
+        opened(
+            &hub.child(NAME)
+                .env("HF_HUB_OFFLINE", offline)
+                .output()
+                .unwrap(),
+        );
+        opened(&hub.child(&format!("{NAME}@{COMMIT}")).output().unwrap());
+    }
+    assert_eq!(hub.paths(), [""; 0]);
+    // A tag is requested once; its files are cached.
+    opened(&hub.run(&format!("{NAME}@v1")));
+    opened(&hub.run(&format!("{NAME}@v1")));
+    assert_eq!(hub.paths(), [format!("/api/models/{NAME}/revision/v1")]);
+}
+
+/// The cases, each a wrong answer and the message about it. The next run gets the whole model.
+#[test]
+fn hostile_answers_are_errors_that_leave_nothing() {
+    fn weights(path: &str) -> bool {
+        path == "/cdn/model.safetensors"
+    }
+    fn list(path: &str) -> bool {
+        path.starts_with("/api/models/")
+    }
+    fn tokenizer(path: &str) -> bool {
+        path == "/api/resolve-cache/tokenizer.json"
+    }
+    type Case<'a> = (&'a str, fn(&str) -> bool, fn(Reply) -> Reply, &'a [&'a str]);
+    let cases: [Case<'_>; 20] = [
+        (
+            "part",
+            weights,
+            |it| Reply { status: 206, ..it },
+            &["expected an answer with status 200, got 206"],
+        ),
+        (
+            "another",
+            list,
+            |it| Reply { status: 203, ..it },
+            &["expected an answer with status 200, got 203"],
+        ),
+        (
+            "unsized",
+            tokenizer,
+            |it| Reply {
+                is_unsized: true,
+                cut: 100,
+                ..it
+            },
+            &["tokenizer.json: expected its length or its SHA-256, which tell"],
+        ),
+        (
+            "packed",
+            tokenizer,
+            |it| it.with("content-encoding", "gzip"),
+            &["tokenizer.json: expected no content-encoding, got \"gzip\""],
+        ),
+        (
+            "page",
+            tokenizer,
+            |it| it.body("<html>"),
+            &["tokenizer.json: expected JSON"],
+        ),
+        (
+            "large",
+            tokenizer,
+            |it| it.with("content-length", 1u64 << 40),
+            &["tokenizer.json: expected at most 67108864 bytes, got 1099511627776"],
+        ),
+        (
+            "cut",
+            weights,
+            |it| {
+                Reply {
+                    cut: 100,
+                    ..it.clone()
+                }
+                .with("content-length", it.body.len())
+            },
+            &["model.safetensors"],
+        ),
+        (
+            "short",
+            weights,
+            |mut it| {
+                it.body.pop();
+                it
+            },
+            &["model.safetensors: expected", "bytes, got"],
+        ),
+        (
+            "long",
+            weights,
+            |mut it| {
+                it.body.push(0);
+                it
+            },
+            &["bytes, got more"],
+        ),
+        (
+            "changed",
+            weights,
+            |mut it| {
+                it.body[100] ^= 1;
+                it
+            },
+            &["expected the SHA-256 "],
+        ),
+        (
+            "slow",
+            weights,
+            |it| Reply {
+                wait: Duration::from_secs(30),
+                ..it
+            },
+            &["timeout"],
+        ),
+        (
+            "missing",
+            weights,
+            |_| Reply::new(404),
+            &["got 404 Not Found: there is no such model, revision or file"],
+        ),
+        (
+            "busy",
+            weights,
+            |_| Reply::new(503),
+            &["expected an answer with status 200, got 503"],
+        ),
+        (
+            "unknown",
+            list,
+            |_| Reply::new(401),
+            &["got 401 Unauthorized", "HF_TOKEN"],
+        ),
+        (
+            "gated",
+            list,
+            |_| Reply::new(403),
+            &["got 403 Forbidden", "consent"],
+        ),
+        (
+            "circle",
+            list,
+            |_| Reply::new(302).with("location", "/api/models/x"),
+            &["expected at most 8 redirections, got more"],
+        ),
+        (
+            "nowhere",
+            list,
+            |_| Reply::new(302),
+            &["expected the header `location`, got none"],
+        ),
+        (
+            "file",
+            list,
+            |_| Reply::new(302).with("location", "file:///etc/passwd"),
+            &["expected an address that begins with https://"],
+        ),
+        (
+            "text",
+            list,
+            |it| it.body("<html>"),
+            &["expected the files of a commit in JSON"],
+        ),
+        (
+            "commit",
+            list,
+            |it| it.body(r#"{"sha": "../../..", "siblings": []}"#),
+            &["expected the hash of a commit, got \"../../..\""],
+        ),
+    ];
+    for (name, is_meant, change, expected) in cases {
+        let hostile = Arc::new(Mutex::new(true));
+        let is_hostile = Arc::clone(&hostile);
+        let hub = Hub::start(move |path, usual| {
+            if is_meant(path) && *is_hostile.lock().unwrap() {
+                change(usual)
+            } else {
+                usual
+            }
+        });
+        let time = Instant::now();
+        let message = fault(&hub.run(NAME));
+        assert!(time.elapsed() < Duration::from_secs(20), "{name}");
+        assert!(
+            message.contains("--model: owner/small-bert: expected it in the cache "),
+            "{name}: {message}"
+        );
+        for part in expected {
+            assert!(message.contains(part), "{name}: {message}");
+        }
+        assert!(!hub.repo().join("refs/main").exists(), "{name}");
+        assert!(!hub.repo().join("blobs").join(SHA256).exists(), "{name}");
+        *hostile.lock().unwrap() = false;
+        opened(&hub.run(NAME));
+    }
+}
+
+/// Other servers name files by their length and time, and hold the files of equal names together.
+#[test]
+fn files_with_equal_etags_are_not_one() {
+    let hub = Hub::start(|path, usual| {
+        if path.starts_with("/api/resolve-cache/") {
+            return Reply {
+                headers: vec![("etag", "\"5f-aa\"".to_owned())],
+                ..usual
+            };
+        }
+        usual
+    });
+    opened(&hub.run(NAME));
+    for (name, length) in snapshot(&hub) {
+        let expected = fs::metadata(format!("{MODEL}/{name}")).unwrap().len();
+        assert_eq!(length, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_cache_that_lost_a_file_is_completed() {
+    let hub = Hub::start(|_, usual| usual);
+    opened(&hub.run(NAME));
+    let whole = snapshot(&hub);
+    let folder = hub.repo().join("snapshots").join(COMMIT);
+    let marks = hub.repo().join(".no_exist");
+    for name in whole.keys() {
+        let path = folder.join(name);
+        fs::remove_file(fs::canonicalize(&path).unwrap()).unwrap();
+        opened(&hub.run(NAME));
+        assert_eq!(snapshot(&hub), whole, "{name}");
+        // As other programs leave it that do not need the file.
+        fs::remove_file(&path).unwrap();
+        fs::remove_dir_all(&marks).unwrap();
+        opened(&hub.run(NAME));
+        assert_eq!(snapshot(&hub), whole, "{name}");
+    }
+}
+
+#[test]
+fn processes_download_a_model_at_once() {
+    let hub = Hub::start(|_, usual| usual);
+    let start = |_| {
+        hub.child(NAME)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children: Vec<_> = (0..8).map(start).collect();
+    for child in children {
+        opened(&child.wait_with_output().unwrap());
+    }
+}
+
+#[test]
+fn a_commit_is_the_one_that_is_named() {
+    let other = COMMIT.replace('0', "f");
+    let listed = other.clone();
+    let hub = Hub::start(move |path, usual| {
+        if path.ends_with(&listed) {
+            return Reply::new(200).body(json!({"sha": COMMIT, "siblings": []}).to_string());
+        }
+        usual
+    });
+    let message = fault(&hub.run(&format!("{NAME}@{other}")));
+    assert!(
+        message.contains(&format!("expected the commit {other}, got {COMMIT}")),
+        "{message}"
+    );
+    opened(&hub.run(&format!("{NAME}@{}", COMMIT.to_uppercase())));
+}
+
+#[test]
+fn files_of_a_model_that_lie_are_errors() {
+    let lies: [(&str, &str, &str); 3] = [
+        ("etag", "", "expected letters and digits, got \"../../x\""),
+        (
+            "modules.json",
+            r#"[{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "../up"}]"#,
+            "expected the name of a folder",
+        ),
+        (
+            "modules.json",
+            r#"[{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "a b"}]"#,
+            "expected a name of letters",
+        ),
+    ];
+    for (file, text, expected) in lies {
+        let hub = Hub::start(move |path, usual| {
+            if file == "etag" && path == "/api/resolve-cache/config.json" {
+                Reply {
+                    headers: vec![("etag", "\"../../x\"".to_owned())],
+                    ..usual
+                }
+            } else if path.ends_with(&format!("resolve-cache/{file}")) {
+                usual.body(text)
+            } else {
+                usual
+            }
+        });
+        let message = fault(&hub.run(NAME));
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn without_a_network_the_message_says_what_to_do() {
+    let hub = Hub::start(|_, usual| usual);
+    let offline = |hub: &Hub| fault(&hub.child(NAME).env("HF_HUB_OFFLINE", "1").output().unwrap());
+    let message = offline(&hub);
+    let cache = hub.cache.path().join("hub").display().to_string();
+    assert!(
+        message.contains(&format!(
+            "--model: {NAME}: expected it in the cache {cache}, because HF_HUB_OFFLINE is set; \
+             it knows no revision \"main\""
+        )),
+        "{message}"
+    );
+    assert_eq!(hub.paths(), [""; 0]);
+    // The port is closed.
+    let mut child = hub.child(NAME);
+    let message = fault(
+        &child
+            .env("HF_ENDPOINT", "http://127.0.0.1:9")
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        message.contains("or from http://127.0.0.1:9 (HF_ENDPOINT)"),
+        "{message}"
+    );
+
+    // A part of a model is unusable, since its pooling could differ.
+    opened(&hub.run(NAME));
+    let modules = hub
+        .repo()
+        .join("snapshots")
+        .join(COMMIT)
+        .join("modules.json");
+    fs::remove_file(&modules).unwrap();
+    let message = offline(&hub);
+    assert!(
+        message.contains("it has no modules.json, and does not know whether"),
+        "{message}"
+    );
+    opened(&hub.run(NAME));
+    assert!(modules.exists());
+}
+
+#[test]
+fn what_is_no_name_is_named() {
+    let hub = Hub::start(|_, usual| usual);
+    for (model, expected) in [
+        (
+            "all-MiniLM-L6-v2",
+            "expected a folder, or a name on the hub such as sentence-transformers/",
+        ),
+        ("owner/other", "got 404 Not Found"),
+        ("owner/small-bert@none", "got 404 Not Found"),
+        ("../owner/small-bert", "expected a folder with config.json"),
+    ] {
+        let message = fault(&hub.run(model));
+        assert!(message.contains(expected), "{model}: {message}");
+    }
+    for seconds in ["soon", "9223372036854775807"] {
+        let mut child = hub.child(NAME);
+        let message = fault(
+            &child
+                .env("HF_HUB_DOWNLOAD_TIMEOUT", seconds)
+                .output()
+                .unwrap(),
+        );
+        let expected =
+            format!("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, 1 to 86400, got {seconds:?}");
+        assert!(message.contains(&expected), "{message}");
+    }
+    if cfg!(unix) {
+        let mut child = hub.child(NAME);
+        let message = fault(&child.env("HF_TOKEN_PATH", "/dev/zero").output().unwrap());
+        assert!(message.contains("HF_TOKEN_PATH"), "{message}");
+    }
+}
