@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::Refusal;
-use crate::limits::{Admission, LARGE, Limits};
+use crate::limits::{Admission, Limits};
+use crate::workers::LARGE;
 
 /// A refused body is read and dropped up to this many times the limit: a client that writes before
 /// it reads would not see the answer if the connection closed early.

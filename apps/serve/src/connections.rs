@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Sleep, sleep};
 
-use crate::limits::LARGE;
 use crate::places::Places;
+use crate::workers::LARGE;
 
 /// The most connections in excess that get a refusal at a time, and their time limit.
 const REFUSED: (usize, Duration) = (64, Duration::from_secs(1));

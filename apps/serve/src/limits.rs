@@ -3,11 +3,7 @@
 use crate::error::Refusal;
 use crate::options::Options;
 use crate::places::{Permit, Places};
-use crate::workers::Workers;
-
-/// The size in bytes from which a request is large. The memory of smaller requests is bounded by
-/// their number, so that large requests do not crowd them out.
-pub const LARGE: usize = 64 << 10;
+use crate::workers::{LARGE, Workers};
 
 /// The limits of requests, and the places that they take. The tokenizer limits the tokens of a
 /// text.

@@ -21,9 +21,7 @@ pub struct Options {
     #[arg(long, alias = "model-dir", value_name = "MODEL")]
     pub model: Option<PathBuf>,
 
-    /// Weights of a float model: int8, int8_reduce_range (faster on x86-64 CPUs without VNNI), int8_groups (more
-    /// accurate), int4 (half the memory), bfloat16, float16, or none to leave them as they are [default: int8]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = dynquant_embed::Preset::help())]
     pub preset: Option<String>,
 
     /// Equalizes a float encoder before it is quantized, by the texts of this file, one per line: a

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use crate::app::{self, App, Embedder, Generator, ModelKind, Served};
 use crate::batcher;
 use crate::connections::{self, Terms};
 use crate::generate::{self, PAGE, SharedLimits};
@@ -20,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::places::Places;
 use crate::queue::Queue;
-use crate::routes::{self, App, Embedder, Generator, ModelKind, Served};
+use crate::routes;
 
 /// The time that refused requests have to read the refusal at shutdown.
 const REFUSAL: Duration = Duration::from_secs(1);
@@ -104,7 +105,7 @@ fn start(
         auto_truncate: options.auto_truncate,
         metrics: started.metrics,
         stopping,
-        created: routes::now(),
+        created: app::now(),
     };
     Ok((Arc::new(app), started.thread))
 }

@@ -4,8 +4,11 @@ use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 
 use crate::error::Refusal;
-use crate::limits::LARGE;
 use crate::places::Places;
+
+/// The size in bytes from which a request is large. The memory of smaller requests is bounded by
+/// their number, so that large requests do not crowd them out.
+pub const LARGE: usize = 64 << 10;
 
 /// The size in bytes up to which a hop to another thread takes about as long as the work.
 const SHORT: usize = 1024;

@@ -6,8 +6,8 @@ use axum::response::Response;
 use dynquant_embed::{Head, Tokens};
 use serde::Serialize;
 
-use super::App;
 use super::inputs::TokenizerRequest;
+use crate::app::App;
 use crate::body;
 use crate::error::Refusal;
 use crate::limits::Admission;

@@ -2,7 +2,7 @@
 
 use dynquant_embed::normalized;
 
-use super::Embedder;
+use crate::app::Embedder;
 use crate::error::Refusal;
 
 /// A cut to the leading numbers, and a normalization to length 1.

@@ -9,12 +9,11 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use dynquant_embed::{Direction, Head};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use super::App;
 use super::finish::Finish;
-use super::generate::check_rest;
 use super::inputs::Texts;
+use super::rest::Rest;
+use crate::app::App;
 use crate::body;
 use crate::error::{OpenAi, Refusal};
 
@@ -28,7 +27,7 @@ pub struct EmbeddingsRequest {
     prompt_name: Option<String>,
     /// Other fields, which must be neutral.
     #[serde(flatten)]
-    rest: Map<String, Value>,
+    rest: Rest,
 }
 
 #[derive(Serialize)]
@@ -63,9 +62,9 @@ struct TokenUsage {
 pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result<Response, OpenAi> {
     let (request, admission) = app.receive::<EmbeddingsRequest>(request).await?;
     if let Some(model) = &request.model {
-        check_model(&app, model)?;
+        app.check_model(model)?;
     }
-    check_rest(&request.rest, "")?;
+    request.rest.check()?;
     let encode = encoding(request.encoding_format.as_deref())?;
     let embedder = app.embedder()?;
     let finish = Finish::new(embedder, request.dimensions, true)?;
@@ -84,7 +83,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
     let response = EmbeddingsResponse {
         object: "list",
         data: data.collect(),
-        model: stated_name(&app),
+        model: app.stated_name(),
         usage: TokenUsage {
             prompt_tokens: answered.tokens,
             total_tokens: answered.tokens,
@@ -134,7 +133,7 @@ pub async fn model(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
 ) -> Result<Json<ModelEntry>, OpenAi> {
-    check_model(&app, &name)?;
+    app.check_model(&name)?;
     Ok(Json(described(&app, &name)))
 }
 
@@ -145,18 +144,4 @@ fn described(app: &App, name: &str) -> ModelEntry {
         created: app.created,
         owned_by: "dynquant-serve",
     }
-}
-
-/// Checks the model's name in a request.
-pub fn check_model(app: &App, name: &str) -> Result<(), Refusal> {
-    if app.names.iter().any(|known| known == name) {
-        Ok(())
-    } else {
-        Err(Refusal::unknown_model(&app.names, name))
-    }
-}
-
-/// The model's name in answers.
-pub fn stated_name(app: &App) -> String {
-    app.names.first().cloned().unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use dynquant_embed::{Mode, Pooling};
 use serde_json::{Value, json};
 
-use super::{App, ModelKind, Served};
+use crate::app::{App, ModelKind, Served};
 use crate::error::{Refusal, Tei};
 
 /// `GET /info`, in the format of text-embeddings-inference.

@@ -683,6 +683,8 @@ messages | [] | messages: expected at least one text
 messages | [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}] | expected a string, or a list of parts of type "text"
 messages | [{"role": "tool", "content": "a"}] | messages: expected role system, developer, user or assistant, got "tool"
 messages | [{"role": "user", "content": "a", "name": "b"}] | messages: expected "role" and "content", got "name"
+messages | [{"role": "user", "content": [{"type": "text", "text": "a", "image_url": {}}]}] | messages: expected "type" and "text", got "image_url"
+messages | [{"role": "user", "content": [["text", "a"]]}] | expected a string, or a list of parts of type "text"
 top_logprobs | 2 | top_logprobs: expected "logprobs": true
 tools | [{}] | tools: not supported: expected []
 response_format | {"type": "json_object"} | response_format: not supported

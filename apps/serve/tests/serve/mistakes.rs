@@ -19,7 +19,7 @@ fn are_named() {
     let cases = r#"
 --default-prompt-name query | --default-prompt-name: the model has no prompts, got "query"
 --model {assets}/decoder --default-prompt query: | --default-prompt-name: expected a model of embeddings, got a decoder
---preset int5 | expected one of int8, int8_reduce_range, int8_groups, int4, bfloat16, float16, none, got "int5"
+--preset int5 | expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, none, got "int5"
 --port 70000 | --port
 --queue 0 | expected a whole number from 1
 --max-bytes 2000000 | --max-bytes: expected at least 2097152, which --max-body-bytes allows a body, got 2000000

@@ -269,6 +269,23 @@ fn tokenize_and_decode() {
     for [path, body, message] in candle_dynquant_support::rows(cases) {
         refused(&server.post_text(path, body), 400, "Empty", message);
     }
+    let unknown = r#"
+/tokenize | {"inputs": "a", "truncate": true} | truncate: not supported: expected no such field, got true
+/decode | {"ids": [5], "foo": 1} | foo: not supported: expected no such field, got 1
+/similarity | {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "prompt_name": "query"} | prompt_name: not supported
+/similarity | {"inputs": {"source_sentence": "a", "sentences": ["b"], "c": 1}} | inputs.c: not supported
+/tokenize | ["a", false, null] | the body: expected JSON for this route
+/decode | [[1, 2]] | the body: expected JSON for this route
+/embed | {"inputs": "a", "echo": true, "echo": null} | duplicate field `echo`
+"#;
+    for [path, body, message] in candle_dynquant_support::rows(unknown) {
+        let reply = server.post_text(path, body);
+        assert!(
+            reply.status >= 400 && reply.message().contains(message),
+            "{body}: {}",
+            reply.body
+        );
+    }
     let most = BERT.config.vocab_size;
     let message = format!("ids[1]: expected token ids below {most}, got 4000000000");
     let reply = server.post("/decode", &json!({"ids": [[1], [4_000_000_000u32]]}));

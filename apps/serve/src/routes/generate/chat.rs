@@ -6,12 +6,12 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use candle_dynquant_decoder::{Message, Texts};
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
-use super::super::App;
+use super::super::rest::Rest;
 use super::format::{Api, Format};
 use super::request::{Common, ask};
 use super::stream::respond;
+use crate::app::App;
 use crate::error::{OpenAi, Refusal};
 use crate::workers::Client;
 
@@ -36,7 +36,7 @@ struct Said {
     role: String,
     content: Content,
     #[serde(flatten)]
-    rest: Map<String, Value>,
+    rest: Rest,
 }
 
 #[derive(Deserialize)]
@@ -53,6 +53,8 @@ enum Content {
 struct TextPart {
     r#type: TextType,
     text: String,
+    #[serde(flatten)]
+    rest: Rest,
 }
 
 #[derive(Deserialize)]
@@ -84,17 +86,20 @@ impl Said {
                 return Err(Refusal::invalid("messages", message));
             }
         };
-        if let Some((name, _)) = self.rest.iter().find(|(_, value)| !value.is_null()) {
-            let message = format!("messages: expected \"role\" and \"content\", got {name:?}");
-            return Err(Refusal::invalid("messages", message));
-        }
+        let only = |names, rest: &Rest| match rest.first() {
+            None => Ok(()),
+            Some(got) => {
+                let message = format!("messages: expected {names}, got {got:?}");
+                Err(Refusal::invalid("messages", message))
+            }
+        };
+        only("\"role\" and \"content\"", &self.rest)?;
+        let text = |TextPart { r#type, text, rest }: TextPart| match r#type {
+            TextType::Text => only("\"type\" and \"text\"", &rest).map(|()| text),
+        };
         let content = match self.content {
             Content::Text(text) => text,
-            Content::Parts(parts) => (parts.into_iter())
-                .map(|TextPart { r#type, text }| match r#type {
-                    TextType::Text => text,
-                })
-                .collect(),
+            Content::Parts(parts) => parts.into_iter().map(text).collect::<Result<_, _>>()?,
         };
         Ok(Message { role, content })
     }

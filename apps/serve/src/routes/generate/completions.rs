@@ -7,10 +7,10 @@ use axum::response::Response;
 use candle_dynquant_decoder::Texts;
 use serde::Deserialize;
 
-use super::super::App;
 use super::format::{Api, Format};
 use super::request::{Common, ask};
 use super::stream::respond;
+use crate::app::App;
 use crate::error::{OpenAi, Refusal};
 use crate::workers::Client;
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use super::super::{App, now, stated_name};
 use super::request::Parameters;
+use crate::app::{App, now};
 use crate::generate::{FinishReason, Logged, Piece};
 
 /// The route.
@@ -40,7 +40,7 @@ impl Format {
             // The id is unique on a server, also after a restart.
             id: format!("{prefix}-{:x}-{count:x}", app.created),
             created: now(),
-            model: stated_name(app),
+            model: app.stated_name(),
             is_logged: asked.top.is_some(),
         }
     }

@@ -8,4 +8,3 @@ mod stream;
 
 pub use chat::chat;
 pub use completions::completions;
-pub use request::check_rest;

@@ -8,12 +8,12 @@ use std::time::Instant;
 use candle_dynquant_decoder::Texts;
 use candle_dynquant_decoder::sampling::{Random, Sampling};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::super::inputs::Strings;
-use super::super::{App, Generator, check_model};
-use crate::error::{Refusal, cut};
+use super::super::rest::Rest;
+use crate::app::{App, Generator};
+use crate::error::Refusal;
 use crate::generate::{Answer, GenerationJob, Prompted, StopStrings};
 use crate::limits::Admission;
 use crate::workers::Client;
@@ -21,9 +21,6 @@ use crate::workers::Client;
 /// The most stop strings, and the longest in bytes.
 const MOST_STOPS: usize = 16;
 const LONGEST_STOP: usize = 1024;
-
-/// The longest name in a message, in bytes.
-const NAME: usize = 100;
 
 /// The fields of both routes.
 #[derive(Deserialize)]
@@ -45,14 +42,14 @@ pub struct Common {
     n: Option<i64>,
     /// The other fields, which must have a neutral value.
     #[serde(flatten)]
-    rest: Map<String, Value>,
+    rest: Rest,
 }
 
 #[derive(Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
     #[serde(flatten)]
-    rest: Map<String, Value>,
+    rest: Rest,
 }
 
 /// The checked parameters of the texts of a request.
@@ -79,9 +76,9 @@ impl Common {
     /// Checks all fields.
     pub fn check(self, app: &App, top: Option<usize>) -> Result<Parameters, Refusal> {
         if let Some(model) = &self.model {
-            check_model(app, model)?;
+            app.check_model(model)?;
         }
-        check_rest(&self.rest, "")?;
+        self.rest.check()?;
         if let Some(n) = self.n.filter(|n| *n != 1) {
             return Err(Refusal::invalid("n", format!("n: expected 1, got {n}")));
         }
@@ -154,7 +151,7 @@ impl Common {
             let message = "stream_options: expected \"stream\": true beside it";
             return Err(Refusal::invalid("stream_options", message));
         }
-        check_rest(&options.rest, "stream_options.")?;
+        options.rest.check_part("stream_options.")?;
         let usage = options.include_usage.filter(|include| *include);
         Ok(Some(
             usage.map_or(StreamUsage::Left, |_| StreamUsage::Stated),
@@ -189,38 +186,6 @@ fn stops(stop: Option<Strings>) -> Result<Arc<StopStrings>, Refusal> {
         "stop: expected at most {MOST_STOPS} strings of 1 to {LONGEST_STOP} bytes, got {got}"
     );
     Err(Refusal::invalid("stop", message))
-}
-
-/// Refuses unknown fields that could change the answer.
-pub fn check_rest(rest: &Map<String, Value>, prefix: &str) -> Result<(), Refusal> {
-    for (name, value) in rest {
-        let neutral = match name.as_str() {
-            // These fields describe the client.
-            "user" | "metadata" | "safety_identifier" | "prompt_cache_key" => continue,
-            "echo" | "store" => vec![json!(false)],
-            "best_of" => vec![json!(1)],
-            "suffix" => vec![json!("")],
-            "logit_bias" => vec![json!({})],
-            "tools" | "functions" => vec![json!([])],
-            "tool_choice" | "function_call" => vec![json!("none"), json!("auto")],
-            "parallel_tool_calls" => vec![json!(true), json!(false)],
-            "response_format" => vec![json!({"type": "text"})],
-            "modalities" => vec![json!(["text"])],
-            "service_tier" => vec![json!("auto"), json!("default")],
-            _ => Vec::new(),
-        };
-        if !value.is_null() && !neutral.contains(value) {
-            let known: Vec<String> = neutral.iter().map(Value::to_string).collect();
-            let known = match known.as_slice() {
-                [] => "no such field".to_owned(),
-                known => known.join(" or "),
-            };
-            let name = cut(&format!("{prefix}{name}"), NAME).into_owned();
-            let message = format!("{name}: not supported: expected {known}, got {value}");
-            return Err(Refusal::invalid(name.clone(), message));
-        }
-    }
-    Ok(())
 }
 
 /// Tokenizes the request's prompts, `bytes` long, and queues them; returns the answer in progress.

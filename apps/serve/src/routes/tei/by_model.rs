@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::super::{App, ModelKind};
 use super::{embed, predict, rerank};
+use crate::app::{App, ModelKind};
 use crate::error::Tei;
 
 /// Answers like the route for the model's purpose.

@@ -7,10 +7,10 @@ use axum::response::Response;
 use dynquant_embed::Head;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::super::App;
 use super::super::finish::Finish;
 use super::super::inputs::Texts;
 use super::truncation::Truncation;
+use crate::app::App;
 use crate::body;
 use crate::error::Tei;
 

@@ -8,8 +8,8 @@ use dynquant_embed::{Head, Input, sigmoid, softmax};
 use serde::{Deserialize, Serialize};
 
 use super::super::inputs::{Fault, TokenizerRequest, each};
-use super::super::{App, ModelKind};
 use super::truncation::Truncation;
+use crate::app::{App, ModelKind};
 use crate::body;
 use crate::error::{Refusal, Tei};
 

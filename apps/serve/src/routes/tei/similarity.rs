@@ -7,9 +7,10 @@ use axum::response::Response;
 use dynquant_embed::{Head, normalized};
 use serde::Deserialize;
 
-use super::super::App;
 use super::super::inputs::{Behind, TokenizerRequest, each};
+use super::super::rest::Rest;
 use super::truncation::Truncation;
+use crate::app::App;
 use crate::body;
 use crate::error::{Refusal, Tei};
 
@@ -17,12 +18,16 @@ use crate::error::{Refusal, Tei};
 struct SimilarityRequest {
     inputs: Sentences,
     parameters: Option<Parameters>,
+    #[serde(flatten)]
+    rest: Rest,
 }
 
 #[derive(Deserialize)]
 struct Sentences {
     source_sentence: String,
     sentences: Vec<String>,
+    #[serde(flatten)]
+    rest: Rest,
 }
 
 #[derive(Default, Deserialize)]
@@ -35,6 +40,8 @@ struct Parameters {
 /// `POST /similarity`: the cosine of the source sentence with each other sentence.
 pub async fn similarity(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<SimilarityRequest>(request).await?;
+    request.rest.check()?;
+    request.inputs.rest.check_part("inputs.")?;
     let (source, sentences) = (request.inputs.source_sentence, request.inputs.sentences);
     let names = ["inputs.source_sentence", "inputs.sentences"];
     if sentences.is_empty() {

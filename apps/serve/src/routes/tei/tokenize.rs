@@ -7,8 +7,9 @@ use axum::response::Response;
 use dynquant_embed::Token;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::super::App;
 use super::super::inputs::{Fault, Strings, TokenizerRequest, each};
+use super::super::rest::Rest;
+use crate::app::App;
 use crate::error::Tei;
 
 /// The bytes of a token in an answer, without its text.
@@ -22,6 +23,8 @@ struct TokenizeRequest {
     #[serde(default = "yes")]
     add_special_tokens: bool,
     prompt_name: Option<String>,
+    #[serde(flatten)]
+    rest: Rest,
 }
 
 fn yes() -> bool {
@@ -32,6 +35,7 @@ fn yes() -> bool {
 /// prompt.
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<TokenizeRequest>(request).await?;
+    request.rest.check()?;
     let prompt = app.embedder()?.prompt(request.prompt_name.as_deref())?;
     let special = request.add_special_tokens;
     let texts = request.inputs.into_list();
@@ -97,11 +101,14 @@ struct DecodeRequest {
     ids: Ids,
     #[serde(default = "yes")]
     skip_special_tokens: bool,
+    #[serde(flatten)]
+    rest: Rest,
 }
 
 /// `POST /decode`: the texts of token ids.
 pub async fn decode(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<DecodeRequest>(request).await?;
+    request.rest.check()?;
     let special = !request.skip_special_tokens;
     let lists = match request.ids {
         Ids::One(ids) => vec![ids],

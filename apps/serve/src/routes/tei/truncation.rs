@@ -2,10 +2,9 @@
 
 use dynquant_embed::Direction;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
-use super::super::App;
-use super::super::generate::check_rest;
+use super::super::rest::Rest;
+use crate::app::App;
 use crate::error::Refusal;
 
 /// The truncation fields of a request.
@@ -16,7 +15,7 @@ pub struct Truncation {
     truncation_direction: End,
     /// The fields that the route has not, which must be neutral.
     #[serde(flatten)]
-    rest: Map<String, Value>,
+    rest: Rest,
 }
 
 /// The end of a text to cut.
@@ -35,7 +34,7 @@ impl Truncation {
     /// # Errors
     /// When the request has a field that the route has not.
     pub fn cut(&self, app: &App) -> Result<Option<Direction>, Refusal> {
-        check_rest(&self.rest, "")?;
+        self.rest.check()?;
         let direction = match self.truncation_direction {
             End::Left => Direction::Left,
             End::Right => Direction::Right,
