@@ -25,7 +25,9 @@ pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
                 .chain(inline.iter().map(|(name, _)| name.clone()))
                 .collect();
             let absolute = move |path| resolve(path, &enclosing, children);
-            paths.into_iter().map(absolute).collect::<Vec<_>>()
+            // In the code that a macro writes, a path may begin with a variable.
+            let paths = paths.into_iter().filter(|path| !path.is_empty());
+            paths.map(absolute).collect::<Vec<_>>()
         };
         match token {
             "use" if parser.peek(1) != Some("<") => {

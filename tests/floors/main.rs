@@ -1,7 +1,7 @@
 //! Imports go down only. Each module of the library, and of the kernels, uses itself and the
-//! modules in lower layers. Within a module, and among the files of the command, imports form no
-//! cycle, where `mod.rs` is a file like any other. So a file may import a definition from its
-//! `mod.rs`, or `mod.rs` may re-export a name from the file, but not both.
+//! modules in lower layers. Among the files of a crate, imports form no cycle, where `mod.rs` is a
+//! file like any other. So a file may import a definition from its `mod.rs`, or `mod.rs` may
+//! re-export a name from the file, but not both.
 
 mod imports;
 
@@ -70,7 +70,7 @@ fn sources(package: &str) -> Sources {
         Sources::new(),
     );
     add(&src, &src, &mut found);
-    assert!(found.len() > 5);
+    assert!(!found.is_empty());
     found
 }
 
@@ -192,14 +192,19 @@ fn imports_go_down_only() {
 
 #[test]
 fn files_have_no_circle() {
-    for sources in [
-        library(),
-        kernels(),
-        sources("crates/cli"),
-        sources("crates/port"),
-    ] {
-        assert_eq!(circle(&sources), None);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut faults = Vec::new();
+    faults.extend(circle(&library()));
+    for group in ["crates", "apps"] {
+        for entry in fs::read_dir(root.join(group)).expect("a folder") {
+            let package = entry.expect("an entry").path();
+            if package.join("src").is_dir() {
+                let package = package.to_str().expect("UTF-8");
+                faults.extend(circle(&sources(package)));
+            }
+        }
     }
+    assert!(faults.is_empty(), "{faults:#?}");
 }
 
 #[test]
