@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use candle_dynquant::QConfigSpec;
+
 /// Arguments of `quantize`.
 #[derive(clap::Args)]
 #[command(after_long_help = RULES)]
@@ -15,9 +17,7 @@ pub struct QuantizeArgs {
     /// A spec in YAML or JSON.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     pub spec: Option<PathBuf>,
-    /// int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16 or
-    /// onnxruntime.
-    #[arg(long, value_name = "NAME", default_value = "int8")]
+    #[arg(long, value_name = "NAME", default_value = "int8", help = QConfigSpec::PRESETS.join(", "))]
     pub preset: String,
     /// Quantizes embeddings too.
     #[arg(long)]
