@@ -229,8 +229,8 @@ impl<'t> Source<'t> {
     }
 }
 
-/// The byte range of a node, which `span` would read all tokens of: for each link of a chain,
-/// those of all links before it.
+/// The byte range of a node. `span` would read all tokens of the node: for each link of a chain,
+/// the tokens of all links before it.
 fn range<T: Extent>(node: &T) -> Range<usize> {
     let any: &dyn Any = node;
     let ends = if let Some(expr) = any.downcast_ref() {

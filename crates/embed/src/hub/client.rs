@@ -191,8 +191,8 @@ fn refusal(status: StatusCode, settings: &Settings) -> String {
 }
 
 impl Download {
-    /// The name of the blob of a file. Only a hash of the contents may name those of several files:
-    /// the headers of other servers are equal for files of the same length and time.
+    /// The name of a file's blob. Only a hash of the contents may name one blob for several files:
+    /// other servers send equal headers for files of the same length and time.
     pub fn blob(&self, file: &str) -> String {
         match &self.sha256 {
             Some(hash) => hash.clone(),
