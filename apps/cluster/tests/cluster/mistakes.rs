@@ -21,7 +21,7 @@ fn on_the_command_line_are_named() {
         (&["run", "--input", "x"], "--output"),
         (
             &["run", "--input", "x", "--output", "y", "--preset", "int5"],
-            "expected one of int8, int8_reduce_range, int8_groups, int4, bfloat16, float16, none, got \"int5\"",
+            "expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, none, got \"int5\"",
         ),
         (
             &["run", "--input", "x", "--output", "y", "--partitions", "0"],
