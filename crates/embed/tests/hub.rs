@@ -560,11 +560,9 @@ fn a_cache_that_lost_a_file_is_completed() {
 fn processes_download_a_model_at_once() {
     let hub = Hub::start(|_, usual| usual);
     let start = |_| {
-        hub.child(NAME)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+        let mut child = hub.child(NAME);
+        child.stdout(Stdio::piped()).stderr(Stdio::piped());
+        child.spawn().unwrap()
     };
     let children: Vec<_> = (0..8).map(start).collect();
     for child in children {
