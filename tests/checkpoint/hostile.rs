@@ -238,6 +238,22 @@ fn tensors_that_do_not_fit_together_are_refused() {
         let metadata = json!({"candle_dynquant": record});
         (name, codes_with(metadata), expected)
     }));
+    // Beside a weight that the metadata describes.
+    let record = r#"{"version": 1, "formats": [{"codes": {"dtype": "qint8", "qscheme": "per_channel_symmetric"}, "activation": {"granularity": "per_row"}}], "weights": {"a.weight": 0}}"#;
+    let beside = |tensors: &str| {
+        let tensors = format!("a.weight I8 [2,3] 6*1; {tensors}");
+        written(&tensors, json!({"candle_dynquant": record}))
+    };
+    let scales = "a.weight_scale F32 [2,1] 2*0.5";
+    let order = beside(&format!("{scales}; a.weight_g_idx F32 [1] 0"));
+    let across = beside("a.weight_scale F32 [1,2] 2*0.5");
+    each_is_refused(
+        [
+            ("an order of inputs", order, "a.weight_g_idx"),
+            ("scales in one row", across, "2 elements, 1 in a row"),
+        ]
+        .into_iter(),
+    );
 }
 
 #[test]
