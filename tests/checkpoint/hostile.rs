@@ -247,13 +247,10 @@ fn tensors_that_do_not_fit_together_are_refused() {
     let scales = "a.weight_scale F32 [2,1] 2*0.5";
     let order = beside(&format!("{scales}; a.weight_g_idx F32 [1] 0"));
     let across = beside("a.weight_scale F32 [1,2] 2*0.5");
-    each_is_refused(
-        [
-            ("an order of inputs", order, "a.weight_g_idx"),
-            ("scales in one row", across, "2 elements, 1 in a row"),
-        ]
-        .into_iter(),
-    );
+    each_is_refused([
+        ("an order of inputs", order, "a.weight_g_idx"),
+        ("scales in one row", across, "2 elements, 1 in a row"),
+    ]);
 }
 
 #[test]
