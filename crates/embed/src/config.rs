@@ -183,6 +183,13 @@ const ROBERTAS: [&str; 3] = [
     "CamembertTokenizer",
 ];
 
+/// The models that tokenizer classes make.
+const MODELS: [(&[&str], &str); 3] = [
+    (&BERTS, "WordPiece"),
+    (&["RobertaTokenizer", "Qwen2Tokenizer"], "BPE"),
+    (&["XLMRobertaTokenizer", "CamembertTokenizer"], "Unigram"),
+];
+
 impl TokenizerConfig {
     fn parse(texts: &Texts<'_>, config: &Keys, notes: &mut Vec<String>) -> Result<Self> {
         let family = config.word("model_type")?;
@@ -212,13 +219,8 @@ impl TokenizerConfig {
         };
         let class = class.map(|name| name.trim_end_matches("Fast").to_owned());
         let model = class.clone().and_then(|class| {
-            let is = |names: &[&str]| names.contains(&&*class);
-            let model = match () {
-                () if is(&BERTS) => "WordPiece",
-                () if is(&ROBERTAS[..1]) || is(&["Qwen2Tokenizer"]) => "BPE",
-                () if is(&ROBERTAS[1..]) => "Unigram",
-                () => return None,
-            };
+            let mut models = MODELS.into_iter();
+            let (_, model) = models.find(|(classes, _)| classes.contains(&&*class))?;
             Some((class, model))
         });
         // The class that transformers takes for the model.

@@ -71,7 +71,7 @@ impl Encoder {
     /// the program.
     ///
     /// # Errors
-    /// Without that feature, and when the model cannot be quantized.
+    /// When the program lacks that feature, or the model cannot be quantized.
     pub fn embedded(preset: Preset) -> Result<Self> {
         let name = "assets/bert";
         let [config, tokenizer, weights] = embedded()?;
