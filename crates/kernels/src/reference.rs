@@ -86,6 +86,36 @@ pub fn linear(lhs: &[AffineRow], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
     out
 }
 
+/// A convolution: `[windows, n]`, where each window reads a position, or padding, by each tap.
+///
+/// A result begins with `bias[n]` and takes the taps in order: [`linear`] of the tap's position and
+/// its weights, `[n, k]` of `rhs`, `[taps, n, k]`, with the result so far as the bias. Padding
+/// changes nothing.
+pub fn windows(
+    positions: &[AffineRow],
+    windows: &[Vec<Option<usize>>],
+    rhs: Int8<'_>,
+    bias: &[f32],
+) -> Vec<f32> {
+    let n = bias.len();
+    let window = |taps: &Vec<Option<usize>>| {
+        let taps = taps.iter().enumerate();
+        taps.fold(bias.to_vec(), |result, (tap, position)| {
+            let Some(row) = position.map(|position| &positions[position]) else {
+                return result;
+            };
+            let (channels, k) = (tap * n..(tap + 1) * n, row.codes.len());
+            let of_tap = Int8 {
+                codes: &rhs.codes[channels.start * k..channels.end * k],
+                scales: &rhs.scales[channels.clone()],
+                zero_points: &rhs.zero_points[channels],
+            };
+            linear(std::slice::from_ref(row), of_tap, &result)
+        })
+    };
+    windows.iter().flat_map(window).collect()
+}
+
 /// Weights in row order, `[n, k]`, with a scale for each block of 32 inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct InBlocks<'a> {

@@ -496,6 +496,7 @@ fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<
         rhs,
         groups: lhs.len() / m,
         activation: None,
+        windows: None,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::sizes;
 use crate::threads::{TASKS_PER_THREAD, Threads};
 
 /// Multiply-adds below which products stay on the caller's thread.
-const SERIAL_MACS: usize = 550_000;
+pub const SERIAL_MACS: usize = 550_000;
 
 /// Multiply-adds below which a thread gets one part: to share the last microsecond costs more.
 const SMALL: usize = 1_200_000;

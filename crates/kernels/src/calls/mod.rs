@@ -5,6 +5,7 @@ pub mod activation;
 pub mod attention;
 pub mod attention_int8;
 pub mod convert;
+pub mod convolution;
 pub mod gemm;
 mod heads;
 pub mod inputs;

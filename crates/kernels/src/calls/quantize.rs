@@ -169,7 +169,7 @@ impl Activations for [u8; 4] {
 }
 
 /// The extent of the rows of `k` values that are finite; marks the others in `rows`.
-fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Extent {
+pub fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Extent {
     let (mut all, mut extents) = (Extent::EMPTY, [Extent::EMPTY; ROWS]);
     for (values, rows) in values.chunks(ROWS * k).zip(rows.chunks_mut(ROWS)) {
         let extents = &mut extents[..rows.len()];
@@ -188,7 +188,7 @@ fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) -> Ext
 ops! {
     /// Writes the parameters and the codes of each row of `[activations, groups]`; `common` are the
     /// parameters that all rows share, if they do: rows that are not finite are marked.
-    fn encode_rows(
+    pub fn encode_rows(
         config: DynamicConfig,
         sizes: [usize; 2],
         sums: bool,
@@ -238,8 +238,9 @@ ops! {
     }
 }
 
+/// The parameters of a row, whose codes are not yet summed.
 #[inline(always)]
-fn row(qparams: QParams) -> Row {
+pub fn row(qparams: QParams) -> Row {
     Row {
         scale: qparams.scale,
         zero_point: qparams.zero_point,

@@ -145,6 +145,11 @@ impl<'a> Sink<'a> {
         self.first + rows.start..self.first + rows.end
     }
 
+    /// The columns of the whole output.
+    pub fn width(self) -> usize {
+        self.columns
+    }
+
     /// The columns of a panel.
     #[inline(always)]
     pub fn columns(self, panel: Panel<'_>) -> Range<usize> {
@@ -226,6 +231,30 @@ pub struct Part {
     pub step: Option<usize>,
 }
 
+/// Rows of a convolution: windows of positions, each of which is a row of codes. A position is
+/// multiplied with the weights of its tap, a gate of the packed weights.
+#[derive(Clone, Copy)]
+pub struct Windows<'a> {
+    /// The first position of each window.
+    pub starts: &'a [usize],
+    /// The position of each tap, counted from the first of its window, in ascending order.
+    pub taps: &'a [usize],
+    /// The position that is row 0 of the activations.
+    pub first: usize,
+}
+
+impl Windows<'_> {
+    /// The positions that some windows read.
+    #[allow(dead_code, reason = "most instruction sets read codes as they are")]
+    pub fn positions(&self, windows: Range<usize>) -> Range<usize> {
+        let starts = &self.starts[windows];
+        let (first, last) = (starts.iter().min(), starts.iter().max());
+        let reach = self.taps.last().map_or(0, |tap| tap + 1);
+        let [first, last] = [first, last].map(|start| start.map_or(0, |start| start - self.first));
+        first..last + reach
+    }
+}
+
 /// A product of activations, `[m, k]`, and weights, `[n, k]`; each task computes a part of it.
 ///
 /// Its groups are floats, for float16 weights or on their way to other groups, codes for int8
@@ -244,6 +273,8 @@ pub struct Product<'a, G> {
     pub groups: usize,
     /// Applied to every element of the result.
     pub activation: Option<Activation>,
+    /// The rows of the result, if they are not those of the activations.
+    pub windows: Option<Windows<'a>>,
 }
 
 impl<'a> Product<'a, f32> {
@@ -261,6 +292,7 @@ impl<'a> Product<'a, f32> {
             rhs,
             groups: rhs.groups(),
             activation,
+            windows: None,
         }
     }
 }
@@ -291,6 +323,7 @@ impl<'a, G> Product<'a, G> {
             rhs: self.rhs,
             groups: self.groups,
             activation: self.activation,
+            windows: self.windows,
         }
     }
 

@@ -16,6 +16,9 @@
 //! went over the stack on their way out made a product of 384 inputs 4% slower.
 //! A single row uses each weight once, so bytes are the limit: weights are prefetched.
 //!
+//! Rows of a convolution are [`Windows`]: a tile takes the sums of one tap after the other, each of
+//! another position and panel, to f32, and adds them to results that begin with the bias.
+//!
 //! An instruction set is a [`Vector`]: eight closures in a function that has its features. Tiles
 //! that it has no panels or no rows for are not compiled: branches on an inline `const` leave them
 //! out.
@@ -25,10 +28,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::Activation;
+use super::buffer::as_uninit;
 use super::fetch::{LINE, claim, fetch, prefetch};
-use super::product::{Group, Part, Product, Row, Sink};
+use super::product::{Group, Part, Product, Row, Sink, Windows};
 use super::vector::Vector;
-use crate::packed::Panel;
+use crate::packed::{Channels, Panel};
 
 /// Rows of the highest tile.
 #[allow(dead_code, reason = "some instruction sets have registers for fewer")]
@@ -87,6 +91,12 @@ pub unsafe fn multiply<
         mut panels,
         step,
     } = part;
+    if const { V::Group::EXACT }
+        && let Some(windows) = nest.product.windows
+    {
+        // SAFETY: the contract is the same.
+        return unsafe { nest.windows::<NV, MR>(windows, (rows, panels)) };
+    }
     let few = |first| panels.len() * nest.product.rhs.panel(first).weights.len() <= BY_TURNS;
     let by_turns = V::Group::EXACT && rows.len() == 1 && step.is_some();
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
@@ -507,6 +517,116 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             // SAFETY: there are `MR` rows.
             let out = unsafe { out.row(r) };
             out.copy_from_slice(&values.as_flattened()[..out.len()]);
+        }
+    }
+
+    /// Computes some windows by whole panels, each with those of all taps.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of these panels.
+    #[inline(always)]
+    unsafe fn windows<const NV: usize, const MR: usize>(
+        self,
+        windows: Windows<'_>,
+        (rows, panels): (Range<usize>, Range<usize>),
+    ) {
+        for panel in panels.step_by(windows.taps.len().max(1)) {
+            let registers = self.product.rhs.panel(panel).sums.len() / LANES;
+            let mut row = rows.start;
+            while row < rows.end {
+                let left = rows.end - row;
+                // The last windows are computed twice, with the same bits, in a full tile.
+                let (first, is_full) = match left >= MR || rows.len() < MR {
+                    true => (row, left >= MR),
+                    false => (rows.end - MR, true),
+                };
+                // SAFETY: the rows and the panel are in the part that this thread alone computes.
+                unsafe {
+                    match (registers, is_full) {
+                        (4, true) if const { NV >= 4 } => {
+                            self.window_tile::<4, MR>(windows, panel, first);
+                        }
+                        (4, false) if const { NV >= 4 } => {
+                            self.window_tile::<4, 1>(windows, panel, first);
+                        }
+                        (3, true) if const { NV >= 3 } => {
+                            self.window_tile::<3, MR>(windows, panel, first);
+                        }
+                        (3, false) if const { NV >= 3 } => {
+                            self.window_tile::<3, 1>(windows, panel, first);
+                        }
+                        (2, true) => self.window_tile::<2, MR>(windows, panel, first),
+                        (2, false) => self.window_tile::<2, 1>(windows, panel, first),
+                        (_, true) => self.window_tile::<1, MR>(windows, panel, first),
+                        (_, false) => self.window_tile::<1, 1>(windows, panel, first),
+                    }
+                }
+                row = first + if is_full { MR } else { 1 };
+            }
+            // SAFETY: as this function; the rows of the panel are written.
+            unsafe { self.activate(self.product.rhs.panel(panel), rows.clone()) };
+        }
+    }
+
+    /// Computes `MR` windows by `NV` registers.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of this panel.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
+    #[cfg_attr(target_arch = "wasm32", inline(never))]
+    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+    unsafe fn window_tile<const NV: usize, const MR: usize>(
+        self,
+        windows: Windows<'_>,
+        first_panel: usize,
+        first_row: usize,
+    ) {
+        let groups = self.product.groups;
+        let starts: [_; MR] =
+            std::array::from_fn(|r| windows.starts[first_row + r] - windows.first);
+        // The panels of all taps lie one behind the other.
+        let panels = (self.product.rhs).panels_from(first_panel, windows.taps.len());
+        let weights = panels.groups::<BYTES, NV>();
+        let bias = panels.channels::<LANES, NV>(0).map(|c| *c.bias);
+        let mut results = [bias; MR];
+        for (tap, offset) in windows.taps.iter().enumerate() {
+            let channels = panels.channels::<LANES, NV>(tap * NV * LANES);
+            let weights = &weights[tap * groups..][..groups];
+            let rows: [_; MR] = std::array::from_fn(|r| self.product.row(starts[r] + offset));
+            let of_rows: [_; MR] =
+                std::array::from_fn(|r| *self.product.parameters(starts[r] + offset));
+            let mut acc = [[self.vector.start(of_rows[0], channels[0]); NV]; MR];
+            for r in 0..MR {
+                for v in 0..NV {
+                    acc[r][v] = self.vector.start(of_rows[r], channels[v]);
+                }
+            }
+            for group in 0..groups {
+                // SAFETY: it is below `groups`.
+                unsafe { self.step(&mut acc, &rows, weights, group) };
+            }
+            for r in 0..MR {
+                for v in 0..NV {
+                    let before = results[r][v];
+                    let channels = Channels {
+                        bias: &before,
+                        ..channels[v]
+                    };
+                    if let Some(out) = as_uninit(&mut results[r][v]).as_mut_array() {
+                        self.vector.finish(acc[r][v], of_rows[r], channels, out);
+                    }
+                }
+            }
+        }
+        let columns = self.out.columns(self.product.rhs.panel(first_panel));
+        // SAFETY: the tile is in the part that this thread alone computes.
+        let mut out = unsafe { self.out.rows(first_row..first_row + MR, columns) };
+        for (r, values) in results.iter_mut().enumerate() {
+            // SAFETY: there are `MR` rows.
+            let out = unsafe { out.row(r) };
+            // Padding channels are computed like the others and not stored.
+            out.copy_from_slice(&as_uninit(values.as_flattened_mut())[..out.len()]);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::product::{Part, Product, Sink};
+use super::product::{Part, Product, Sink, Windows};
 
 /// Widened groups of a block: 64 KiB of four i16 each, which stay in L2.
 const GROUPS: usize = 8 << 10;
@@ -27,6 +27,21 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
     multiply: impl Fn(&Product<'_, W>, &Sink<'_>, Part),
 ) {
     let groups = product.groups;
+    if let Some(windows) = product.windows {
+        // Windows of successive positions overlap: all positions of the part at once.
+        let positions = windows.positions(part.rows.clone());
+        let lhs = &product.lhs[positions.start * groups..positions.end * groups];
+        let mut room = vec![MaybeUninit::uninit(); lhs.len()];
+        let wide = widened(lhs, &mut room, &widen);
+        let product = Product {
+            windows: Some(Windows {
+                first: windows.first + positions.start,
+                ..windows
+            }),
+            ..product.with(product.m, wide, &product.rows[positions])
+        };
+        return multiply(&product, out, part);
+    }
     let fitting = GROUPS / groups.max(1) / tile_rows * tile_rows;
     let mut near = [const { MaybeUninit::uninit() }; GROUPS];
     let mut far = Vec::new();
@@ -40,12 +55,7 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
     for first in part.rows.clone().step_by(rows) {
         let block = first..part.rows.end.min(first + rows);
         let lhs = &product.lhs[block.start * groups..block.end * groups];
-        let wide = &mut room[..lhs.len()];
-        for (&group, wide) in lhs.iter().zip(wide.iter_mut()) {
-            wide.write(widen(group));
-        }
-        // SAFETY: each is written, and a written `MaybeUninit<W>` is a `W`.
-        let wide = unsafe { &*(std::ptr::from_ref(wide) as *const [W]) };
+        let wide = widened(lhs, room, &widen);
         let rows = product.rows.get(block.clone()).unwrap_or_default();
         let product = product.with(block.len(), wide, rows);
         let part = Part {
@@ -54,4 +64,19 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
         };
         multiply(&product, &out.starting_at(first), part);
     }
+}
+
+/// Groups, widened into `room`.
+#[inline(always)]
+fn widened<'a, G: Copy, W: Copy>(
+    lhs: &[G],
+    room: &'a mut [MaybeUninit<W>],
+    widen: impl Fn(G) -> W,
+) -> &'a [W] {
+    let wide = &mut room[..lhs.len()];
+    for (&group, wide) in lhs.iter().zip(wide.iter_mut()) {
+        wide.write(widen(group));
+    }
+    // SAFETY: each is written, and a written `MaybeUninit<W>` is a `W`.
+    unsafe { &*(std::ptr::from_ref(wide) as *const [W]) }
 }

@@ -3,6 +3,7 @@
 mod attention;
 mod blocks;
 mod convert;
+mod convolution;
 mod inputs;
 mod layout;
 mod lookup;

@@ -85,7 +85,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     };
     // SAFETY: the contract is the same.
     unsafe {
-        if product.rhs.has_reduced_range() || has_7_bits() {
+        if product.rhs.has_reduced_range() || product.windows.is_none() && has_7_bits() {
             multiply_bytes(product, out, part)
         } else {
             multiply_widened(product, out, part)

@@ -178,6 +178,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> StepTasks<'_, G, C>
             rhs,
             groups: rhs.groups(),
             activation: None,
+            windows: None,
         };
         let gates = self.hh.gates();
         let panels = part.panels.start * gates..part.panels.end * gates;

@@ -31,7 +31,8 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-INT8; parts of a `Grid` are
     // disjoint, and one thread computes each.
     unsafe {
-        if fills_a_tile(&part) {
+        // Rows of a tile lie at one distance from each other, as windows do not.
+        if fills_a_tile(&part) && product.windows.is_none() {
             multiply_on_tiles(product, out, part, finish, activate)
         } else {
             avx512_vnni::multiply(product, out, part)

@@ -1,0 +1,382 @@
+//! Convolutions: every position becomes a row of codes once, and windows of these are multiplied.
+
+use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
+
+use super::linear::{Grid, SERIAL_MACS, parts_of};
+use super::quantize::{Codes, encode_rows, extent_of_finite, row};
+use crate::arch;
+use crate::arch::op::ops;
+use crate::loops::activation::Activation;
+use crate::loops::buffer::{self, Aligned, RowsMut};
+use crate::loops::float_tile::transpose_by;
+use crate::loops::product::{Part, Product, Row, Sink, Windows};
+use crate::loops::rows::Extent;
+use crate::packed::{Element, Packed};
+use crate::qparams::activation::DynamicConfig;
+use crate::sizes;
+use crate::threads::{Shared, Threads};
+
+/// Positions that become codes together.
+const POSITIONS: usize = 64;
+
+/// Floats of the results that are turned channels first together: half of a small L2.
+const RESULTS: usize = 32 << 10;
+
+/// A convolution of images, or of signals, whose height is 1.
+#[derive(Clone, Copy)]
+pub struct Convolution<'a> {
+    /// The input: batch, channels, height and width.
+    pub shape: [usize; 4],
+    /// The weight: a gate for each tap, which are in the order of rows, then of columns.
+    pub weight: &'a Packed,
+    /// Rows and columns of a window.
+    pub kernel: [usize; 2],
+    /// Positions from a window to the next.
+    pub stride: [usize; 2],
+    /// Positions before the first and after the last that contribute nothing.
+    pub padding: [usize; 2],
+    /// Positions from a tap to the next.
+    pub dilation: [usize; 2],
+    /// Applied to every element of the result.
+    pub activation: Option<Activation>,
+}
+
+impl Convolution<'_> {
+    /// Height and width with padding; `None` if memory cannot hold as many positions.
+    fn padded(&self) -> Option<[usize; 2]> {
+        let [batch, _, sizes @ ..] = self.shape;
+        let size = |i: usize| self.padding[i].checked_mul(2)?.checked_add(sizes[i]);
+        let padded = [size(0)?, size(1)?];
+        sizes::product(&[batch, padded[0], padded[1], self.weight.groups().max(1)])?;
+        Some(padded)
+    }
+
+    /// Height and width of the output; `None` if a window is larger than the input with its
+    /// padding, or memory cannot hold the input with its padding.
+    pub fn out_size(&self) -> Option<[usize; 2]> {
+        let padded = self.padded()?;
+        let size = |i: usize| {
+            let reach = self.dilation[i].checked_mul(self.kernel[i].checked_sub(1)?)?;
+            let left = padded[i].checked_sub(reach.checked_add(1)?)?;
+            Some(left.checked_div(self.stride[i])? + 1)
+        };
+        Some([size(0)?, size(1)?])
+    }
+}
+
+/// The convolution of `xs`, `[batch, channels, height, width]`: `[batch, out channels, height,
+/// width]` of the [output](Convolution::out_size), as
+/// [`reference::windows`](crate::reference::windows) says.
+///
+/// A position that holds a NaN or an infinity makes NaN of the results that read it, and changes no
+/// other. A result depends on its window only, unless all positions share a scale.
+///
+/// # Panics
+/// If there are not as many values, the weight is not int8 or of other sizes, or there is no
+/// output.
+pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
+    let rhs = convolution.weight;
+    let Element::Int8(config) = rhs.element() else {
+        panic!("weight: expected int8, got {:?}", rhs.element());
+    };
+    let [batch, channels, ..] = convolution.shape;
+    sizes::check(
+        "xs, [batch, channels, height, width]",
+        xs,
+        &convolution.shape,
+    );
+    let [kernel_height, kernel_width] = convolution.kernel;
+    let taps = (rhs.gates(), rhs.k());
+    assert_eq!(
+        (kernel_height * kernel_width, channels),
+        taps,
+        "taps and channels"
+    );
+    let size = convolution.out_size().expect("an output");
+    let len = sizes::length("out", &[batch, rhs.n() / rhs.gates(), size[0], size[1]]);
+    let padded = convolution.padded().expect("an input");
+    let mut codes = Codes::take();
+    let positions = batch * padded[0] * padded[1];
+    let (groups, rows) = codes.room(positions, positions * rhs.groups());
+    let (starts, taps) = windows(convolution, padded, size);
+    // SAFETY: each part writes its elements, and together they are all.
+    let out = unsafe {
+        buffer::filled(len, |out| {
+            if len == 0 {
+                return;
+            }
+            let encoding = Encoding {
+                convolution,
+                config,
+                padded,
+                xs,
+                codes: Shared::new(&mut *groups),
+                rows: Shared::new(&mut *rows),
+                extent: Mutex::new(Extent::EMPTY),
+            };
+            let windows = Windows {
+                starts: &starts,
+                taps: &taps,
+                first: 0,
+            };
+            let out = Sink::channels(out, size[0] * size[1]);
+            run(&encoding, windows, out);
+        })
+    };
+    codes.keep();
+    out
+}
+
+/// The first position of each window, and the distance of each tap.
+fn windows(
+    convolution: &Convolution<'_>,
+    [height, width]: [usize; 2],
+    size: [usize; 2],
+) -> (Vec<usize>, Vec<usize>) {
+    let places = |[rows, columns]: [usize; 2], step: [usize; 2]| {
+        let row = move |y| (0..columns).map(move |x| y * step[0] * width + x * step[1]);
+        (0..rows).flat_map(row)
+    };
+    let of_image =
+        |image| places(size, convolution.stride).map(move |start| image * height * width + start);
+    let starts = (0..convolution.shape[0]).flat_map(of_image).collect();
+    let taps = places(convolution.kernel, convolution.dilation).collect();
+    (starts, taps)
+}
+
+/// Encodes the input and multiplies it, in phases on the same threads.
+fn run(encoding: &Encoding<'_>, windows: Windows<'_>, out: Sink<'_>) {
+    let Convolution {
+        weight, activation, ..
+    } = *encoding.convolution;
+    let (m, n) = (windows.starts.len(), weight.n() / weight.gates());
+    let work = m.saturating_mul(weight.n()).saturating_mul(weight.k());
+    let threads = Threads::of_caller().for_multiply_adds(work);
+    let count = if work < SERIAL_MACS {
+        1
+    } else {
+        threads.count()
+    };
+    let grid = Grid::new(
+        weight.isa(),
+        [m, weight.panels() / weight.gates()],
+        weight.groups() * size_of::<[u8; 4]>(),
+        count,
+        1,
+        parts_of(count, work, SERIAL_MACS),
+    );
+    let encodings = if encoding.config.per_row { 1 } else { 2 };
+    // Each thread asks for the phases.
+    let backwards = weight.turn();
+    let phase = |phase: usize| match (count, phase == encodings) {
+        (1, _) => (1, false),
+        (_, false) => (encoding.parts(), false),
+        (_, true) => (grid.parts(), backwards),
+    };
+    let task = |(): &mut (), phase: usize, index: usize| {
+        let mut room = Aligned::take(&ROOM);
+        let parts = if phase == encodings {
+            grid.parts()
+        } else {
+            encoding.parts()
+        };
+        let indices = if count == 1 {
+            0..parts
+        } else {
+            index..index + 1
+        };
+        for index in indices {
+            if phase < encodings {
+                encoding.part(&mut room, phase + 1 == encodings, index);
+                continue;
+            }
+            // SAFETY: the phases before have written all codes and rows, and are over.
+            let (codes, rows) = unsafe {
+                let (codes, rows) = (encoding.codes, encoding.rows);
+                (codes.read(0..codes.len()), rows.read(0..rows.len()))
+            };
+            let product = Product {
+                m,
+                lhs: codes,
+                rows,
+                rhs: weight,
+                groups: weight.groups(),
+                activation,
+                windows: Some(windows),
+            };
+            // SAFETY: parts of a grid do not overlap, and each index comes once.
+            unsafe { multiply(&product, windows, out, (n, grid.part(index)), &mut room) };
+        }
+        room.keep(&ROOM);
+    };
+    threads.for_each_phase(encodings + 1, phase, || (), task);
+}
+
+thread_local! {
+    static ROOM: Cell<Aligned> = Cell::default();
+}
+
+/// The input on its way to codes of positions, padding included.
+struct Encoding<'a> {
+    convolution: &'a Convolution<'a>,
+    config: DynamicConfig,
+    padded: [usize; 2],
+    xs: &'a [f32],
+    codes: Shared<'a, [u8; 4]>,
+    rows: Shared<'a, Row>,
+    /// The extent of all finite positions, where they share a scale.
+    extent: Mutex<Extent>,
+}
+
+impl Encoding<'_> {
+    /// Parts of each row of positions.
+    fn columns(&self) -> usize {
+        self.padded[1].div_ceil(POSITIONS)
+    }
+
+    fn parts(&self) -> usize {
+        self.convolution.shape[0] * self.padded[0] * self.columns()
+    }
+
+    /// Takes the extent of some positions of a row, or writes their codes.
+    fn part(&self, room: &mut Aligned, encodes: bool, index: usize) {
+        let Convolution {
+            shape: [_, channels, height, width],
+            padding: [top, left],
+            weight,
+            ..
+        } = *self.convolution;
+        let (row, first) = (index / self.columns(), index % self.columns() * POSITIONS);
+        let end = self.padded[1].min(first + POSITIONS);
+        let (image, y) = (row / self.padded[0], row % self.padded[0]);
+        let inside = (top..top + height).contains(&y);
+        let (start, stop) = match inside {
+            true => (
+                first.clamp(left, left + width),
+                end.clamp(left, left + width),
+            ),
+            false => (first, first),
+        };
+        let place = row * self.padded[1];
+        let groups = weight.groups();
+        // SAFETY: a part has these positions alone, and each index comes once a phase.
+        let (codes, rows) = unsafe {
+            (
+                (self.codes).part((place + first) * groups..(place + end) * groups),
+                self.rows.part(place + first..place + end),
+            )
+        };
+        let (before, count) = (start - first, stop - start);
+        let [values] = room.split([count * channels]);
+        if count > 0 {
+            let at = (image * channels * height + y - top) * width + start - left;
+            let to = RowsMut::of_matrix(values, channels);
+            let (isa, size) = (weight.isa(), [channels, count]);
+            isa.run(transposed(&self.xs[at..], height * width, size, to));
+        }
+        let isa = weight.isa();
+        let inner = &mut rows[before..before + count];
+        if !encodes {
+            let extent = extent_of_finite(isa, channels.max(1), values, inner);
+            let mut all = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
+            *all = all.union(extent);
+            return;
+        }
+        let common = (!self.config.per_row).then(|| {
+            let all = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
+            row_of(self.config, *all)
+        });
+        isa.run(encode_rows(
+            self.config,
+            [channels, groups],
+            weight.has_zero_points(),
+            common,
+            values,
+            &mut codes[before * groups..(before + count) * groups],
+            inner,
+        ));
+        for (range, groups) in [
+            (0..before, 0..before * groups),
+            (
+                before + count..end - first,
+                (before + count) * groups..(end - first) * groups,
+            ),
+        ] {
+            rows[range].fill(PADDING);
+            codes[groups].fill([0; 4]);
+        }
+    }
+}
+
+/// A position of padding: it adds -0.0, which changes no number.
+const PADDING: Row = Row {
+    scale: -0.,
+    zero_point: 0,
+    sum: 0,
+};
+
+fn row_of(config: DynamicConfig, extent: Extent) -> Row {
+    row(config.qparams(extent.min, extent.max))
+}
+
+ops! {
+    /// Writes the columns of a matrix as rows.
+    fn transposed(xs: &'a [f32], stride: usize, size: [usize; 2], out: RowsMut<'a>) {
+        transpose_by((xs, stride), out, size, |square| {
+            std::array::from_fn(|r| std::array::from_fn(|c| square[c][r]))
+        });
+    }
+}
+
+/// Computes a part of the windows by some of the `n` channels, and turns it channels first.
+///
+/// # Safety
+/// No other thread computes a part that overlaps.
+unsafe fn multiply(
+    product: &Product<'_, [u8; 4]>,
+    windows: Windows<'_>,
+    out: Sink<'_>,
+    (n, part): (usize, Part),
+    room: &mut Aligned,
+) {
+    let (rhs, gates) = (product.rhs, product.rhs.gates());
+    let panels = part.panels.start * gates..part.panels.end * gates;
+    let (first, last) = (rhs.panel(panels.start), rhs.panel(panels.end - gates));
+    let channels = first.start..last.start + last.channels;
+    let (width, image) = (channels.len(), out.width());
+    let tile = rhs.isa().registers().tile_rows;
+    let height = (RESULTS / width.max(1)).max(1).next_multiple_of(tile);
+    let [results] = room.split([height * width]);
+    for start in part.rows.clone().step_by(height) {
+        let rows = start..part.rows.end.min(start + height);
+        let product = Product {
+            windows: Some(Windows {
+                starts: &windows.starts[rows.clone()],
+                ..windows
+            }),
+            ..*product
+        };
+        let results = &mut results[..rows.len() * width];
+        let sink = Sink::channels(buffer::as_uninit(results), width);
+        let sink = sink.moved(channels.start, 0);
+        let of_rows = Part {
+            rows: 0..rows.len(),
+            panels: panels.clone(),
+            step: None,
+        };
+        // SAFETY: the results are this thread's.
+        unsafe { arch::multiply(&product, &sink, of_rows) };
+        let mut row = rows.start;
+        while row < rows.end {
+            let (sample, place) = (row / image, row % image);
+            let count = (image - place).min(rows.end - row);
+            let to = sample * n + channels.start..sample * n + channels.end;
+            // SAFETY: these channels of these windows are in this part alone.
+            let to = unsafe { out.rows(to, place..place + count) };
+            let from = &results[(row - rows.start) * width..];
+            rhs.isa().run(transposed(from, width, [count, width], to));
+            row += count;
+        }
+    }
+}
