@@ -15,7 +15,7 @@ use crate::words::{lookup, serde_as_word};
 /// use candle_dynquant::LayerKind;
 ///
 /// assert_eq!("LSTM".parse::<LayerKind>()?, LayerKind::LSTM);
-/// assert_eq!("Custom(Conv1d)".parse::<LayerKind>()?, LayerKind::custom("Conv1d"));
+/// assert_eq!("Custom(Conv3d)".parse::<LayerKind>()?, LayerKind::custom("Conv3d"));
 /// let typo = "Liner".parse::<LayerKind>().unwrap_err();
 /// assert!(typo.to_string().ends_with("did you mean `Linear`?"));
 /// # Ok::<(), candle_dynquant::Error>(())
@@ -37,6 +37,10 @@ pub enum LayerKind {
     RNNCell,
     /// A step of a GRU.
     GRUCell,
+    /// A convolution over signals.
+    Conv1d,
+    /// A convolution over images.
+    Conv2d,
     /// A table of vectors.
     Embedding,
     /// Attention: it multiplies, and has no weights.
@@ -45,7 +49,7 @@ pub enum LayerKind {
     Custom(Cow<'static, str>),
 }
 
-const WORDS: [(&str, LayerKind); 10] = [
+const WORDS: [(&str, LayerKind); 12] = [
     ("Linear", LayerKind::Linear),
     ("LSTM", LayerKind::LSTM),
     ("GRU", LayerKind::GRU),
@@ -53,6 +57,8 @@ const WORDS: [(&str, LayerKind); 10] = [
     ("LSTMCell", LayerKind::LSTMCell),
     ("RNNCell", LayerKind::RNNCell),
     ("GRUCell", LayerKind::GRUCell),
+    ("Conv1d", LayerKind::Conv1d),
+    ("Conv2d", LayerKind::Conv2d),
     ("Embedding", LayerKind::Embedding),
     ("Attention", LayerKind::Attention),
     // For the list of words only: it is parsed separately.
@@ -81,6 +87,9 @@ impl LayerKind {
         Self::RNNCell,
         Self::GRUCell,
     ];
+
+    /// The kinds of convolutions.
+    pub(crate) const CONVOLUTIONS: [Self; 2] = [Self::Conv1d, Self::Conv2d];
 
     /// The kind of a custom layer.
     pub const fn custom(name: &'static str) -> Self {

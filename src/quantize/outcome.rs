@@ -91,6 +91,11 @@ pub enum LeftReason {
         /// The minimum for quantization.
         min_params: usize,
     },
+    /// The layer is a convolution that is not faster with codes, or has no such form.
+    Convolution {
+        /// The fault of its shape, in words.
+        why: String,
+    },
     /// The products of the layer could leave the range of an i32: see
     /// [`ErrorKind::AccumulatorOverflow`](crate::ErrorKind::AccumulatorOverflow).
     AccumulatorOverflow {
@@ -108,10 +113,31 @@ impl LeftReason {
             Fault::AccumulatorOverflow { channel, got } => {
                 Some(Self::AccumulatorOverflow { channel, got })
             }
+            Fault::GroupedConvolution { groups } => Some(Self::Convolution {
+                why: format!("{groups} groups"),
+            }),
             _ => None,
         }
     }
+
+    /// The reason of a convolution that is given another configuration than int8.
+    pub(super) fn of_format(qconfig: &QConfig) -> Self {
+        Self::Convolution {
+            why: format!("int8 or float, not {qconfig}"),
+        }
+    }
+
+    /// The reason of a convolution whose weight has this shape; `None` if it gains.
+    pub(super) fn of_convolution(shape: &[usize]) -> Option<Self> {
+        let channels = shape.get(1).copied().unwrap_or_default();
+        (channels < MIN_CHANNELS).then(|| Self::Convolution {
+            why: format!("{channels} input channels of a group, fewer than {MIN_CHANNELS}"),
+        })
+    }
 }
+
+/// Input channels from which a convolution of codes is faster than a float one.
+const MIN_CHANNELS: usize = 16;
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,6 +169,7 @@ impl fmt::Display for LeftReason {
                 f,
                 "left: {parameters} weight elements, fewer than min_params = {min_params}"
             ),
+            Self::Convolution { why } => write!(f, "left: a convolution of {why}"),
             Self::AccumulatorOverflow { channel, .. } => write!(
                 f,
                 "left: output channel {channel} can overflow the i32 accumulator"

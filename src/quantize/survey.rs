@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::found_tensor::is_matrix;
 use super::hidden::OpaqueField;
+use super::outcome::LeftReason;
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
 use crate::module::{
@@ -41,6 +42,16 @@ impl FoundLayer {
     pub fn is_quantized(&self) -> bool {
         self.precision.is_some_and(Precision::is_reduced)
             || !self.weights.is_empty() && self.weights.iter().all(|w| w.quantized)
+    }
+
+    pub fn is_convolution(&self) -> bool {
+        LayerKind::CONVOLUTIONS.contains(&self.kind)
+    }
+
+    /// The reason to leave it, whatever preset or rule by kind matches.
+    pub fn loses(&self) -> Option<LeftReason> {
+        let weight = self.weights.first().filter(|_| self.is_convolution())?;
+        LeftReason::of_convolution(&weight.shape)
     }
 
     /// Elements of its weights.

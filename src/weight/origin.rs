@@ -49,7 +49,7 @@ pub(crate) trait Source: Send + Sync {
     ///
     /// # Errors
     /// When it has another shape.
-    fn whole(&self, name: &str, shape: [usize; 2]) -> Result<Parts>;
+    fn whole(&self, name: &str, shape: &[usize]) -> Result<Parts>;
 
     /// The format of a quantized weight.
     fn format(&self, name: &str) -> Option<Format>;
@@ -236,9 +236,9 @@ impl LoadedFrom {
     }
 
     /// The origin of the weight of that shape that it describes.
-    pub fn whole(self, shape: [usize; 2]) -> Origin {
-        let dims = shape.as_slice().into();
-        Self { dims, ..self }.origin(Part::rows(0, shape))
+    pub fn whole(self, shape: &[usize]) -> Origin {
+        let dims = shape.into();
+        Self { dims, ..self }.origin(Part::whole(shape))
     }
 
     fn origin(self, part: Part) -> Origin {
@@ -255,6 +255,12 @@ impl LoadedFrom {
 }
 
 impl Part {
+    /// All rows of a tensor, whose length is the last axis.
+    pub fn whole(shape: &[usize]) -> Self {
+        let (k, rows) = shape.split_last().unwrap_or((&1, &[]));
+        Self::rows(0, [rows.iter().product(), *k])
+    }
+
     /// A number of rows of a matrix, from `first` on.
     pub fn rows(first: usize, shape: [usize; 2]) -> Self {
         let [n, k] = shape;
@@ -330,7 +336,7 @@ impl Origin {
     /// When the tensor has another shape, or the checkpoint is closed.
     pub fn whole(&self) -> Result<Parts> {
         match self.source.upgrade() {
-            Some(source) => source.whole(&self.name, self.part.shape),
+            Some(source) => source.whole(&self.name, &self.dims),
             None => Err(Error::argument("checkpoint", "an open one", "a closed one")),
         }
     }

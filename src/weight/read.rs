@@ -40,7 +40,7 @@ impl QuantizedEntry {
     ///
     /// # Errors
     /// When the checkpoint has it in another shape, or as `make`.
-    pub fn read<T>(&self, shape: [usize; 2], make: impl FnOnce(Parts) -> Result<T>) -> Result<T> {
+    pub fn read<T>(&self, shape: &[usize], make: impl FnOnce(Parts) -> Result<T>) -> Result<T> {
         let read = || {
             check_float_dtype(self.dtype, "load")?;
             make(self.origin(shape).whole()?)
@@ -49,7 +49,7 @@ impl QuantizedEntry {
     }
 
     /// The place of the weight in the checkpoint, whatever name it was asked for by.
-    pub fn origin(&self, shape: [usize; 2]) -> Origin {
+    pub fn origin(&self, shape: &[usize]) -> Origin {
         self.loaded.clone().whole(shape)
     }
 }

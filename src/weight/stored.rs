@@ -34,10 +34,12 @@ pub(crate) enum StoredValue {
 /// A quantized weight, shared with its layer.
 #[derive(Clone, Debug)]
 pub(crate) enum Quantized {
-    /// Whether the layer multiplies, too.
     Weight {
         weight: Arc<QWeight>,
+        /// Whether the layer multiplies, too.
         multiplied: bool,
+        /// The kernel of a convolution, whose taps are the first axes of the weight; else none.
+        kernel: Vec<usize>,
     },
     Table(Arc<QTable>),
 }
@@ -113,9 +115,35 @@ impl Quantized {
         }
     }
 
+    /// A weight that is no convolution's.
+    pub fn matrix(weight: Arc<QWeight>, multiplied: bool) -> Self {
+        Self::Weight {
+            weight,
+            multiplied,
+            kernel: Vec::new(),
+        }
+    }
+
+    /// The kernel of a convolution; else empty.
+    pub fn kernel(&self) -> &[usize] {
+        match self {
+            Self::Weight { kernel, .. } => kernel,
+            Self::Table(_) => &[],
+        }
+    }
+
+    /// The shape of its tensor in a file, and the shape of the float tensor.
+    pub fn shapes(&self) -> [Vec<usize>; 2] {
+        let ([rows, k], kernel) = (self.shape(), self.kernel());
+        let matrix = [rows / kernel.iter().product::<usize>().max(1), k];
+        [[kernel, &matrix].concat(), [&matrix[..], kernel].concat()]
+    }
+
     pub fn format(&self) -> Format {
         match self {
-            Self::Weight { weight, multiplied } => Format {
+            Self::Weight {
+                weight, multiplied, ..
+            } => Format {
                 activations: weight.format().activations.filter(|_| *multiplied),
                 ..weight.format()
             },

@@ -197,6 +197,38 @@ pub const CASES: &[Case] = &[
             })
         },
     ),
+    (
+        "nn::Conv1d nn::Conv2d nn::conv1d nn::conv1d_no_bias nn::conv2d nn::conv2d_no_bias",
+        "0cc19429d391278c",
+        || {
+            let vb = of_tensors(&[("weight", &[67, 20, 3]), ("bias", &[67])])?;
+            let config = candle_nn::Conv1dConfig {
+                padding: 2,
+                dilation: 2,
+                ..Default::default()
+            };
+            let signals = [
+                nn::conv1d(20, 67, 3, config, vb.clone())?,
+                nn::conv1d_no_bias(20, 67, 3, config, vb)?,
+            ];
+            let vb = of_tensors(&[("weight", &[40, 16, 2, 2]), ("bias", &[40])])?;
+            let images = [
+                nn::conv2d(16, 40, 2, Default::default(), vb.clone())?,
+                nn::conv2d_no_bias(16, 40, 2, Default::default(), vb)?,
+            ];
+            let (signal, image) = (tensor(&[2, 20, 50], 5)?, tensor(&[2, 16, 9, 7], 6)?);
+            let mut ys = Vec::new();
+            for qconfig in [QConfig::int8(), QConfig::pytorch()] {
+                for layer in &signals {
+                    ys.push(layer.quantize(&qconfig)?.forward(&signal)?);
+                }
+                for layer in &images {
+                    ys.push(layer.quantize(&qconfig)?.forward(&image)?);
+                }
+            }
+            Ok(ys)
+        },
+    ),
     ("nn::Embedding nn::embedding", "664a97f1ecbc891d", || {
         let table = nn::embedding(50, 131, of_tensors(&[("weight", &[50, 131])])?)?;
         let indexes = Tensor::from_iter((0..70u32).map(|i| i * 7 % 50), &Device::Cpu)?;

@@ -36,24 +36,25 @@ pub struct Mapped {
 
 /// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms,
 /// whose range can be moved to weights.
-const LAYERS: &[&str] = list![Embedding GRU LSTM LayerNorm Linear RmsNorm Sequential];
+const LAYERS: &[&str] = list![
+    Conv1d Conv2d Embedding GRU LSTM LayerNorm Linear RmsNorm Sequential
+];
 
 /// Types and functions that `candle_dynquant::nn` defines under `candle_nn`'s names.
 const NN: &[&str] = list![
-    Activation Embedding GRU GRUConfig GRUState LSTM LSTMConfig LSTMState LayerNorm Linear RmsNorm
-    Sequential embedding gru layer_norm layer_norm_no_bias linear linear_b linear_no_bias lstm
-    rms_norm seq
+    Activation Conv1d Conv1dConfig Conv2d Conv2dConfig ConvTranspose1d ConvTranspose1dConfig
+    ConvTranspose2d ConvTranspose2dConfig Embedding GRU GRUConfig GRUState LSTM LSTMConfig LSTMState
+    LayerNorm Linear RmsNorm Sequential conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d
+    conv_transpose1d_no_bias conv_transpose2d conv_transpose2d_no_bias embedding gru layer_norm
+    layer_norm_no_bias linear linear_b linear_no_bias lstm rms_norm seq
 ];
 
 /// Items that `candle_dynquant::nn` re-exports from `candle_nn`.
 const SAME: &[&str] = list![
-    AdamW BatchNorm BatchNormConfig Conv1d Conv1dConfig Conv2d Conv2dConfig ConvTranspose1d
-    ConvTranspose1dConfig ConvTranspose2d ConvTranspose2dConfig Dropout Func FuncT GroupNorm Init
-    LayerNormConfig Module ModuleT Optimizer PReLU ParamsAdamW SGD VarBuilder VarMap attention
-    batch_norm conv conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d
-    conv_transpose1d_no_bias conv_transpose2d conv_transpose2d_no_bias cpu_flash_attention encoding
-    func func_t group_norm init kv_cache loss moe optim prelu rotary_emb sampling var_builder
-    var_map varlen_attention
+    AdamW BatchNorm BatchNormConfig Dropout Func FuncT GroupNorm Init LayerNormConfig Module ModuleT
+    Optimizer PReLU ParamsAdamW SGD VarBuilder VarMap attention batch_norm cpu_flash_attention
+    encoding func func_t group_norm init kv_cache loss moe optim prelu rotary_emb sampling
+    var_builder var_map varlen_attention
 ];
 
 /// Items that `candle_dynquant::ops` re-exports from `candle_nn::ops`.
@@ -63,7 +64,7 @@ const SAME_OPS: &[&str] = list![
 ];
 
 /// Modules of `candle_nn` that hold some of [`NN`].
-const NN_MODULES: &[&str] = list![activation embedding layer_norm linear rnn sequential];
+const NN_MODULES: &[&str] = list![activation conv embedding layer_norm linear rnn sequential];
 
 /// Functions that `candle_nn::ops` and `candle_dynquant::ops` have under the same name.
 const OPS: &[&str] = list![layer_norm rms_norm sigmoid silu softmax softmax_last_dim swiglu];
@@ -73,7 +74,7 @@ const ROTARY: &[&str] = &["rope", "rope_thd"];
 
 /// Names of candle-transformers' `with_tracing` that are replaced; the rest stays.
 const TRACED: &[&str] = list![
-    Embedding LayerNorm Linear RmsNorm layer_norm linear linear_b linear_no_bias
+    Conv2d Embedding LayerNorm Linear RmsNorm conv2d layer_norm linear linear_b linear_no_bias
 ];
 
 /// Constructors of `with_tracing` that load: type, number of arguments, function of `nn`.

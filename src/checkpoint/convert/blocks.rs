@@ -86,10 +86,10 @@ pub fn quantized_blocks(
     blocks(source, name, rows, |rows, values| {
         let block = block(values, &rows, shape[1])?;
         let quantized = match config {
-            QConfig::Groups(_) => Quantized::Weight {
-                weight: Arc::new(QWeight::from_float(&block, None, config)?),
-                multiplied: true,
-            },
+            QConfig::Groups(_) => {
+                let weight = QWeight::from_float(&block, None, config)?;
+                Quantized::matrix(Arc::new(weight), true)
+            }
             _ => {
                 let table = QTable::from_observed(&block, config, observed.as_ref())?;
                 Quantized::Table(Arc::new(table))

@@ -116,10 +116,10 @@ impl Source for Opened {
         self.views.get(name)?.get(part).cloned()
     }
 
-    fn whole(&self, name: &str, shape: [usize; 2]) -> Result<Parts> {
-        self.check_shape(name, &shape)?;
+    fn whole(&self, name: &str, shape: &[usize]) -> Result<Parts> {
+        self.check_shape(name, shape)?;
         self.check_views(name)?;
-        let parts = self.quantized(name, &Part::rows(0, shape))?;
+        let parts = self.quantized(name, &Part::whole(shape))?;
         parts.ok_or_else(|| invalid(name, "a quantized weight", "another tensor"))
     }
 

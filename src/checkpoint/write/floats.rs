@@ -46,7 +46,7 @@ struct PlacedNorm<'a> {
 fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>, Vec<String>)> {
     let (mut found, mut unsaved) = (Layers::new(), Vec::new());
     for held in floats {
-        let place = place(held, held.weight.tensor.dims(), source);
+        let place = place(held, &[held.weight.tensor.dims().to_vec()], source);
         match place.map_err(|e| e.at(&held.path)) {
             Ok(Some(place)) => {
                 let (name, part) = place.part(source)?;

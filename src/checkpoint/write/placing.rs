@@ -60,12 +60,13 @@ impl Place {
     }
 }
 
-/// The tensor of the source that a weight replaces, or the part of it.
+/// The tensor of the source that a weight replaces, or the part of it; a tensor of its name has one
+/// of the shapes, the last as a float.
 ///
 /// # Errors
 /// When a name leads to a tensor of another shape or of integers, or the weight was loaded from
 /// another checkpoint, which has another tensor of that name.
-pub fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<Place>> {
+pub fn place<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Result<Option<Place>> {
     let is_named = |name: &String| source.files.find(name).is_some();
     if let Some(origin) = &held.origin
         && (is_named(&origin.name.to_string()) || held.names.iter().any(is_named))
@@ -92,19 +93,20 @@ pub fn place<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Opti
             Place::Part(name, origin.part)
         }));
     }
-    Ok(named(held, shape, source)?.map(Place::Whole))
+    Ok(named(held, shapes, source)?.map(Place::Whole))
 }
 
 /// The tensor of the source that has a name of a weight.
-fn named<W>(held: &Held<W>, shape: &[usize], source: &Opened) -> Result<Option<String>> {
+fn named<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Result<Option<String>> {
     let origin = held.origin.iter().map(|origin| &*origin.name);
     for name in origin.chain(held.names.iter().map(|name| &**name)) {
         let Some((_, entry)) = source.files.find(name) else {
             continue;
         };
-        if entry.shape != shape {
+        if !shapes.contains(&entry.shape) {
             let got = format!("{:?}", entry.shape);
-            return Err(invalid(name, format!("{shape:?}"), got));
+            let expected = format!("{:?}", shapes.last().map_or(&[][..], |shape| shape));
+            return Err(invalid(name, expected, got));
         }
         check_dtype(name, entry, source)?;
         return Ok(Some(name.to_owned()));
@@ -123,7 +125,7 @@ impl<'a> Placed<'a> {
     pub fn new(held: Vec<Held>, kept: &'a [Held<()>], source: &'a Opened) -> Result<Self> {
         let places = held
             .iter()
-            .map(|held| place(held, &held.weight.shape(), source).map_err(|e| e.at(&held.path)));
+            .map(|held| place(held, &held.weight.shapes(), source).map_err(|e| e.at(&held.path)));
         let mut places = places.collect::<Result<Vec<_>>>()?;
         adopt(&held, &mut places);
         let mut held: Vec<_> = held.into_iter().zip(places).collect();

@@ -223,9 +223,12 @@ impl<'a> Save<'a> {
     /// The tensors that stand for a tensor of the source; `None` to copy it, none to leave it out.
     fn replaced(&self, name: &'a str, entry: &Entry) -> Option<Vec<Output<'a>>> {
         if let Some(replacement) = self.placed.weights.get(name) {
-            let pieces =
-                WrittenWeight::pieces(name, &entry.shape, replacement.format, &replacement.pieces);
-            return Some(vec![pieces]);
+            let (format, pieces) = (replacement.format, &replacement.pieces);
+            let shape = match &pieces[..] {
+                [piece] if !piece.kernel().is_empty() => &piece.shapes()[0],
+                _ => &entry.shape,
+            };
+            return Some(vec![WrittenWeight::pieces(name, shape, format, pieces)]);
         }
         if let Some(floats) = self.floats.outputs(name) {
             return Some(floats);

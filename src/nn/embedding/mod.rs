@@ -172,7 +172,9 @@ impl Embedding {
     /// The weight of an output projection, if it was read from a checkpoint as one.
     pub(super) fn tied(&self) -> Option<&Arc<QWeight>> {
         match &self.quantized()?.rows {
-            Rows::Weight { weight, multiplied } => multiplied.then_some(weight),
+            Rows::Weight {
+                weight, multiplied, ..
+            } => multiplied.then_some(weight),
             Rows::Table(_) => None,
         }
     }
@@ -253,10 +255,10 @@ impl Layer for Embedding {
         };
         self.rows()?;
         let rows = match qconfig {
-            QConfig::Groups(_) => Rows::Weight {
-                weight: Arc::new(QWeight::from_float(table, None, qconfig)?),
-                multiplied: false,
-            },
+            QConfig::Groups(_) => {
+                let weight = QWeight::from_float(table, None, qconfig)?;
+                Rows::matrix(Arc::new(weight), false)
+            }
             _ => Rows::Table(Arc::new(QTable::from_float(table, qconfig)?)),
         };
         let mut quantized = QuantizedTable::new(rows, table.dtype(), None);
@@ -311,8 +313,7 @@ impl Layer for Embedding {
         let shape = [self.rows().ok()?, self.hidden_size];
         if let Some(weight) = lent.get::<QWeight>() {
             return (weight.shape() == shape).then(|| {
-                let multiplied = false;
-                let rows = Rows::Weight { weight, multiplied };
+                let rows = Rows::matrix(weight, false);
                 self.reading(Arc::new(QuantizedTable::new(rows, table.dtype(), None)))
             });
         }
@@ -356,8 +357,8 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
             (Table::Float(table), origin)
         }
         Some(found) => {
-            let origin = Some(found.origin(shape));
-            let table = QuantizedTable::new(found.read(shape, read)?, vb.dtype(), origin.clone());
+            let origin = Some(found.origin(&shape));
+            let table = QuantizedTable::new(found.read(&shape, read)?, vb.dtype(), origin.clone());
             (Table::Quantized(Arc::new(table)), origin)
         }
     };

@@ -33,7 +33,7 @@ pub(super) fn read(parts: Parts) -> Result<Rows> {
     let multiplied = parts.format.is_multiplied();
     Ok(if multiplied || parts.format.groups().is_some() {
         let weight = Arc::new(parts.qweight(1, None)?);
-        Rows::Weight { weight, multiplied }
+        Rows::matrix(weight, multiplied)
     } else {
         Rows::Table(Arc::new(parts.qtable()?))
     })

@@ -27,8 +27,8 @@ impl Projection {
             return Ok(Self::of_gates(weight, bias()?, gates));
         };
         let bias = bias()?;
-        let weight = found.read(shape, |parts| parts.qweight(gates, bias.as_ref()))?;
-        let (weight, origin) = (Weight::Quantized(Arc::new(weight)), found.origin(shape));
+        let weight = found.read(&shape, |parts| parts.qweight(gates, bias.as_ref()))?;
+        let (weight, origin) = (Weight::Quantized(Arc::new(weight)), found.origin(&shape));
         Ok(Self::assembled((weight, None), bias, gates, Some(origin)))
     }
 
@@ -86,10 +86,9 @@ impl Projection {
                 weight: weight.clone(),
                 folded: self.folded,
             },
-            Weight::Quantized(weight) => StoredValue::Quantized(Quantized::Weight {
-                weight: Arc::clone(weight),
-                multiplied: true,
-            }),
+            Weight::Quantized(weight) => {
+                StoredValue::Quantized(Quantized::matrix(Arc::clone(weight), true))
+            }
         };
         StoredWeight::new(name, value).with_bias(self.bias.clone())
     }

@@ -39,7 +39,7 @@ pub use target::{OneOrMany, Target};
 ///     .regex(r"\.output\.dense$", QConfig::per_channel())
 ///     .kind(LayerKind::LSTM, QConfig::pytorch())
 ///     .min_params(1_000);                                   // leave smaller layers
-/// assert_eq!(spec.to_string().lines().count(), 12);
+/// assert_eq!(spec.to_string().lines().count(), 14);
 /// ```
 ///
 #[doc = include_str!("forms.md")]
@@ -99,7 +99,10 @@ impl QConfigSpec {
     }
 
     /// The recommended preset: [`QConfig::int8`] for every kind that multiplies,
-    /// including [`RNN`](LayerKind::RNN), which PyTorch omits.
+    /// including [`RNN`](LayerKind::RNN) and convolutions, which PyTorch omits.
+    ///
+    /// Convolutions of fewer than 16 input channels or of several groups, as depthwise ones, stay
+    /// float: they would take more time.
     ///
     /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take
     /// more time, and some more memory (`cargo bench --bench narrow`).
@@ -107,7 +110,13 @@ impl QConfigSpec {
     /// take more memory, too, since outputs are padded to 16 with AVX-512: one of 1,024 inputs and 1
     /// output 16 KiB in place of 4. [`exclude`](Self::exclude) keeps it float.
     pub fn int8() -> Self {
-        Self::all_kinds(QConfig::int8()).min_params(WORTHWHILE)
+        Self::of_int8(QConfig::int8())
+    }
+
+    /// These codes for every kind that gains from them.
+    fn of_int8(qconfig: QConfig) -> Self {
+        let spec = Self::all_kinds(qconfig.clone()).min_params(WORTHWHILE);
+        spec.presets(LayerKind::CONVOLUTIONS, &qconfig)
     }
 
     /// [`QConfig::int4`] for every kind that multiplies: weights of 4.5 bits; of the output
@@ -134,7 +143,7 @@ impl QConfigSpec {
     /// [`int8`](Self::int8) with [weights of a reduced range](QConfig::reduce_range): faster on
     /// x86-64 CPUs without VNNI, less accurate on all.
     pub fn int8_reduce_range() -> Self {
-        Self::all_kinds(QConfig::int8().reduce_range()).min_params(WORTHWHILE)
+        Self::of_int8(QConfig::int8().reduce_range())
     }
 
     /// Half-precision weights for every kind that multiplies: PyTorch's `dtype=torch.float16`.
@@ -246,6 +255,21 @@ impl QConfigSpec {
         let kinds = kinds.into_iter().map(|kind| (kind, qconfig.clone()));
         self.presets.extend(kinds);
         self
+    }
+
+    /// Gives kinds, which the model need not have, a configuration, or keeps them float.
+    pub(crate) fn presets_or_float(
+        mut self,
+        kinds: Vec<LayerKind>,
+        qconfig: Option<QConfig>,
+    ) -> Self {
+        match qconfig {
+            Some(qconfig) => self.presets(kinds, &qconfig),
+            None => {
+                self.presets.retain(|kind, _| !kinds.contains(kind));
+                self
+            }
+        }
     }
 
     /// Adds a rule for all layers of a kind, or of each of several; `None` keeps them float.
@@ -362,6 +386,13 @@ impl QConfigSpec {
         let best = matching.max_by_key(|(_, rank)| *rank);
         let (qconfig, exact) = match best {
             Some((rule, rank)) => match &rule.qconfig {
+                Some(qconfig)
+                    if layer.is_convolution()
+                        && matches!(rank, Rank::Ancestor(_) | Rank::Regex)
+                        && !matches!(qconfig, QConfig::Int8 { .. }) =>
+                {
+                    return Decision::Leave(LeftReason::of_format(qconfig));
+                }
                 // A rule for a part of the model is one for its weights, too.
                 Some(qconfig)
                     if layer.precision.is_some()
@@ -391,6 +422,8 @@ impl QConfigSpec {
         let parameters = layer.parameters();
         if layer.is_quantized() {
             Decision::Leave(LeftReason::AlreadyQuantized)
+        } else if let (Some(reason), false) = (layer.loses(), exact) {
+            Decision::Leave(reason)
         } else if layer.precision.is_none() && parameters < self.min_params && !exact {
             Decision::Leave(LeftReason::TooSmall {
                 parameters,

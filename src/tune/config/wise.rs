@@ -11,11 +11,8 @@ use crate::quantize::QConfigSpec;
 use crate::words::lookup;
 
 /// Types of operations that Neural Compressor quantizes and this crate does not.
-const FOREIGN: [&str; 8] = [
+const FOREIGN: [&str; 5] = [
     "Attention",
-    "Conv",
-    "Conv1d",
-    "Conv2d",
     "Conv3d",
     "ConvTranspose1d",
     "ConvTranspose2d",
@@ -39,6 +36,11 @@ pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
                 config.ignore_node(node, "such layers stay float");
                 continue;
             }
+            if let Some(kinds) = convolutions(key.text("a type of operation")?) {
+                let qconfig = options.qconfig(&LayerKind::Conv1d);
+                config.spec = config.spec.clone().presets_or_float(kinds, qconfig);
+                continue;
+            }
             let kind = key.word("a type of operation", kind_of)?;
             let qconfig = options.qconfig(&kind);
             config.spec = config.spec.clone().kind(kind, qconfig);
@@ -54,6 +56,16 @@ pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The kinds of convolutions of a name, which a model need not have: many files name them.
+fn convolutions(word: &str) -> Option<Vec<LayerKind>> {
+    match word {
+        "Conv" => Some(LayerKind::CONVOLUTIONS.to_vec()),
+        "Conv1d" => Some(vec![LayerKind::Conv1d]),
+        "Conv2d" => Some(vec![LayerKind::Conv2d]),
+        _ => None,
+    }
 }
 
 /// PyTorch's and ONNX's names of types.

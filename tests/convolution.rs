@@ -1,0 +1,418 @@
+//! Convolutions: candle's in float, near them in int8, and the same bits wherever a window stands.
+
+mod common;
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
+use candle_dynquant::inspect::Deviation;
+use candle_dynquant::{
+    Checkpoint, ErrorKind, FusedActivation, Isa, Layer, LayerKind, QConfig, QConfigSpec,
+    Quantizable, checkpoint, nn, quantize_dynamic,
+};
+use candle_nn::{Conv1dConfig, Conv2dConfig, VarBuilder};
+use common::tensor;
+
+type TestResult = std::result::Result<(), Box<dyn std::error::Error>>;
+
+fn signals(padding: usize, stride: usize, dilation: usize) -> Conv1dConfig {
+    Conv1dConfig {
+        padding,
+        stride,
+        dilation,
+        ..Default::default()
+    }
+}
+
+fn images(padding: usize, stride: usize, dilation: usize) -> Conv2dConfig {
+    Conv2dConfig {
+        padding,
+        stride,
+        dilation,
+        ..Default::default()
+    }
+}
+
+/// Layers of both kinds, with an input of each.
+fn layers() -> Result<Vec<(nn::Conv1d, Tensor)>> {
+    let case = |[batch, from, to, taps, length]: [usize; 5], config| {
+        let weight = (tensor(&[to, from, taps], 1)? * 0.1)?;
+        let layer = nn::Conv1d::new(weight, Some(tensor(&[to], 2)?), config);
+        Ok((layer, tensor(&[batch, from, length], 3)?))
+    };
+    [
+        case([1, 16, 20, 3, 40], signals(1, 1, 1)),
+        case([2, 64, 64, 7, 90], signals(3, 1, 1)),
+        case([3, 40, 33, 4, 31], signals(2, 2, 1)),
+        case([2, 24, 70, 5, 64], signals(0, 3, 2)),
+        case([1, 128, 5, 1, 17], signals(0, 1, 1)),
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn int8<L: Layer>(layer: &L) -> candle_dynquant::Result<L> {
+    layer.quantize(&QConfig::int8())
+}
+
+fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
+    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+    Ok(values.into_iter().map(f32::to_bits).collect())
+}
+
+fn decibels(float: &Tensor, quantized: &Tensor) -> candle_dynquant::Result<f64> {
+    let mut deviation = Deviation::default();
+    deviation.add(float, quantized)?;
+    Ok(deviation.sqnr_db())
+}
+
+#[test]
+fn float_layers_are_candles_bit_by_bit() -> TestResult {
+    for (layer, xs) in layers()? {
+        let (weight, bias) = (layer.weight().clone(), layer.bias().cloned());
+        let candle = candle_nn::Conv1d::new(weight, bias, *layer.config());
+        assert_eq!(bits(&layer.forward(&xs)?)?, bits(&candle.forward(&xs)?)?);
+        let halves = layer.forward(&xs.to_dtype(DType::BF16)?)?;
+        assert_eq!(halves.dtype(), DType::BF16);
+    }
+    let config = Conv2dConfig {
+        groups: 4,
+        ..images(1, 2, 1)
+    };
+    let weight = tensor(&[12, 2, 3, 3], 4)?;
+    let candle = candle_nn::Conv2d::new(weight, Some(tensor(&[12], 5)?), config);
+    let xs = tensor(&[2, 8, 9, 11], 6)?;
+    let layer = nn::Conv2d::from(candle.clone());
+    assert_eq!(bits(&layer.forward(&xs)?)?, bits(&candle.forward(&xs)?)?);
+    Ok(())
+}
+
+#[test]
+fn int8_layers_are_near_float_ones() -> TestResult {
+    for (layer, xs) in layers()? {
+        let float = layer.forward(&xs)?;
+        let quantized = int8(&layer)?;
+        let ys = quantized.forward(&xs)?;
+        assert_eq!(ys.dims(), float.dims());
+        let accuracy = decibels(&float, &ys)?;
+        assert!(accuracy > 35., "{:?}: {accuracy} dB", layer.config());
+        let weight = decibels(layer.weight(), quantized.weight())?;
+        assert!(weight > 40., "{weight} dB");
+        for dtype in [DType::F16, DType::BF16, DType::F64] {
+            let halves = quantized.forward(&xs.to_dtype(dtype)?)?;
+            assert_eq!(halves.dtype(), dtype);
+            let accuracy = decibels(&float, &halves.to_dtype(DType::F32)?)?;
+            assert!(accuracy > 33., "{dtype:?}: {accuracy} dB");
+        }
+        let strided = xs.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
+        assert_eq!(bits(&quantized.forward(&strided)?)?, bits(&ys)?);
+        let relu = layer.with_activation(FusedActivation::Relu);
+        let fused = int8(&relu)?.forward(&xs)?;
+        assert_eq!(bits(&fused)?, bits(&ys.relu()?)?);
+    }
+    for (kernel, config) in [
+        ([3, 3], images(1, 1, 1)),
+        ([2, 5], images(2, 2, 1)),
+        ([3, 1], images(0, 1, 3)),
+        ([1, 1], images(0, 2, 1)),
+    ] {
+        let weight = (tensor(&[33, 20, kernel[0], kernel[1]], 7)? * 0.1)?;
+        let layer = nn::Conv2d::new(weight, Some(tensor(&[33], 8)?), config);
+        let xs = tensor(&[2, 20, 12, 15], 9)?;
+        let (float, ys) = (layer.forward(&xs)?, int8(&layer)?.forward(&xs)?);
+        assert_eq!(ys.dims(), float.dims());
+        let accuracy = decibels(&float, &ys)?;
+        assert!(accuracy > 38., "{kernel:?} {config:?}: {accuracy} dB");
+    }
+    Ok(())
+}
+
+/// In a batch, in a longer signal, and in chunks that keep what the next windows read.
+#[test]
+fn an_output_depends_on_its_window_only() -> TestResult {
+    let weight = tensor(&[40, 32, 5], 1)?;
+    let layer = int8(&nn::Conv1d::new(weight, None, signals(0, 2, 2)))?;
+    let xs = tensor(&[3, 32, 101], 2)?;
+    let all = layer.forward(&xs)?;
+    let alone = layer.forward(&xs.narrow(0, 1, 1)?)?;
+    assert_eq!(bits(&alone)?, bits(&all.narrow(0, 1, 1)?)?);
+    let part = layer.forward(&xs.narrow(2, 20, 41)?)?;
+    assert_eq!(bits(&part)?, bits(&all.narrow(2, 10, part.dims()[2])?)?);
+    let mut chunks = Vec::new();
+    for first in (0..=92).step_by(4) {
+        // Two outputs a chunk: eight positions of the chunk before are kept.
+        let length = 11.min(101 - first);
+        chunks.push(layer.forward(&xs.narrow(2, first, length)?)?);
+    }
+    let streamed = Tensor::cat(&chunks, 2)?.narrow(2, 0, all.dims()[2])?;
+    assert_eq!(bits(&streamed)?, bits(&all)?);
+    Ok(())
+}
+
+#[test]
+fn padding_and_poison_touch_their_windows_only() -> TestResult {
+    let layer = int8(&nn::Conv1d::new(
+        tensor(&[8, 16, 3], 1)?,
+        None,
+        signals(1, 1, 1),
+    ))?;
+    let xs = tensor(&[1, 16, 20], 2)?;
+    let clean = layer.forward(&xs)?.to_vec3::<f32>()?;
+    let mut poisoned = xs.flatten_all()?.to_vec1::<f32>()?;
+    poisoned[3 * 20 + 10] = f32::NAN;
+    let poisoned = layer.forward(&Tensor::from_vec(poisoned, (1, 16, 20), &Device::Cpu)?)?;
+    for (before, after) in clean[0].iter().zip(&poisoned.to_vec3::<f32>()?[0]) {
+        for (i, (before, after)) in before.iter().zip(after).enumerate() {
+            match i {
+                9..=11 => assert!(after.is_nan(), "{i}"),
+                _ => assert_eq!(before.to_bits(), after.to_bits(), "{i}"),
+            }
+        }
+    }
+    // A window of padding alone has the bias.
+    let bias = tensor(&[8], 3)?;
+    let config = signals(5, 1, 1);
+    let layer = int8(&nn::Conv1d::new(
+        tensor(&[8, 16, 3], 1)?,
+        Some(bias.clone()),
+        config,
+    ))?;
+    let ys = layer.forward(&xs)?;
+    assert_eq!(bits(&ys.narrow(2, 0, 1)?)?, bits(&bias)?);
+    Ok(())
+}
+
+#[derive(Quantizable)]
+struct Net {
+    stem: nn::Conv2d,
+    body: nn::Conv2d,
+    depthwise: nn::Conv2d,
+    grouped: nn::Conv1d,
+    head: nn::Linear,
+}
+
+fn net() -> Result<Net> {
+    let groups = |groups| Conv2dConfig {
+        groups,
+        ..images(1, 1, 1)
+    };
+    Ok(Net {
+        stem: nn::Conv2d::new(tensor(&[32, 3, 7, 7], 1)?, None, images(3, 2, 1)),
+        body: nn::Conv2d::new(tensor(&[32, 32, 3, 3], 2)?, None, images(1, 1, 1)),
+        depthwise: nn::Conv2d::new(tensor(&[32, 1, 3, 3], 3)?, None, groups(32)),
+        grouped: nn::Conv1d::new(
+            tensor(&[64, 32, 3], 4)?,
+            None,
+            Conv1dConfig {
+                groups: 2,
+                ..signals(1, 1, 1)
+            },
+        ),
+        head: nn::Linear::new(tensor(&[40, 32], 5)?, None),
+    })
+}
+
+#[test]
+fn a_preset_takes_those_that_gain_and_says_why_others_stay() -> TestResult {
+    let report = quantize_dynamic(&mut net()?, &QConfigSpec::int8())?;
+    let swapped: Vec<_> = report.swapped().map(|layer| &*layer.path).collect();
+    assert_eq!(swapped, ["body", "head"]);
+    let text = report.to_string();
+    for reason in [
+        "left: a convolution of 3 input channels of a group, fewer than 16",
+        "left: a convolution of 1 input channels of a group, fewer than 16",
+        "left: a convolution of 2 groups",
+    ] {
+        assert!(text.contains(reason), "{reason}: {text}");
+    }
+    // As PyTorch, and where a rule says so.
+    let report = quantize_dynamic(&mut net()?, &QConfigSpec::pytorch())?;
+    assert_eq!(report.swapped().count(), 1);
+    let report = quantize_dynamic(&mut net()?, &QConfigSpec::int8().exclude(LayerKind::Conv2d))?;
+    assert_eq!(report.swapped().count(), 1);
+    let one = QConfigSpec::new().name("stem", QConfig::int8());
+    let report = quantize_dynamic(&mut net()?, &one)?;
+    assert_eq!(report.swapped().count(), 1);
+    let mut model = net()?;
+    let grouped = QConfigSpec::int8().name("grouped", QConfig::int8());
+    let error = quantize_dynamic(&mut model, &grouped).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(
+        error
+            .to_string()
+            .contains("grouped: groups: expected 1, got 2"),
+        "{error}"
+    );
+    // A rule for the whole model is one for its matrices.
+    let all = QConfigSpec::new().name("", QConfig::float16());
+    let report = quantize_dynamic(&mut net()?, &all)?;
+    assert_eq!(report.swapped().count(), 1);
+    let text = report.to_string();
+    assert!(
+        text.contains("left: a convolution of int8 or float, not"),
+        "{text}"
+    );
+    let half = QConfigSpec::int8().name("body", QConfig::float16());
+    let error = quantize_dynamic(&mut model, &half).unwrap_err();
+    assert!(
+        error.to_string().contains("int8 with dynamic activations"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_batch_norm_is_folded_in() -> TestResult {
+    let vector = |seed| tensor(&[6], seed);
+    let norm = candle_nn::BatchNorm::new(
+        6,
+        vector(1)?,
+        vector(2)?.abs()?,
+        vector(3)?,
+        vector(4)?,
+        1e-5,
+    )?;
+    for bias in [None, Some(vector(5)?)] {
+        let layer = nn::Conv2d::new(tensor(&[6, 4, 3, 3], 6)?, bias, images(1, 1, 1));
+        let xs = tensor(&[2, 4, 5, 5], 7)?;
+        let expected = norm.forward_t(&layer.forward(&xs)?, false)?;
+        let got = layer.absorb_bn(&norm)?.forward(&xs)?;
+        assert!(decibels(&expected, &got)? > 120.);
+        assert!(int8(&layer)?.absorb_bn(&norm).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let [source, saved] = ["float", "int8"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&source)?;
+    let tensors = HashMap::from([
+        ("conv.weight", tensor(&[24, 20, 3], 1)?),
+        ("conv.bias", tensor(&[24], 2)?),
+        ("patch.weight", tensor(&[40, 16, 2, 2], 3)?),
+    ]);
+    candle_core::safetensors::save(&tensors, source.join("model.safetensors"))?;
+    #[derive(Quantizable)]
+    struct Two {
+        conv: nn::Conv1d,
+        patch: nn::Conv2d,
+    }
+    let load = |vb: VarBuilder<'_>| -> Result<Two> {
+        Ok(Two {
+            conv: nn::conv1d(20, 24, 3, signals(1, 1, 1), vb.pp("conv"))?,
+            patch: nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?,
+        })
+    };
+    let open =
+        |path: &std::path::Path| -> candle_dynquant::Result<Checkpoint> { Checkpoint::open(path) };
+    let float = open(&source)?;
+    let mut model = load(float.var_builder(DType::F32, &Device::Cpu))?;
+    assert_eq!(
+        quantize_dynamic(&mut model, &QConfigSpec::int8())?
+            .swapped()
+            .count(),
+        2
+    );
+    checkpoint::save(&model, &float, &saved)?;
+    let again = open(&saved)?;
+    let loaded = load(again.var_builder(DType::F32, &Device::Cpu))?;
+    let xs = tensor(&[2, 20, 30], 4)?;
+    let image = tensor(&[1, 16, 8, 6], 5)?;
+    assert_eq!(
+        bits(&loaded.conv.forward(&xs)?)?,
+        bits(&model.conv.forward(&xs)?)?
+    );
+    assert_eq!(
+        bits(&loaded.patch.forward(&image)?)?,
+        bits(&model.patch.forward(&image)?)?
+    );
+    assert!(loaded.conv.weight_infos()[0].quantized);
+    // Saved again from the quantized files.
+    let [file, twice] = [&saved, &folder.path().join("twice")];
+    checkpoint::save(&loaded, &again, twice)?;
+    let name = "model.safetensors";
+    assert_eq!(
+        std::fs::read(file.join(name))?,
+        std::fs::read(twice.join(name))?
+    );
+    Ok(())
+}
+
+#[test]
+fn hostile_shapes_are_errors_that_name_them() -> TestResult {
+    let error = |layer: &nn::Conv1d, shape: &[usize]| -> String {
+        let xs = Tensor::zeros(shape, DType::F32, &Device::Cpu).expect("a tensor");
+        let error = layer.forward(&xs).map(|ys| ys.dims().to_vec());
+        error.expect_err("an error").to_string()
+    };
+    let layer = |config: Conv1dConfig| -> candle_dynquant::Result<[nn::Conv1d; 2]> {
+        let float = nn::Conv1d::new(tensor(&[8, 16, 3], 1)?, None, config);
+        Ok([int8(&float)?, float])
+    };
+    for config in [
+        signals(0, 1, 10),
+        signals(0, 1, usize::MAX),
+        signals(usize::MAX, 1, 1),
+        signals(0, 0, 1),
+    ] {
+        for layer in layer(config)? {
+            let message = error(&layer, &[1, 16, 9]);
+            assert!(message.contains("at least one window of [3]"), "{message}");
+        }
+    }
+    for layer in layer(signals(1 << 40, 1, 1))? {
+        let message = error(&layer, &[1, 16, 9]);
+        assert!(message.contains("shape mismatch"), "{message}");
+    }
+    for layer in layer(signals(0, 1, 1))? {
+        for shape in [&[16, 9][..], &[1, 15, 9], &[1, 16, 2], &[1, 16, 9, 9], &[]] {
+            let message = error(&layer, shape);
+            assert!(
+                message.contains("expected [batch, 16, length]"),
+                "{message}"
+            );
+        }
+        let empty = Tensor::zeros((0, 16, 9), DType::F32, &Device::Cpu)?;
+        assert_eq!(layer.forward(&empty)?.dims(), [0, 8, 7]);
+    }
+    let wrong = |shape: &[usize], bias: usize| -> candle_dynquant::Result<String> {
+        let bias = tensor(&[bias], 1)?;
+        let layer = nn::Conv1d::new(tensor(shape, 1)?, Some(bias), signals(0, 1, 1));
+        let error = int8(&layer).map(drop).expect_err("an error");
+        // Float, too, without a panic.
+        let _ = layer.forward(&tensor(&[1, 16, 9], 1)?);
+        Ok(error.to_string())
+    };
+    assert!(wrong(&[8, 16, 3], 7)?.contains("expected [8], got [7]"));
+    assert!(wrong(&[8, 0, 3], 8)?.contains("at least one of each dimension"));
+    assert!(wrong(&[8, 16, 0], 8)?.contains("at least one of each dimension"));
+    for shape in [&[8, 16][..], &[], &[8, 16, 3, 3]] {
+        assert!(wrong(shape, 8)?.contains("expected [out_channels, in_channels / groups, kernel]"));
+    }
+    let mut values = vec![1f32; 8 * 16 * 3];
+    values[100] = f32::NAN;
+    let weight = Tensor::from_vec(values, (8, 16, 3), &Device::Cpu)?;
+    let nan = nn::Conv1d::new(weight, None, signals(0, 1, 1));
+    assert_eq!(
+        int8(&nan).map(drop).unwrap_err().kind(),
+        ErrorKind::NonFinite
+    );
+    let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
+    for groups in [0, 3] {
+        let config = Conv1dConfig {
+            groups,
+            ..Default::default()
+        };
+        let error = nn::conv1d(16, 8, 3, config, vb.pp("a"))
+            .map(drop)
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("divides 16 input channels"),
+            "{error}"
+        );
+    }
+    assert!(!Isa::available().is_empty());
+    Ok(())
+}
