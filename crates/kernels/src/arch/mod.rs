@@ -18,6 +18,7 @@ use op::Op;
 use super::isa::{Isa, IsaKind, instruction_sets};
 use super::loops::attention::{Attention, QueryBlock};
 use super::loops::blocks::RowBlock;
+use super::loops::buffer::RowsMut;
 use super::loops::product::{Pair, Part, Product, Sink};
 
 /// Calls the function of that name in the module of an instruction set.
@@ -53,6 +54,12 @@ impl Isa {
     /// Widens halves to f32; both slices have the same length.
     pub(crate) fn widen(self, halves: &[f16], out: &mut [f32]) {
         instruction_sets!(call [self => widen(halves, out)])
+    }
+
+    /// Writes the columns of a matrix, whose rows lie a stride apart, as rows; the size is that of
+    /// the matrix.
+    pub(crate) fn transpose(self, from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
+        instruction_sets!(call [self => transpose(from, to, size)])
     }
 
     /// Computes a block of attention; returns whether the result stands, or is to be computed with

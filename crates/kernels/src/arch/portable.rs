@@ -8,7 +8,9 @@ use super::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, RowBlock};
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_tile;
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::number::fma_by_f64;
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
@@ -20,6 +22,10 @@ use crate::packed::Channels;
 #[inline(never)]
 pub fn run<O: Op>(op: O) -> O::Out {
     op.run::<f32>()
+}
+
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
+    float_tile::transpose::<8>(from, to, rows, columns, register::<8>());
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
@@ -203,7 +209,7 @@ fn register<const LANES: usize>() -> impl Register<LANES, V = [f32; LANES]> {
             })
         },
         store: |values, to: &mut [f32; LANES]| *to = values,
-        transpose: |square| transpose(square),
+        transpose: |square| transpose_square(square),
     }
 }
 
@@ -263,6 +269,6 @@ pub unsafe fn multiply_blocks_by<const LANES: usize, const BYTES: usize>(
 
 /// Transposes a square.
 #[inline(always)]
-pub fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+pub fn transpose_square(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
     std::array::from_fn(|c| std::array::from_fn(|r| square[r][c]))
 }

@@ -6,10 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use super::linear::{Grid, SERIAL_MACS, parts_of};
 use super::quantize::{Codes, encode_rows, extent_of_finite, row};
 use crate::arch;
-use crate::arch::op::ops;
 use crate::loops::activation::Activation;
 use crate::loops::buffer::{self, Aligned, RowsMut};
-use crate::loops::float_tile::transpose_by;
 use crate::loops::product::{Part, Product, Row, Sink, Windows};
 use crate::loops::rows::Extent;
 use crate::packed::{Element, Packed};
@@ -18,7 +16,7 @@ use crate::sizes;
 use crate::threads::{Shared, Threads};
 
 /// Positions that become codes together.
-const POSITIONS: usize = 64;
+const POSITIONS: usize = 16;
 
 /// Floats of the results that are turned channels first together: half of a small L2.
 const RESULTS: usize = 32 << 10;
@@ -273,7 +271,7 @@ impl Encoding<'_> {
             let at = (image * channels * height + y - top) * width + start - left;
             let to = RowsMut::of_matrix(values, channels);
             let (isa, size) = (weight.isa(), [channels, count]);
-            isa.run(transposed(&self.xs[at..], height * width, size, to));
+            isa.transpose((&self.xs[at..], height * width), to, size);
         }
         let isa = weight.isa();
         let inner = &mut rows[before..before + count];
@@ -318,15 +316,6 @@ const PADDING: Row = Row {
 
 fn row_of(config: DynamicConfig, extent: Extent) -> Row {
     row(config.qparams(extent.min, extent.max))
-}
-
-ops! {
-    /// Writes the columns of a matrix as rows.
-    fn transposed(xs: &'a [f32], stride: usize, size: [usize; 2], out: RowsMut<'a>) {
-        transpose_by((xs, stride), out, size, |square| {
-            std::array::from_fn(|r| std::array::from_fn(|c| square[c][r]))
-        });
-    }
 }
 
 /// Computes a part of the windows by some of the `n` channels, and turns it channels first.
@@ -375,7 +364,7 @@ unsafe fn multiply(
             // SAFETY: these channels of these windows are in this part alone.
             let to = unsafe { out.rows(to, place..place + count) };
             let from = &results[(row - rows.start) * width..];
-            rhs.isa().run(transposed(from, width, [count, width], to));
+            rhs.isa().transpose((from, width), to, [count, width]);
             row += count;
         }
     }

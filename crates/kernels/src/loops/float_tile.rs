@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::buffer::RowsMut;
-use super::float_vector::{Register, SQUARE, Square};
+use super::float_vector::{Register, SQUARE};
 
 /// Columns of B and C come in multiples of this.
 pub const COLUMNS: usize = 16;
@@ -277,24 +277,11 @@ unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: 
 /// `to[c, r] = from[r, c]` for `rows` by `columns` elements; `from` has a row stride.
 #[inline(always)]
 pub fn transpose<const LANES: usize>(
-    from: (&[f32], usize),
-    to: RowsMut<'_>,
+    (from, stride): (&[f32], usize),
+    mut to: RowsMut<'_>,
     rows: usize,
     columns: usize,
     register: impl Register<LANES>,
-) {
-    transpose_by(from, to, [rows, columns], |square| {
-        register.transpose(square)
-    });
-}
-
-/// [`transpose`] by a function that transposes a square.
-#[inline(always)]
-pub fn transpose_by(
-    (from, stride): (&[f32], usize),
-    mut to: RowsMut<'_>,
-    [rows, columns]: [usize; 2],
-    turn: impl Fn(Square) -> Square,
 ) {
     let last = (rows.max(1) - 1).checked_mul(stride);
     let end = last.and_then(|last| last.checked_add(columns));
@@ -318,7 +305,7 @@ pub fn transpose_by(
             unsafe {
                 let from = from.as_ptr().add(row * stride + column);
                 let square = std::array::from_fn(|r| *from.add(r * stride).cast());
-                for (c, values) in turn(square).into_iter().enumerate() {
+                for (c, values) in register.transpose(square).into_iter().enumerate() {
                     *to.row(column + c).as_mut_ptr().add(row).cast() = values;
                 }
             }

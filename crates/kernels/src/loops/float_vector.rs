@@ -3,8 +3,7 @@
 /// Rows and columns of a block that is transposed in registers.
 pub const SQUARE: usize = 8;
 
-/// A block that is transposed in registers.
-pub type Square = [[f32; SQUARE]; SQUARE];
+type Square = [[f32; SQUARE]; SQUARE];
 
 /// The registers of an instruction set, of `LANES` f32, as the operations the product needs.
 pub trait Register<const LANES: usize>: Copy {

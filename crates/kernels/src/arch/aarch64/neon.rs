@@ -16,7 +16,9 @@ use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_tile;
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
@@ -241,6 +243,11 @@ pub unsafe fn attend<const CAREFUL: bool>(
 }
 
 #[target_feature(enable = "neon")]
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
+    float_tile::transpose::<4>(from, to, rows, columns, register());
+}
+
+#[target_feature(enable = "neon")]
 #[inline]
 fn register() -> impl Register<4, V = float32x4_t> {
     RegisterClosures {
@@ -251,7 +258,7 @@ fn register() -> impl Register<4, V = float32x4_t> {
         fma: |a, b, acc| vfmaq_f32(acc, a, b),
         // SAFETY: the array is 16 bytes to write.
         store: |values, to: &mut [f32; 4]| unsafe { vst1q_f32(to.as_mut_ptr(), values) },
-        transpose: |square| transpose(square),
+        transpose: |square| transpose_square(square),
     }
 }
 
@@ -329,7 +336,7 @@ fn of_blocks<const PER: usize>(
 /// Transposes a square in quarters: pairs of rows are interleaved, and pairs of pairs.
 #[target_feature(enable = "neon")]
 #[inline]
-fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+fn transpose_square(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
     let mut out = [[0.; 8]; 8];
     for (row, column) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
         // SAFETY: four floats from 0 or 4 on are within a row of eight.

@@ -11,7 +11,9 @@ use crate::arch::portable;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_tile;
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
@@ -64,6 +66,10 @@ macro_rules! functions_by {
 pub(super) use functions_by;
 
 functions_by!(Exact);
+
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
+    float_tile::transpose::<4>(from, to, rows, columns, register::<Exact>());
+}
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
     convert::widen_f16(halves, out);
@@ -257,7 +263,7 @@ fn register<F: Fma>() -> impl Register<4, V = v128> {
         add: |left, right| f32x4_add(left, right),
         fma: |a, b, acc| F::fma(a, b, acc),
         store: |values, to: &mut [f32; 4]| lanes::store(values, to),
-        transpose: |square| portable::transpose(square),
+        transpose: |square| portable::transpose_square(square),
     }
 }
 

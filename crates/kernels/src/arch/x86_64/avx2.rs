@@ -14,7 +14,9 @@ use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_tile;
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
@@ -43,6 +45,11 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
     convert::widen_f16(halves_rest, out_rest);
 }
 
+#[target_feature(enable = "avx2,fma")]
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
+    float_tile::transpose::<8>(from, to, rows, columns, register());
+}
+
 /// The registers of attention.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
@@ -55,7 +62,7 @@ pub fn register() -> impl Register<8, V = __m256> {
         fma: |a, b, acc| _mm256_fmadd_ps(a, b, acc),
         // SAFETY: the array is 32 bytes to write.
         store: |values, to: &mut [f32; 8]| unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
-        transpose: |square| transpose(square),
+        transpose: |square| transpose_square(square),
     }
 }
 
@@ -375,7 +382,7 @@ pub fn of_blocks<B: Copy, const PER: usize>(
 /// Transposes a square: pairs of rows, of pairs, and of halves are interleaved.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn transpose(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+pub fn transpose_square(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
     // SAFETY: each array is 32 bytes to read.
     let r = square.map(|row| unsafe { _mm256_loadu_ps(row.as_ptr()) });
     let low = |a, b| _mm256_unpacklo_ps(a, b);

@@ -10,7 +10,9 @@ use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_tile;
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
@@ -38,6 +40,11 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
     convert::widen_f16(halves_rest, out_rest);
 }
 
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
+    float_tile::transpose::<16>(from, to, rows, columns, register());
+}
+
 /// The registers of attention.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
@@ -50,7 +57,7 @@ pub fn register() -> impl Register<16, V = __m512> {
         fma: |a, b, acc| _mm512_fmadd_ps(a, b, acc),
         // SAFETY: the array is 64 bytes to write.
         store: |values, to: &mut [f32; 16]| unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) },
-        transpose: |square| avx2::transpose(square),
+        transpose: |square| avx2::transpose_square(square),
     }
 }
 

@@ -23,6 +23,7 @@ use crate::isa::cpu;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Precision, QueryBlock};
 use crate::loops::blocks::RowBlock;
+use crate::loops::buffer::RowsMut;
 use crate::loops::factors;
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
@@ -46,6 +47,10 @@ macro_rules! on_best {
 
 pub fn run<O: Op>(op: O) -> O::Out {
     on_best!(run(op))
+}
+
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
+    on_best!(transpose(from, to, size));
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
