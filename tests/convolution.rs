@@ -10,7 +10,7 @@ use candle_dynquant::{
     Checkpoint, ErrorKind, FusedActivation, Isa, Layer, LayerKind, QConfig, QConfigSpec,
     Quantizable, checkpoint, nn, quantize_dynamic,
 };
-use candle_nn::{Conv1dConfig, Conv2dConfig, VarBuilder};
+use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, VarBuilder};
 use common::tensor;
 
 type TestResult = std::result::Result<(), Box<dyn std::error::Error>>;
@@ -123,6 +123,54 @@ fn int8_layers_are_near_float_ones() -> TestResult {
         assert_eq!(ys.dims(), float.dims());
         let accuracy = decibels(&float, &ys)?;
         assert!(accuracy > 38., "{kernel:?} {config:?}: {accuracy} dB");
+    }
+    Ok(())
+}
+
+/// Input channels, output channels, taps, length and configuration.
+fn transposed() -> Result<Vec<(nn::ConvTranspose1d, Tensor)>> {
+    let case = |[from, to, taps, length]: [usize; 4], numbers: [usize; 4]| {
+        let [padding, output_padding, stride, dilation] = numbers;
+        let config = ConvTranspose1dConfig {
+            padding,
+            output_padding,
+            stride,
+            dilation,
+            groups: 1,
+        };
+        let weight = (tensor(&[from, to, taps], 1)? * 0.1)?;
+        let layer = nn::ConvTranspose1d::new(weight, Some(tensor(&[to], 2)?), config);
+        Ok((layer, tensor(&[2, from, length], 3)?))
+    };
+    [
+        case([32, 24, 8, 30], [2, 0, 4, 1]),
+        case([16, 5, 3, 40], [0, 1, 2, 1]),
+        case([40, 33, 4, 17], [3, 0, 1, 2]),
+        case([20, 7, 2, 9], [0, 2, 5, 1]),
+        case([64, 64, 1, 7], [0, 0, 3, 1]),
+    ]
+    .into_iter()
+    .collect()
+}
+
+#[test]
+fn transposed_layers_are_candles_and_near_them_in_int8() -> TestResult {
+    for (layer, xs) in transposed()? {
+        let (weight, bias) = (layer.weight().clone(), layer.bias().cloned());
+        let candle = candle_nn::ConvTranspose1d::new(weight, bias, *layer.config());
+        let float = candle.forward(&xs)?;
+        assert_eq!(bits(&layer.forward(&xs)?)?, bits(&float)?);
+        let quantized = int8(&layer)?;
+        let ys = quantized.forward(&xs)?;
+        assert_eq!(ys.dims(), float.dims(), "{:?}", layer.config());
+        let accuracy = decibels(&float, &ys)?;
+        assert!(accuracy > 35., "{:?}: {accuracy} dB", layer.config());
+        let weight = decibels(layer.weight(), quantized.weight())?;
+        assert!(weight > 40., "{weight} dB");
+        let alone = quantized.forward(&xs.narrow(0, 1, 1)?)?;
+        assert_eq!(bits(&alone)?, bits(&ys.narrow(0, 1, 1)?)?);
+        let relu = layer.with_activation(FusedActivation::Relu);
+        assert_eq!(bits(&int8(&relu)?.forward(&xs)?)?, bits(&ys.relu()?)?);
     }
     Ok(())
 }
@@ -292,17 +340,20 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         ("conv.weight", tensor(&[24, 20, 3], 1)?),
         ("conv.bias", tensor(&[24], 2)?),
         ("patch.weight", tensor(&[40, 16, 2, 2], 3)?),
+        ("up.weight", tensor(&[24, 18, 4], 6)?),
     ]);
     candle_core::safetensors::save(&tensors, source.join("model.safetensors"))?;
     #[derive(Quantizable)]
     struct Two {
         conv: nn::Conv1d,
         patch: nn::Conv2d,
+        up: nn::ConvTranspose1d,
     }
     let load = |vb: VarBuilder<'_>| -> Result<Two> {
         Ok(Two {
             conv: nn::conv1d(20, 24, 3, signals(1, 1, 1), vb.pp("conv"))?,
             patch: nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?,
+            up: nn::conv_transpose1d_no_bias(24, 18, 4, Default::default(), vb.pp("up"))?,
         })
     };
     let open =
@@ -313,13 +364,14 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         quantize_dynamic(&mut model, &QConfigSpec::int8())?
             .swapped()
             .count(),
-        2
+        3
     );
     checkpoint::save(&model, &float, &saved)?;
     let again = open(&saved)?;
     let loaded = load(again.var_builder(DType::F32, &Device::Cpu))?;
     let xs = tensor(&[2, 20, 30], 4)?;
     let image = tensor(&[1, 16, 8, 6], 5)?;
+    let ys = model.conv.forward(&xs)?;
     assert_eq!(
         bits(&loaded.conv.forward(&xs)?)?,
         bits(&model.conv.forward(&xs)?)?
@@ -328,6 +380,8 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         bits(&loaded.patch.forward(&image)?)?,
         bits(&model.patch.forward(&image)?)?
     );
+    let (up, expected) = (loaded.up.forward(&ys)?, model.up.forward(&ys)?);
+    assert_eq!(bits(&up)?, bits(&expected)?);
     assert!(loaded.conv.weight_infos()[0].quantized);
     // Saved again from the quantized files.
     let [file, twice] = [&saved, &folder.path().join("twice")];

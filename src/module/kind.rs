@@ -41,6 +41,8 @@ pub enum LayerKind {
     Conv1d,
     /// A convolution over images.
     Conv2d,
+    /// A transposed convolution over signals.
+    ConvTranspose1d,
     /// A table of vectors.
     Embedding,
     /// Attention: it multiplies, and has no weights.
@@ -49,7 +51,7 @@ pub enum LayerKind {
     Custom(Cow<'static, str>),
 }
 
-const WORDS: [(&str, LayerKind); 12] = [
+const WORDS: [(&str, LayerKind); 13] = [
     ("Linear", LayerKind::Linear),
     ("LSTM", LayerKind::LSTM),
     ("GRU", LayerKind::GRU),
@@ -59,6 +61,7 @@ const WORDS: [(&str, LayerKind); 12] = [
     ("GRUCell", LayerKind::GRUCell),
     ("Conv1d", LayerKind::Conv1d),
     ("Conv2d", LayerKind::Conv2d),
+    ("ConvTranspose1d", LayerKind::ConvTranspose1d),
     ("Embedding", LayerKind::Embedding),
     ("Attention", LayerKind::Attention),
     // For the list of words only: it is parsed separately.
@@ -89,7 +92,7 @@ impl LayerKind {
     ];
 
     /// The kinds of convolutions.
-    pub(crate) const CONVOLUTIONS: [Self; 2] = [Self::Conv1d, Self::Conv2d];
+    pub(crate) const CONVOLUTIONS: [Self; 3] = [Self::Conv1d, Self::Conv2d, Self::ConvTranspose1d];
 
     /// The kind of a custom layer.
     pub const fn custom(name: &'static str) -> Self {

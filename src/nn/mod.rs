@@ -27,7 +27,10 @@ pub use crate::ops;
 pub use crate::ops::kv_cache::KvCache;
 pub use activation::Activation;
 pub use attend::Attention;
-pub use convolution::{Conv1d, Conv2d, conv1d, conv1d_no_bias, conv2d, conv2d_no_bias};
+pub use convolution::{
+    Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
+    conv1d_no_bias, conv2d, conv2d_no_bias,
+};
 pub use embedding::{Embedding, embedding};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
@@ -42,11 +45,10 @@ pub use sequential::{Sequential, seq};
 // Not candle's modules of layers that are ours: `nn::layer_norm::LayerNorm` would be candle's.
 #[doc(hidden)]
 pub use candle_nn::{
-    AdamW, BatchNorm, BatchNormConfig, Conv1dConfig, Conv2dConfig, ConvTranspose1d,
-    ConvTranspose1dConfig, ConvTranspose2d, ConvTranspose2dConfig, Dropout, Func, FuncT, GroupNorm,
-    Init, LayerNormConfig, Module, ModuleT, Optimizer, PReLU, ParamsAdamW, SGD, VarBuilder, VarMap,
-    attention, batch_norm, conv_transpose1d, conv_transpose1d_no_bias, conv_transpose2d,
-    conv_transpose2d_no_bias, cpu_flash_attention, encoding, func, func_t, group_norm, init,
-    kv_cache, loss, moe, optim, prelu, rotary_emb, sampling, var_builder, var_map,
-    varlen_attention,
+    AdamW, BatchNorm, BatchNormConfig, Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig,
+    ConvTranspose2d, ConvTranspose2dConfig, Dropout, Func, FuncT, GroupNorm, Init, LayerNormConfig,
+    Module, ModuleT, Optimizer, PReLU, ParamsAdamW, SGD, VarBuilder, VarMap, attention, batch_norm,
+    conv_transpose2d, conv_transpose2d_no_bias, cpu_flash_attention, encoding, func, func_t,
+    group_norm, init, kv_cache, loss, moe, optim, prelu, rotary_emb, sampling, var_builder,
+    var_map, varlen_attention,
 };

@@ -127,9 +127,8 @@ impl LeftReason {
         }
     }
 
-    /// The reason of a convolution whose weight has this shape; `None` if it gains.
-    pub(super) fn of_convolution(shape: &[usize]) -> Option<Self> {
-        let channels = shape.get(1).copied().unwrap_or_default();
+    /// The reason of a convolution of as many input channels; `None` if it gains.
+    pub(super) fn of_convolution(channels: usize) -> Option<Self> {
         (channels < MIN_CHANNELS).then(|| Self::Convolution {
             why: format!("{channels} input channels of a group, fewer than {MIN_CHANNELS}"),
         })

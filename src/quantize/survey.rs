@@ -51,7 +51,8 @@ impl FoundLayer {
     /// The reason to leave it, whatever preset or rule by kind matches.
     pub fn loses(&self) -> Option<LeftReason> {
         let weight = self.weights.first().filter(|_| self.is_convolution())?;
-        LeftReason::of_convolution(&weight.shape)
+        let axis = usize::from(self.kind != LayerKind::ConvTranspose1d);
+        LeftReason::of_convolution(*weight.shape.get(axis)?)
     }
 
     /// Elements of its weights.

@@ -38,8 +38,8 @@ pub(crate) enum Quantized {
         weight: Arc<QWeight>,
         /// Whether the layer multiplies, too.
         multiplied: bool,
-        /// The kernel of a convolution, whose taps are the first axes of the weight; else none.
-        kernel: Vec<usize>,
+        /// The shape of a convolution's float weight; of others empty.
+        float: Vec<usize>,
     },
     Table(Arc<QTable>),
 }
@@ -120,23 +120,22 @@ impl Quantized {
         Self::Weight {
             weight,
             multiplied,
-            kernel: Vec::new(),
+            float: Vec::new(),
         }
     }
 
-    /// The kernel of a convolution; else empty.
-    pub fn kernel(&self) -> &[usize] {
-        match self {
-            Self::Weight { kernel, .. } => kernel,
-            Self::Table(_) => &[],
-        }
-    }
-
-    /// The shape of its tensor in a file, and the shape of the float tensor.
+    /// The shape of its tensor in a file, and the shape of the float tensor: a file has the taps of
+    /// a convolution first.
     pub fn shapes(&self) -> [Vec<usize>; 2] {
-        let ([rows, k], kernel) = (self.shape(), self.kernel());
-        let matrix = [rows / kernel.iter().product::<usize>().max(1), k];
-        [[kernel, &matrix].concat(), [&matrix[..], kernel].concat()]
+        let [rows, k] = self.shape();
+        match self {
+            Self::Weight { float, .. } if float.len() > 2 => {
+                let kernel = &float[2..];
+                let channels = rows / kernel.iter().product::<usize>().max(1);
+                [[kernel, &[channels, k]].concat(), float.clone()]
+            }
+            _ => [vec![rows, k], vec![rows, k]],
+        }
     }
 
     pub fn format(&self) -> Format {

@@ -224,8 +224,8 @@ fn presets_give_what_they_say() {
     let swapped_to = |to: QConfig| Outcome::Swapped { to };
     let left = |reason| Outcome::Left { reason };
     let cases = [
-        ("int8", QConfig::int8(), 9),
-        ("int8_reduce_range", QConfig::int8().reduce_range(), 9),
+        ("int8", QConfig::int8(), 10),
+        ("int8_reduce_range", QConfig::int8().reduce_range(), 10),
         ("int8_groups", QConfig::int8_groups(), 7),
         ("int4", QConfig::int4(), 7),
         ("pytorch", QConfig::pytorch(), 6),
@@ -368,7 +368,7 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
         ),
         (
             "Pooling".parse::<LayerKind>().map(|_| ()),
-            r#"GRUCell, Conv1d, Conv2d, Embedding, Attention, Custom(name), got "Pooling""#,
+            r#"GRUCell, Conv1d, Conv2d, ConvTranspose1d, Embedding, Attention, Custom(name), got "Pooling""#,
         ),
         ("Custom()".parse::<LayerKind>().map(|_| ()), "unknown kind"),
         (

@@ -8,7 +8,7 @@ const SPEC: &str = "expected a spec: a map with keys preset, kinds, embeddings, 
 
 #[test]
 fn mistakes_are_told_where_they_are() {
-    let kinds = "Linear, LSTM, GRU, RNN, LSTMCell, RNNCell, GRUCell, Conv1d, Conv2d, Embedding, Attention, Custom(name)";
+    let kinds = "Linear, LSTM, GRU, RNN, LSTMCell, RNNCell, GRUCell, Conv1d, Conv2d, ConvTranspose1d, Embedding, Attention, Custom(name)";
     let observer = "observer, dtype, qscheme, ch_axis, reduce_range, quant_range, eps, averaging_constant, bins";
     let cases: Vec<(&str, String)> = vec![
         ("preset: in8", r#"line 1, column 9, preset: unknown preset: expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#.into()),

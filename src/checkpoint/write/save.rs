@@ -225,7 +225,7 @@ impl<'a> Save<'a> {
         if let Some(replacement) = self.placed.weights.get(name) {
             let (format, pieces) = (replacement.format, &replacement.pieces);
             let shape = match &pieces[..] {
-                [piece] if !piece.kernel().is_empty() => &piece.shapes()[0],
+                [piece] if piece.shapes()[0].len() > 2 => &piece.shapes()[0],
                 _ => &entry.shape,
             };
             return Some(vec![WrittenWeight::pieces(name, shape, format, pieces)]);

@@ -39,7 +39,7 @@ pub use target::{OneOrMany, Target};
 ///     .regex(r"\.output\.dense$", QConfig::per_channel())
 ///     .kind(LayerKind::LSTM, QConfig::pytorch())
 ///     .min_params(1_000);                                   // leave smaller layers
-/// assert_eq!(spec.to_string().lines().count(), 14);
+/// assert_eq!(spec.to_string().lines().count(), 15);
 /// ```
 ///
 #[doc = include_str!("forms.md")]

@@ -11,13 +11,7 @@ use crate::quantize::QConfigSpec;
 use crate::words::lookup;
 
 /// Types of operations that Neural Compressor quantizes and this crate does not.
-const FOREIGN: [&str; 5] = [
-    "Attention",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-];
+const FOREIGN: [&str; 4] = ["Attention", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"];
 
 /// Reads the three sections, of which the later ones win: the whole model, then types, then names.
 pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
@@ -61,9 +55,10 @@ pub(super) fn read(config: &mut TuningConfig, map: &Map<'_>) -> Result<()> {
 /// The kinds of convolutions of a name, which a model need not have: many files name them.
 fn convolutions(word: &str) -> Option<Vec<LayerKind>> {
     match word {
-        "Conv" => Some(LayerKind::CONVOLUTIONS.to_vec()),
+        "Conv" => Some(vec![LayerKind::Conv1d, LayerKind::Conv2d]),
         "Conv1d" => Some(vec![LayerKind::Conv1d]),
         "Conv2d" => Some(vec![LayerKind::Conv2d]),
+        "ConvTranspose1d" => Some(vec![LayerKind::ConvTranspose1d]),
         _ => None,
     }
 }

@@ -250,10 +250,7 @@ impl Encoding<'_> {
         let (image, y) = (row / self.padded[0], row % self.padded[0]);
         let inside = (top..top + height).contains(&y);
         let (start, stop) = match inside {
-            true => (
-                first.clamp(left, left + width),
-                end.clamp(left, left + width),
-            ),
+            true => (left.clamp(first, end), (left + width).clamp(first, end)),
             false => (first, first),
         };
         let place = row * self.padded[1];

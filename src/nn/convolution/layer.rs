@@ -1,0 +1,440 @@
+//! The convolution that the layers share.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Result as CandleResult, Tensor};
+use candle_nn::{BatchNorm, Init, VarBuilder, init};
+
+use super::steps::{QuantizedTaps, Steps};
+use crate::error::{Error, Fault, Result};
+use crate::kernels::{self, FusedActivation};
+use crate::module::WeightInfo;
+use crate::nn::prefix::prefix_of;
+use crate::nn::projection::weight_info;
+use crate::ops;
+use crate::qconfig::QConfig;
+use crate::sizes;
+use crate::tap::{self, Replay, Tap};
+use crate::tensor::{
+    Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
+};
+use crate::weight::{Origin, QWeight, Quantized, StoredValue, StoredWeight, find};
+
+/// A convolution of any rank: the part that the layers share.
+#[derive(Clone, Debug)]
+pub struct Convolution {
+    weight: Weight,
+    pub bias: Option<Tensor>,
+    /// Spatial dimensions: 1 of signals, 2 of images.
+    rank: usize,
+    steps: Steps,
+    pub activation: Option<FusedActivation>,
+    origin: Option<Origin>,
+    pub name: Option<Arc<str>>,
+    pub tap: Option<Tap>,
+}
+
+#[derive(Clone, Debug)]
+enum Weight {
+    Float(Tensor),
+    Quantized(Arc<QuantizedTaps>),
+}
+
+impl Convolution {
+    pub fn new(weight: Tensor, bias: Option<Tensor>, rank: usize, steps: Steps) -> Self {
+        Self {
+            rank,
+            weight: Weight::Float(weight),
+            bias,
+            steps,
+            activation: None,
+            origin: None,
+            name: None,
+            tap: None,
+        }
+    }
+
+    /// Loads a weight of `dims`, quantized where the checkpoint has it so.
+    pub fn load(
+        [out_channels, in_channels]: [usize; 2],
+        kernel: &[usize],
+        has_bias: bool,
+        steps: Steps,
+        vb: &VarBuilder<'_>,
+    ) -> CandleResult<Self> {
+        let name = prefix_of(vb);
+        let at = |error: Error| error.at(name.as_deref().unwrap_or("convolution"));
+        let groups = steps.groups;
+        for (side, channels) in [("input", in_channels), ("output", out_channels)] {
+            if groups == 0 || !channels.is_multiple_of(groups) {
+                let expected = format!("a number that divides {channels} {side} channels");
+                return Err(at(Error::argument("groups", expected, groups)).into());
+            }
+        }
+        let channels = match steps.is_transposed() {
+            true => [in_channels, out_channels / groups],
+            false => [out_channels, in_channels / groups],
+        };
+        let dims = [&channels, kernel].concat();
+        sizes::elements("weight", &dims)?;
+        let taps: usize = kernel.iter().product();
+        let inputs = match steps.is_transposed() {
+            true => out_channels as f64 * taps as f64,
+            false => in_channels as f64,
+        };
+        let bound = 1. / inputs.sqrt();
+        let uniform = Init::Uniform {
+            lo: -bound,
+            up: bound,
+        };
+        let bias = || {
+            let load = || vb.get_with_hints(out_channels, "bias", uniform);
+            has_bias.then(load).transpose()
+        };
+        let found = find(vb, "weight").filter(|found| found.format.is_multiplied());
+        let layer = match found {
+            None => {
+                let init = match steps.is_transposed() {
+                    true => uniform,
+                    false => init::DEFAULT_KAIMING_NORMAL,
+                };
+                let weight = vb.get_with_hints(&*dims, "weight", init)?;
+                Self::new(weight, bias()?, kernel.len(), steps)
+            }
+            Some(found) => {
+                let (bias, shape) = (bias()?, steps.taps(&dims));
+                let (gates, of_taps) = steps.gates(bias.as_ref(), &dims).map_err(at)?;
+                let weight = found.read(&shape, |parts| parts.qweight(gates, of_taps.as_ref()))?;
+                let taps = QuantizedTaps::new(weight, dims, steps);
+                Self {
+                    weight: Weight::Quantized(Arc::new(taps)),
+                    origin: Some(found.origin(&shape)),
+                    ..Self::new(
+                        Tensor::zeros(0, vb.dtype(), vb.device())?,
+                        bias,
+                        kernel.len(),
+                        steps,
+                    )
+                }
+            }
+        };
+        Ok(Self { name, ..layer })
+    }
+
+    /// The shape of the weight.
+    fn dims(&self) -> &[usize] {
+        match &self.weight {
+            Weight::Float(weight) => weight.dims(),
+            Weight::Quantized(taps) => &taps.dims,
+        }
+    }
+
+    pub fn weight(&self) -> &Tensor {
+        match &self.weight {
+            Weight::Float(weight) => weight,
+            Weight::Quantized(taps) => taps.dequantized.get_or_init(|| {
+                // A tensor of the right length on the CPU cannot fail to be made.
+                let weight = taps.value();
+                weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
+            }),
+        }
+    }
+
+    pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = self.convolve(xs)?;
+        tap::report(self.tap.as_ref(), &[xs], &ys);
+        Ok(ys)
+    }
+
+    fn convolve(&self, xs: &Tensor) -> Result<Tensor> {
+        let (dims, steps) = (self.dims(), self.steps);
+        let shape = self.output_shape(xs).ok_or_else(|| self.no_window(xs))?;
+        sizes::computed("convolution", &shape, xs.elem_count())?;
+        let Weight::Quantized(taps) = &self.weight else {
+            return self.convolve_float(self.weight(), xs, &shape);
+        };
+        let input = as_f32(xs, "convolution")?;
+        let elements = Elements::new(&input);
+        // A signal is an image of one row, which no step leaves.
+        let pair = |sizes: &[usize]| match *sizes {
+            [width] => [1, width],
+            _ => [sizes[0], sizes[1]],
+        };
+        let of_steps = |step: usize, none: usize| match self.rank {
+            2 => [step, step],
+            _ => [none, step],
+        };
+        let [height, width] = pair(&xs.dims()[2..]);
+        let [batch, channels] = [xs.dims()[0], xs.dims()[1]];
+        let every_position = kernels::Convolution {
+            shape: [batch, channels, height, width],
+            weight: taps.weight.packed(),
+            kernel: [1, 1],
+            stride: [1, 1],
+            padding: [0, 0],
+            dilation: [1, 1],
+            activation: None,
+        };
+        let convolution = match steps.is_transposed() {
+            true => every_position,
+            false => kernels::Convolution {
+                kernel: pair(&dims[2..]),
+                stride: of_steps(steps.stride, 1),
+                padding: of_steps(steps.padding, 0),
+                dilation: of_steps(steps.dilation, 1),
+                activation: self.activation.map(Into::into),
+                ..every_position
+            },
+        };
+        if convolution.out_size().is_none() {
+            return Err(self.no_window(xs));
+        }
+        let ys = kernels::convolve(&convolution, elements.as_slice()?);
+        let ys = match steps.is_transposed() {
+            true => self.overlapped(&ys, width, &shape)?,
+            false => from_f32_vec(ys, &shape, xs.dtype())?,
+        };
+        without_gradient(ys.to_dtype(xs.dtype())?, &[xs])
+    }
+
+    /// The sums of the products of positions, `[batch, taps, out channels, length]`, where each tap
+    /// of each position adds: in the order of taps, to the bias.
+    fn overlapped(&self, products: &[f32], length: usize, shape: &[usize]) -> Result<Tensor> {
+        let (steps, taps) = (self.steps, self.dims()[2]);
+        let &[_, channels, outputs] = shape else {
+            return Err(Error::shape(
+                "convolution",
+                "[batch, channels, length]",
+                shape,
+            ));
+        };
+        let bias = match &self.bias {
+            Some(bias) => to_f32_vec(bias, "convolution")?,
+            None => vec![0.; channels],
+        };
+        let mut ys = vec![0f32; shape.iter().product()];
+        kernels::for_each_row(&mut ys, outputs, |row, ys| {
+            let (image, channel) = (row / channels, row % channels);
+            ys.fill(bias[channel]);
+            for tap in 0..taps {
+                let row = (image * taps + tap) * channels + channel;
+                let products = &products[row * length..][..length];
+                // Position i adds to output `i * stride + offset - padding`.
+                let offset = tap * steps.dilation;
+                let before = steps
+                    .padding
+                    .saturating_sub(offset)
+                    .div_ceil(steps.stride.max(1));
+                let first = before * steps.stride + offset - steps.padding;
+                let ys = ys.iter_mut().skip(first).step_by(steps.stride.max(1));
+                for (y, product) in ys.zip(products.iter().skip(before)) {
+                    *y += product;
+                }
+            }
+        });
+        let ys = from_f32_vec(ys, shape, DType::F32)?;
+        match self.activation {
+            None => Ok(ys),
+            Some(activation) => Ok(ops::activate(&ys, activation)?),
+        }
+    }
+
+    /// The error of an input of another shape, or without a window.
+    fn no_window(&self, xs: &Tensor) -> Error {
+        let (dims, steps) = (self.dims(), self.steps);
+        let channels = match (dims.len() > 1, steps.is_transposed()) {
+            (false, _) => 0,
+            (true, true) => dims[0],
+            (true, false) => dims[1].saturating_mul(steps.groups),
+        };
+        let sizes = ["length", "height, width"][usize::from(self.rank == 2)];
+        let expected = format!(
+            "[batch, {channels}, {sizes}], at least one window of {:?} with padding {}, stride {} \
+             and dilation {}",
+            dims.get(2..).unwrap_or_default(),
+            steps.padding,
+            steps.stride,
+            steps.dilation
+        );
+        mismatch("convolution", expected, xs)
+    }
+
+    /// The shape of the output; `None` of an input of another shape, or without a window.
+    fn output_shape(&self, xs: &Tensor) -> Option<Vec<usize>> {
+        let (dims, steps) = (self.dims(), self.steps);
+        let ([_, _, taps @ ..], [batch, channels, sizes @ ..]) = (dims, xs.dims()) else {
+            return None;
+        };
+        if steps.groups == 0 || [sizes.len(), taps.len()] != [self.rank; 2] {
+            return None;
+        }
+        let [mut out_channels, mut in_channels] = steps.channels(dims);
+        let (of_group, all) = match steps.is_transposed() {
+            true => (&mut out_channels, in_channels),
+            false => (&mut in_channels, out_channels),
+        };
+        *of_group = of_group.checked_mul(steps.groups)?;
+        if *channels != in_channels || !all.is_multiple_of(steps.groups) {
+            return None;
+        }
+        let outputs = sizes.iter().zip(taps);
+        let outputs = outputs.map(|(size, taps)| steps.outputs(*size, *taps));
+        let mut shape = vec![*batch, out_channels];
+        shape.extend(outputs.collect::<Option<Vec<_>>>()?);
+        Some(shape)
+    }
+
+    /// candle's convolution, in the dtype of the weight, so that gradients flow.
+    fn convolve_float(&self, weight: &Tensor, xs: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        check_float(xs, "convolution")?;
+        let (dtype, steps) = (xs.dtype(), self.steps);
+        let is_empty = weight.elem_count() == 0 || shape.contains(&0);
+        let ys = if is_empty {
+            Tensor::zeros(shape, weight.dtype(), weight.device())?
+        } else {
+            let xs = xs.to_dtype(weight.dtype())?;
+            let Steps {
+                padding,
+                stride,
+                dilation,
+                groups,
+                cudnn_fwd_algo: algo,
+                output_padding,
+            } = steps;
+            match self.rank {
+                _ if let Some(more) = output_padding => {
+                    xs.conv_transpose1d(weight, padding, more, stride, dilation, groups)?
+                }
+                2 => xs.conv2d_with_algo(weight, padding, stride, dilation, groups, algo)?,
+                _ => xs.conv1d_with_algo(weight, padding, stride, dilation, groups, algo)?,
+            }
+        };
+        let ys = match &self.bias {
+            Some(bias) => {
+                if bias.dims() != [shape[1]] {
+                    return Err(mismatch("bias", format!("[{}]", shape[1]), bias));
+                }
+                let mut of_channels = vec![1; shape.len()];
+                of_channels[1] = shape[1];
+                ys.broadcast_add(&bias.reshape(of_channels)?)?
+            }
+            None => ys,
+        };
+        let ys = match self.activation {
+            None => ys,
+            Some(activation) => ops::activate(&ys, activation)?,
+        };
+        Ok(ys.to_dtype(dtype)?)
+    }
+
+    pub fn info(&self) -> WeightInfo {
+        WeightInfo {
+            origin: self.origin.clone(),
+            ..match &self.weight {
+                Weight::Float(weight) => WeightInfo::of_float("weight", weight),
+                Weight::Quantized(taps) => WeightInfo {
+                    shape: taps.dims.clone(),
+                    ..weight_info(&taps.weight, "weight")
+                },
+            }
+        }
+    }
+
+    pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        let Weight::Float(weight) = &self.weight else {
+            let got = "one that is quantized already";
+            return Err(Error::qconfig("a float weight", got));
+        };
+        let dims = weight.dims().to_vec();
+        if dims.len() != self.rank + 2 {
+            let channels = match self.steps.is_transposed() {
+                true => "in_channels, out_channels / groups",
+                false => "out_channels, in_channels / groups",
+            };
+            let kernel = ["kernel", "kernel_height, kernel_width"][usize::from(self.rank == 2)];
+            return Err(mismatch(
+                "weight",
+                format!("[{channels}, {kernel}]"),
+                weight,
+            ));
+        }
+        let (groups, steps) = (self.steps.groups, self.steps);
+        if groups != 1 {
+            return Err(Error::from(Fault::GroupedConvolution { groups }));
+        }
+        if !matches!(qconfig, QConfig::Int8 { .. }) {
+            let expected = "int8 with dynamic activations, for a convolution";
+            return Err(Error::qconfig(expected, qconfig));
+        }
+        sizes::elements("weight", &dims)?;
+        if dims.contains(&0) {
+            return Err(mismatch("weight", "at least one of each dimension", weight));
+        }
+        let (gates, bias) = steps.gates(self.bias.as_ref(), &dims)?;
+        let weight =
+            QWeight::of_gates(gates, &steps.matrix(weight)?, bias.as_ref(), qconfig, None)?;
+        Ok(Self {
+            weight: Weight::Quantized(Arc::new(QuantizedTaps::new(weight, dims, steps))),
+            tap: None,
+            ..self.clone()
+        })
+    }
+
+    pub fn stored(&self) -> StoredWeight {
+        let value = match &self.weight {
+            Weight::Float(weight) => StoredValue::Float {
+                weight: weight.clone(),
+                folded: false,
+            },
+            Weight::Quantized(taps) => StoredValue::Quantized(Quantized::Weight {
+                weight: Arc::clone(&taps.weight),
+                multiplied: true,
+                float: taps.dims.clone(),
+            }),
+        };
+        StoredWeight::new("weight", value).with_bias(self.bias.clone())
+    }
+
+    pub fn value(&self) -> Result<Tensor> {
+        match &self.weight {
+            Weight::Float(weight) => Ok(weight.clone()),
+            Weight::Quantized(taps) => taps.value(),
+        }
+    }
+
+    pub fn replay(&self) -> Replay {
+        let convolution = self.clone();
+        Arc::new(move |inputs| match inputs {
+            [xs] => convolution.convolve(xs),
+            _ => Err(tap::unlike("one input", inputs)),
+        })
+    }
+
+    /// This convolution, float, with a batch norm behind it folded in, in f64.
+    pub fn with_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
+        let Weight::Float(weight) = &self.weight else {
+            return Err(Error::qconfig("a float weight", "a quantized one"));
+        };
+        let f64 = |tensor: &Tensor| tensor.to_dtype(DType::F64);
+        let deviation = (f64(norm.running_var())? + norm.eps())?.sqrt()?;
+        let (scale, shift) = match norm.weight_and_bias() {
+            Some((weight, bias)) => (f64(weight)?.div(&deviation)?, f64(bias)?),
+            None => (deviation.recip()?, deviation.zeros_like()?),
+        };
+        let mut of_channels = vec![1; weight.rank()];
+        of_channels[usize::from(self.steps.is_transposed())] = scale.elem_count();
+        let folded = f64(weight)?.broadcast_mul(&scale.reshape(of_channels)?)?;
+        let mean = f64(norm.running_mean())?;
+        let mean = match &self.bias {
+            None => mean,
+            Some(bias) => (mean - f64(bias)?)?,
+        };
+        let bias = (shift - mean.mul(&scale)?)?;
+        Ok(Self {
+            weight: Weight::Float(folded.to_dtype(weight.dtype())?),
+            bias: Some(bias.to_dtype(weight.dtype())?),
+            origin: None,
+            ..self.clone()
+        })
+    }
+}

@@ -1,0 +1,261 @@
+//! Convolutions over signals and images.
+
+mod layer;
+mod steps;
+
+use candle_core::{Result as CandleResult, Tensor};
+use candle_nn::{BatchNorm, Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, Module, VarBuilder};
+
+use crate::error::Result;
+use crate::kernels::FusedActivation;
+use crate::module::trees::layers;
+use crate::module::{Layer, LayerKind, WeightInfo};
+use crate::qconfig::QConfig;
+use crate::tap::{Replay, Tap};
+use crate::trace;
+use crate::weight::StoredWeight;
+use layer::Convolution;
+use steps::Steps;
+
+/// The layers, by candle's names.
+macro_rules! convolutions {
+    ($(
+        $(#[$doc:meta])*
+        $layer:ident, $config:ident, $rank:literal, $cudnn:expr, $output_padding:expr;
+        $load:ident, $load_without_bias:ident, $shape:literal, $span:literal;
+    )+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $layer {
+            convolution: Convolution,
+            config: $config,
+        }
+
+        impl $layer {
+            /// A layer of these tensors; shapes are checked when it is used or quantized.
+            pub fn new(weight: Tensor, bias: Option<Tensor>, config: $config) -> Self {
+                Self {
+                    convolution: Convolution::new(weight, bias, $rank, config.into()),
+                    config,
+                }
+            }
+
+            /// The configuration.
+            pub fn config(&self) -> &$config {
+                &self.config
+            }
+
+            #[doc = concat!("The weight, `", $shape, "`; of a quantized layer the dequantized")]
+            /// weight, computed at the first call and kept.
+            pub fn weight(&self) -> &Tensor {
+                self.convolution.weight()
+            }
+
+            /// The bias, `[out_channels]`; never quantized.
+            pub fn bias(&self) -> Option<&Tensor> {
+                self.convolution.bias.as_ref()
+            }
+
+            /// This layer with a function applied to every element of its output; quantized, it is
+            /// applied while the output is in the cache.
+            #[must_use]
+            pub fn with_activation(mut self, activation: FusedActivation) -> Self {
+                self.convolution.activation = Some(activation);
+                self
+            }
+
+            /// This layer with the batch norm behind it folded in, computed in f64: the norm is
+            /// left out of the model then.
+            ///
+            /// # Errors
+            /// When the layer is quantized, or the norm of other sizes.
+            pub fn absorb_bn(&self, bn: &BatchNorm) -> CandleResult<Self> {
+                let convolution = self.convolution.with_batch_norm(bn);
+                let convolution = convolution.map_err(|error| error.at(self.label()))?;
+                Ok(Self { convolution, ..self.clone() })
+            }
+
+            fn label(&self) -> &str {
+                self.convolution.name.as_deref().unwrap_or(stringify!($layer))
+            }
+        }
+
+        impl From<$config> for Steps {
+            fn from(config: $config) -> Self {
+                Self {
+                    padding: config.padding,
+                    stride: config.stride,
+                    dilation: config.dilation,
+                    groups: config.groups,
+                    cudnn_fwd_algo: $cudnn(config),
+                    output_padding: $output_padding(config),
+                }
+            }
+        }
+
+        impl From<candle_nn::$layer> for $layer {
+            fn from(layer: candle_nn::$layer) -> Self {
+                Self::new(layer.weight().clone(), layer.bias().cloned(), *layer.config())
+            }
+        }
+
+        impl Module for $layer {
+            fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+                trace::forward!($span, self.convolution.name.as_deref());
+                let ys = self.convolution.try_forward(xs);
+                ys.map_err(|error| error.at(self.label()).into())
+            }
+        }
+
+        impl Layer for $layer {
+            fn kind(&self) -> LayerKind {
+                LayerKind::$layer
+            }
+
+            fn checkpoint_name(&self) -> Option<&str> {
+                self.convolution.name.as_deref()
+            }
+
+            fn weight_infos(&self) -> Vec<WeightInfo> {
+                vec![self.convolution.info()]
+            }
+
+            fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+                let convolution = self.convolution.quantize(qconfig)?;
+                Ok(Self { convolution, ..self.clone() })
+            }
+
+            fn stored(&self) -> Result<Vec<StoredWeight>> {
+                Ok(vec![self.convolution.stored()])
+            }
+
+            fn weights(&self) -> Result<Vec<Tensor>> {
+                Ok(vec![self.convolution.value()?])
+            }
+
+            fn attach(&mut self, tap: Option<Tap>) -> bool {
+                self.convolution.tap = tap;
+                true
+            }
+
+            fn replay(&self) -> Option<Replay> {
+                Some(self.convolution.replay())
+            }
+        }
+
+        layers! { $layer }
+
+        #[doc = concat!("Loads `weight`, `", $shape, "`, and `bias` from `vb`.")]
+        ///
+        /// # Errors
+        /// When a tensor is missing or has another shape, or groups do not divide the channels.
+        pub fn $load(
+            in_channels: usize,
+            out_channels: usize,
+            kernel_size: usize,
+            cfg: $config,
+            vb: VarBuilder<'_>,
+        ) -> CandleResult<$layer> {
+            let (channels, spatial) = ([out_channels, in_channels], [kernel_size; $rank]);
+            let convolution = Convolution::load(channels, &spatial, true, cfg.into(), &vb)?;
+            Ok($layer { convolution, config: cfg })
+        }
+
+        #[doc = concat!("Loads `weight`, `", $shape, "`, from `vb`, without a bias.")]
+        ///
+        /// # Errors
+        /// When the tensor is missing or has another shape, or groups do not divide the channels.
+        pub fn $load_without_bias(
+            in_channels: usize,
+            out_channels: usize,
+            kernel_size: usize,
+            cfg: $config,
+            vb: VarBuilder<'_>,
+        ) -> CandleResult<$layer> {
+            let (channels, spatial) = ([out_channels, in_channels], [kernel_size; $rank]);
+            let convolution = Convolution::load(channels, &spatial, false, cfg.into(), &vb)?;
+            Ok($layer { convolution, config: cfg })
+        }
+    )+};
+}
+
+convolutions! {
+    /// A convolution over signals, call-compatible with [`candle_nn::Conv1d`].
+    ///
+    /// Quantized, each position of the input becomes u8 codes with a scale for all of its channels,
+    /// and each tap adds its product to the output in f32: an output depends on the inputs that it
+    /// reads only, and has the same bits in a batch, in a longer signal and in a stream.
+    ///
+    /// # Shapes
+    /// - weight: `[out_channels, in_channels / groups, kernel_size]`, bias: `[out_channels]`
+    /// - input: `[batch, in_channels, length]`, f32, f16, bf16 or f64, contiguous or not
+    /// - output: `[batch, out_channels, length]` in the dtype of the input
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Module, Tensor};
+    /// use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+    /// use candle_nn::{VarBuilder, VarMap};
+    ///
+    /// let vars = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    /// let mut layer = nn::conv1d(64, 32, 3, Default::default(), vb.pp("conv"))?;
+    /// quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    /// let ys = layer.forward(&Tensor::ones((2, 64, 10), DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!(ys.dims(), [2, 32, 8]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    Conv1d, Conv1dConfig, 1, |config: Conv1dConfig| config.cudnn_fwd_algo, |_| None;
+    conv1d, conv1d_no_bias, "[out_channels, in_channels / groups, kernel_size]", "conv1d";
+
+    /// A convolution over images, call-compatible with [`candle_nn::Conv2d`]; quantized as
+    /// [`Conv1d`].
+    ///
+    /// # Shapes
+    /// - weight: `[out_channels, in_channels / groups, kernel_height, kernel_width]`, bias:
+    ///   `[out_channels]`
+    /// - input: `[batch, in_channels, height, width]`, f32, f16, bf16 or f64, contiguous or not
+    /// - output: `[batch, out_channels, height, width]` in the dtype of the input
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Module, Tensor};
+    /// use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+    ///
+    /// let weight = Tensor::randn(0f32, 1., (8, 32, 3, 3), &Device::Cpu)?;
+    /// let mut layer = nn::Conv2d::new(weight, None, Default::default());
+    /// quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    /// let ys = layer.forward(&Tensor::ones((1, 32, 7, 9), DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!(ys.dims(), [1, 8, 5, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    Conv2d, Conv2dConfig, 2, |config: Conv2dConfig| config.cudnn_fwd_algo, |_| None;
+    conv2d, conv2d_no_bias, "[out_channels, in_channels / groups, kernel_size, kernel_size]",
+    "conv2d";
+
+    /// A transposed convolution over signals, call-compatible with [`candle_nn::ConvTranspose1d`].
+    ///
+    /// Quantized, each position of the input becomes u8 codes with a scale, and the products of its
+    /// taps are added to the outputs in f32: an output depends on the positions that reach it only.
+    ///
+    /// # Shapes
+    /// - weight: `[in_channels, out_channels / groups, kernel_size]`, bias: `[out_channels]`
+    /// - input: `[batch, in_channels, length]`, f32, f16, bf16 or f64, contiguous or not
+    /// - output: `[batch, out_channels, length]` in the dtype of the input
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Module, Tensor};
+    /// use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+    /// use candle_nn::ConvTranspose1dConfig;
+    ///
+    /// let weight = Tensor::randn(0f32, 1., (64, 32, 8), &Device::Cpu)?;
+    /// let config = ConvTranspose1dConfig { stride: 4, padding: 2, ..Default::default() };
+    /// let mut layer = nn::ConvTranspose1d::new(weight, None, config);
+    /// quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    /// let ys = layer.forward(&Tensor::ones((1, 64, 10), DType::F32, &Device::Cpu)?)?;
+    /// assert_eq!(ys.dims(), [1, 32, 40]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ConvTranspose1d, ConvTranspose1dConfig, 1, |_| None,
+    |config: ConvTranspose1dConfig| Some(config.output_padding);
+    conv_transpose1d, conv_transpose1d_no_bias,
+    "[in_channels, out_channels / groups, kernel_size]", "conv_transpose1d";
+}

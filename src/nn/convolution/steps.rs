@@ -1,0 +1,116 @@
+//! The steps of a convolution, and the matrices of its taps.
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::Tensor;
+use candle_core::conv::CudnnFwdAlgo;
+
+use crate::error::Result;
+use crate::tensor::mismatch;
+use crate::weight::QWeight;
+
+/// A quantized weight: the matrices of its taps, `[taps * out channels, in channels]`.
+#[derive(Debug)]
+pub struct QuantizedTaps {
+    pub weight: Arc<QWeight>,
+    /// The shape of the float weight.
+    pub dims: Vec<usize>,
+    steps: Steps,
+    /// Filled when the weight is first asked for as a tensor.
+    pub dequantized: OnceLock<Tensor>,
+}
+
+/// The configuration, which is one for all spatial dimensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
+    pub padding: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub groups: usize,
+    pub cudnn_fwd_algo: Option<CudnnFwdAlgo>,
+    /// Outputs behind the last of a transposed convolution; `None` of another.
+    pub output_padding: Option<usize>,
+}
+
+impl Steps {
+    /// The outputs along a dimension of `size` inputs for `taps` taps.
+    pub fn outputs(&self, size: usize, taps: usize) -> Option<usize> {
+        let reach = self.dilation.checked_mul(taps.checked_sub(1)?)?;
+        let padding = self.padding.checked_mul(2)?;
+        if let Some(output_padding) = self.output_padding {
+            let last = size.checked_sub(1)?.checked_mul(self.stride)?;
+            let end = last.checked_add(reach)?.checked_add(output_padding)?;
+            return end.checked_add(1)?.checked_sub(padding);
+        }
+        let left = padding
+            .checked_add(size)?
+            .checked_sub(reach.checked_add(1)?)?;
+        Some(left.checked_div(self.stride)? + 1)
+    }
+
+    pub fn is_transposed(&self) -> bool {
+        self.output_padding.is_some()
+    }
+
+    /// Output and input channels of a weight, those of a group where there are groups.
+    pub fn channels(&self, dims: &[usize]) -> [usize; 2] {
+        match self.is_transposed() {
+            true => [dims[1], dims[0]],
+            false => [dims[0], dims[1]],
+        }
+    }
+
+    /// The shape of a weight with its taps first.
+    pub fn taps(&self, dims: &[usize]) -> Vec<usize> {
+        [&dims[2..], &self.channels(dims)].concat()
+    }
+
+    /// A float weight as the matrices of its taps, one below the other.
+    pub fn matrix(&self, weight: &Tensor) -> Result<Tensor> {
+        let [out_axis, in_axis] = self.channels(&[0, 1]);
+        let order: Vec<usize> = (2..weight.rank()).chain([out_axis, in_axis]).collect();
+        let [taps @ .., rows, columns] = &self.taps(weight.dims())[..] else {
+            return Err(mismatch("weight", "taps of a matrix each", weight));
+        };
+        let rows = rows * taps.iter().product::<usize>();
+        Ok(weight.permute(order)?.reshape((rows, *columns))?)
+    }
+
+    /// The gates of the packed weight, one a tap whose product is added by windows, and its bias,
+    /// with which the first begins.
+    pub fn gates(&self, bias: Option<&Tensor>, dims: &[usize]) -> Result<(usize, Option<Tensor>)> {
+        let [channels, _] = self.channels(dims);
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
+            return Err(mismatch("bias", format!("[{channels}]"), bias));
+        }
+        if self.is_transposed() {
+            return Ok((1, None));
+        }
+        let taps: usize = dims[2..].iter().product();
+        let bias = bias.map(|bias| bias.pad_with_zeros(0, 0, channels * taps.saturating_sub(1)));
+        Ok((taps, bias.transpose()?))
+    }
+}
+
+impl QuantizedTaps {
+    pub fn new(weight: QWeight, dims: Vec<usize>, steps: Steps) -> Self {
+        Self {
+            weight: Arc::new(weight),
+            dims,
+            steps,
+            dequantized: OnceLock::new(),
+        }
+    }
+
+    /// The weight as a float tensor of its shape.
+    pub fn value(&self) -> Result<Tensor> {
+        let taps = self
+            .weight
+            .dequantize()?
+            .reshape(self.steps.taps(&self.dims))?;
+        let rank = taps.rank();
+        let channels = self.steps.channels(&[rank - 2, rank - 1]);
+        let order: Vec<usize> = channels.into_iter().chain(0..rank - 2).collect();
+        Ok(taps.permute(order)?.contiguous()?)
+    }
+}
