@@ -3,7 +3,8 @@
 use candle_core::DType;
 use half::{bf16, f16};
 
-use crate::kernels::{self, Isa};
+use crate::error::Result;
+use crate::kernels::{self, Element, Isa, OutOfRange, Packed};
 use crate::words::words;
 
 /// A floating-point type of two bytes.
@@ -20,27 +21,60 @@ words!(HalfType, "half-precision dtype", prefix "torch.", {
     BFloat16 => "bfloat16",
 });
 
+/// The facts of a type, and its words.
+pub(crate) struct HalfFacts {
+    pub dtype: DType,
+    pub max: f32,
+    /// The activations of a product with such weights.
+    pub activations: &'static str,
+    /// The maximum and the least normal number.
+    pub range: [&'static str; 2],
+}
+
+/// Evaluates an expression with `$float` as the type of the elements.
+macro_rules! with_type {
+    ($half:expr, $float:ident => $value:expr) => {
+        match $half {
+            HalfType::Float16 => {
+                type $float = f16;
+                $value
+            }
+            HalfType::BFloat16 => {
+                type $float = bf16;
+                $value
+            }
+        }
+    };
+}
+
 impl HalfType {
-    pub(crate) fn dtype(self) -> DType {
+    pub(crate) const fn facts(self) -> HalfFacts {
         match self {
-            Self::Float16 => DType::F16,
-            Self::BFloat16 => DType::BF16,
+            Self::Float16 => HalfFacts {
+                dtype: DType::F16,
+                max: f16::MAX.to_f32_const(),
+                activations: "float",
+                range: ["65504", "6.1e-5"],
+            },
+            Self::BFloat16 => HalfFacts {
+                dtype: DType::BF16,
+                max: bf16::MAX.to_f32_const(),
+                activations: "bfloat16",
+                range: ["3.39e38", "1.2e-38"],
+            },
         }
     }
 
-    pub(crate) fn max(self) -> f32 {
-        match self {
-            Self::Float16 => f16::MAX.to_f32(),
-            Self::BFloat16 => bf16::MAX.to_f32(),
-        }
-    }
-
-    /// The word for the activations of a product with such weights.
-    pub(crate) fn activations(self) -> &'static str {
-        match self {
-            Self::Float16 => "float",
-            Self::BFloat16 => "bfloat16",
-        }
+    /// Packs rows of `k` floats to be multiplied.
+    pub(crate) fn pack(
+        self,
+        isa: Isa,
+        [k, gates]: [usize; 2],
+        values: &[f32],
+        bias: &[f32],
+    ) -> Result<(Packed, OutOfRange)> {
+        let packed = with_type!(self, H => kernels::pack_floats::<H>(isa, k, gates, values, bias)?);
+        Ok(packed)
     }
 }
 
@@ -51,12 +85,53 @@ pub(crate) enum Halves {
     BFloat16(Vec<bf16>),
 }
 
-impl Halves {
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Float16(values) => values.len(),
-            Self::BFloat16(values) => values.len(),
+impl From<Vec<f16>> for Halves {
+    fn from(values: Vec<f16>) -> Self {
+        Self::Float16(values)
+    }
+}
+
+impl From<Vec<bf16>> for Halves {
+    fn from(values: Vec<bf16>) -> Self {
+        Self::BFloat16(values)
+    }
+}
+
+/// Evaluates an expression with the elements, of either type.
+macro_rules! with_values {
+    ($halves:expr, $values:ident => $value:expr) => {
+        match $halves {
+            Halves::Float16($values) => $value,
+            Halves::BFloat16($values) => $value,
         }
+    };
+}
+
+impl Halves {
+    /// Rounds rows of `k` floats.
+    pub fn rounded(half: HalfType, k: usize, values: &[f32]) -> (Self, OutOfRange) {
+        with_type!(half, H => {
+            let (halves, out_of_range) = kernels::halve_rows::<H>(k, values);
+            (halves.into(), out_of_range)
+        })
+    }
+
+    /// The elements of a packed weight; `None` of integers.
+    pub fn unpacked(packed: &Packed) -> Option<Self> {
+        match packed.element() {
+            Element::Float16 => Some(packed.halves().into()),
+            Element::BFloat16 => Some(packed.bfloats().into()),
+            _ => None,
+        }
+    }
+
+    /// Packs rows of `k` elements to be multiplied.
+    pub fn pack(&self, isa: Isa, [k, gates]: [usize; 2], bias: &[f32]) -> Packed {
+        with_values!(self, values => kernels::pack_halves(isa, k, gates, values, bias))
+    }
+
+    pub fn len(&self) -> usize {
+        with_values!(self, values => values.len())
     }
 
     pub fn half_type(&self) -> HalfType {
@@ -69,27 +144,19 @@ impl Halves {
     /// The elements of a row of `k`, as f32, chunk by chunk.
     pub fn read_row(&self, isa: Isa, k: usize, row: usize, sink: impl FnMut(&[f32])) {
         let range = row * k..(row + 1) * k;
-        match self {
-            Self::Float16(values) => kernels::widen_row(isa, &values[range], sink),
-            Self::BFloat16(values) => kernels::widen_row(isa, &values[range], sink),
-        }
+        with_values!(self, values => kernels::widen_row(isa, &values[range], sink));
     }
 
     /// The index and the value of the first element that is NaN or infinite.
     pub fn non_finite(&self) -> Option<(usize, f32)> {
-        let value = |i: usize| match self {
-            Self::Float16(values) => values[i].to_f32(),
-            Self::BFloat16(values) => values[i].to_f32(),
-        };
-        let mut values = (0..self.len()).map(|i| (i, value(i)));
-        values.find(|(_, value)| !value.is_finite())
+        with_values!(self, values => {
+            let at = values.iter().position(|value| !value.is_finite())?;
+            Some((at, values[at].to_f32()))
+        })
     }
 
     /// The elements as the bytes of a file.
     pub fn to_bytes(&self) -> Vec<u8> {
-        match self {
-            Self::Float16(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Self::BFloat16(values) => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        }
+        with_values!(self, values => values.iter().flat_map(|v| v.to_le_bytes()).collect())
     }
 }

@@ -47,7 +47,7 @@ impl WeightDType {
         match (codes, half) {
             (Some(QDType::QInt8), _) => Self::QInt8,
             (Some(QDType::QUInt8), _) => Self::QUInt8,
-            (None, half) => half.map_or(Self::Other, |half| half.dtype().into()),
+            (None, half) => half.map_or(Self::Other, |half| half.facts().dtype.into()),
         }
     }
 

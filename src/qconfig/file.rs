@@ -49,7 +49,7 @@ deserialize_by_read!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Activations {
     Dynamic(DynamicConfig),
-    /// The word of a [`HalfType`]'s [`activations`](HalfType::activations), or of groups.
+    /// The word of a [`HalfType`]'s [`activations`](crate::halves::HalfFacts), or of groups.
     Word(&'static str),
 }
 
@@ -100,8 +100,8 @@ impl Read for QConfig {
         };
         match weight.unwrap_or(WeightConfig::Codes(ObserverConfig::PER_TENSOR)) {
             WeightConfig::Half(half) => match activation {
-                Some(got) if got != Activations::Word(half.activations()) => {
-                    let expected = format!("{} activations for {half}", half.activations());
+                Some(got) if got != Activations::Word(half.facts().activations) => {
+                    let expected = format!("{} activations for {half}", half.facts().activations);
                     fault(&expected, got)
                 }
                 _ => Ok(Self::Half(half)),
@@ -141,7 +141,7 @@ impl Read for Activations {
         match &node.value {
             Value::Text(_) => node.word("an activation", |word| {
                 let halves = [HalfType::Float16, HalfType::BFloat16];
-                let [float, bfloat] = halves.map(|half| Self::Word(half.activations()));
+                let [float, bfloat] = halves.map(|half| Self::Word(half.facts().activations));
                 let words = [float, bfloat, Self::PER_GROUP, Self::PER_ROW];
                 lookup(
                     "activation",
@@ -386,7 +386,7 @@ fn serialize<'a, W: Serialize + 'a, S: Serializer>(
 ) -> Result<S::Ok, S::Error> {
     let activation = match qconfig {
         QConfig::Int8 { activation, .. } => Activations::Dynamic(*activation),
-        QConfig::Half(half) => Activations::Word(half.activations()),
+        QConfig::Half(half) => Activations::Word(half.facts().activations),
         QConfig::Groups(groups) => Activations::of_groups(*groups),
         QConfig::Table(_) => Activations::FLOAT,
     };

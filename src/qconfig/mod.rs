@@ -325,7 +325,7 @@ impl fmt::Display for QConfig {
                 write_codes(weight, f)?;
                 f.write_str(", float activations")
             }
-            Self::Half(half) => write!(f, "{half}, {} activations", half.activations()),
+            Self::Half(half) => write!(f, "{half}, {} activations", half.facts().activations),
             Self::Groups(groups) => write!(f, "{groups}, s8 in groups of {BLOCK}"),
         }
     }

@@ -8,6 +8,7 @@ use crate::observer::ObserverConfig;
 use crate::qconfig::file::Activations;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
+use crate::weight::coded::Coded;
 
 /// Suffixes of the tensors that belong to a quantized weight.
 pub(crate) const SCALE: &str = "_scale";
@@ -67,6 +68,13 @@ impl From<&ObserverConfig> for Codes {
     }
 }
 
+impl<C> From<&Coded<C>> for Codes {
+    fn from(coded: &Coded<C>) -> Self {
+        let &Coded { dtype, qscheme, .. } = coded;
+        Self { dtype, qscheme }
+    }
+}
+
 /// A format as it is written.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -107,7 +115,7 @@ impl Numbers {
     pub fn multiplied(self, dynamic: DynamicConfig) -> Format {
         let activations = match self {
             Self::Codes(_) => Activations::Dynamic(dynamic),
-            Self::Half(half) => Activations::Word(half.activations()),
+            Self::Half(half) => Activations::Word(half.facts().activations),
             Self::Groups(groups) => Activations::of_groups(groups),
         };
         Format {

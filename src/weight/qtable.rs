@@ -16,7 +16,7 @@ use crate::sizes;
 use crate::tensor::{self, as_f32, from_f32_vec};
 use crate::weight::coded::{Coded, offset};
 use crate::weight::codes::observe;
-use crate::weight::format::{Codes, Format, Numbers};
+use crate::weight::format::{Format, Numbers};
 use crate::weight::weight_codes::WeightCodes;
 
 /// A table `[rows, row length]` as 8-bit codes with their scales and zero points, or as float16
@@ -43,16 +43,15 @@ pub struct QTable {
     rows: usize,
     k: usize,
     elements: TableElements,
+    /// Elements that did not fit when they became halves.
+    out_of_range: OutOfRange,
 }
 
 #[derive(Debug)]
 enum TableElements {
     /// Codes of qint8 are moved up by 128.
-    Int8(Coded<u8>),
-    Halves {
-        halves: Halves,
-        out_of_range: OutOfRange,
-    },
+    Codes(Coded<u8>),
+    Halves(Halves),
 }
 
 impl QTable {
@@ -67,11 +66,7 @@ impl QTable {
     #[doc(hidden)]
     pub fn from_float(table: &Tensor, config: &QConfig) -> Result<Self> {
         if let QConfig::Int8 { .. } | QConfig::Groups(_) = config {
-            return Err(Error::qconfig(
-                "a weight-only qconfig, for a table that multiplies nothing: \
-                           QConfig::table()",
-                config,
-            ));
+            return Err(multiplied(config));
         }
         Self::from_observed(table, config, None)
     }
@@ -92,51 +87,35 @@ impl QTable {
         let table = as_f32(table, "quantize weight")?;
         let values = tensor::Elements::new(&table);
         let values = values.as_slice()?;
-        let elements = match config {
-            QConfig::Table(config) | QConfig::Int8 { weight: config, .. } => {
-                int8(isa, &table, values, config, observed)?
-            }
-            QConfig::Groups(_) => return Self::from_float(&table, config),
-            QConfig::Half(half) => {
-                kernels::check_finite(isa, k, values)?;
-                let (halves, out_of_range) = match half {
-                    HalfType::BFloat16 => {
-                        let (halves, out_of_range) = kernels::halve_rows(k, values);
-                        (Halves::BFloat16(halves), out_of_range)
-                    }
-                    HalfType::Float16 => {
-                        let (halves, out_of_range) = kernels::halve_rows(k, values);
-                        (Halves::Float16(halves), out_of_range)
-                    }
-                };
-                TableElements::Halves {
-                    halves,
-                    out_of_range,
-                }
-            }
+        let mut out_of_range = OutOfRange::default();
+        let elements = if let Some(observer) = config.observer() {
+            TableElements::Codes(coded(isa, &table, values, observer, observed)?)
+        } else if let QConfig::Half(half) = config {
+            kernels::check_finite(isa, k, values)?;
+            let halves;
+            (halves, out_of_range) = Halves::rounded(*half, k, values);
+            TableElements::Halves(halves)
+        } else {
+            return Err(multiplied(config));
         };
         Ok(Self {
             isa,
             rows,
             k,
             elements,
+            out_of_range,
         })
     }
 
     /// The numbers of the table.
     pub(crate) fn format(&self) -> Format {
-        match &self.elements {
-            TableElements::Int8(Coded { dtype, qscheme, .. }) => {
-                let (dtype, qscheme) = (*dtype, *qscheme);
-                Numbers::Codes(Codes { dtype, qscheme }).table()
-            }
-            TableElements::Halves {
-                halves,
-                out_of_range,
-            } => Format {
-                saturated: out_of_range.saturated,
-                ..Numbers::Half(halves.half_type()).table()
-            },
+        let numbers = match &self.elements {
+            TableElements::Codes(coded) => Numbers::Codes(coded.into()),
+            TableElements::Halves(halves) => Numbers::Half(halves.half_type()),
+        };
+        Format {
+            saturated: self.out_of_range.saturated,
+            ..numbers.table()
         }
     }
 
@@ -194,21 +173,21 @@ impl QTable {
 
     pub(crate) fn stored_halves(&self) -> Option<&Halves> {
         match &self.elements {
-            TableElements::Int8(_) => None,
-            TableElements::Halves { halves, .. } => Some(halves),
-        }
-    }
-
-    fn coded(&self) -> Option<&Coded<u8>> {
-        match &self.elements {
-            TableElements::Int8(coded) => Some(coded),
-            TableElements::Halves { .. } => None,
+            TableElements::Halves(halves) => Some(halves),
+            _ => None,
         }
     }
 
     /// The type of the elements; `None` of int8.
     pub(crate) fn half_type(&self) -> Option<HalfType> {
         self.stored_halves().map(Halves::half_type)
+    }
+
+    fn coded(&self) -> Option<&Coded<u8>> {
+        match &self.elements {
+            TableElements::Codes(coded) => Some(coded),
+            _ => None,
+        }
     }
 
     /// The scale of the table, or of each row; none of float16 and bfloat16.
@@ -224,32 +203,21 @@ impl QTable {
     /// How many elements were beyond the range of float16 or bfloat16.
     #[doc(hidden)]
     pub fn saturated(&self) -> usize {
-        self.out_of_range().saturated
+        self.out_of_range.saturated
     }
 
     /// How many elements lost precision, or became 0, because all of their row is below the normal
     /// range of float16 (6.1e-5) or bfloat16 (1.2e-38); not known of a table that was read from a
     /// checkpoint.
     pub(crate) fn underflowed(&self) -> usize {
-        self.out_of_range().underflowed
-    }
-
-    fn out_of_range(&self) -> OutOfRange {
-        match self.elements {
-            TableElements::Int8(_) => OutOfRange::default(),
-            TableElements::Halves { out_of_range, .. } => out_of_range,
-        }
+        self.out_of_range.underflowed
     }
 
     /// Bytes in memory, scales and zero points included.
     pub fn bytes(&self) -> usize {
-        match &self.elements {
-            // Zero points take four bytes either way.
-            TableElements::Int8(Coded { codes, scales, .. }) => {
-                codes.len() + 2 * size_of_val(&**scales)
-            }
-            TableElements::Halves { halves, .. } => 2 * halves.len(),
-        }
+        // Zero points take four bytes, integers or floats.
+        let of_element = if self.coded().is_some() { 1 } else { 2 };
+        of_element * self.rows * self.k + 2 * size_of_val(self.scales())
     }
 
     /// The f32 table that this represents.
@@ -267,8 +235,8 @@ impl QTable {
     /// Calls `sink` with the f32 values of a row, chunk by chunk.
     pub(crate) fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
         match &self.elements {
-            TableElements::Halves { halves, .. } => halves.read_row(self.isa, self.k, row, sink),
-            TableElements::Int8(Coded {
+            TableElements::Halves(halves) => halves.read_row(self.isa, self.k, row, sink),
+            TableElements::Codes(Coded {
                 dtype,
                 codes,
                 scales,
@@ -293,13 +261,20 @@ impl QTable {
     }
 }
 
-fn int8(
+fn multiplied(config: &QConfig) -> Error {
+    Error::qconfig(
+        "a weight-only qconfig, for a table that multiplies nothing: QConfig::table()",
+        config,
+    )
+}
+
+fn coded(
     isa: Isa,
     table: &Tensor,
     values: &[f32],
     config: &ObserverConfig,
     observed: Option<&WeightQParams>,
-) -> Result<TableElements> {
+) -> Result<Coded<u8>> {
     let qparams = match observed {
         Some(observed) => observed.clone(),
         None => observe(isa, table, "rows of the table", config)?,
@@ -311,13 +286,13 @@ fn int8(
     }
     let (_, k) = table.dims2()?;
     let coding = |row| qparams.coding(row).moved(moved(dtype));
-    Ok(TableElements::Int8(Coded {
+    Ok(Coded {
         dtype,
         qscheme: config.qscheme,
         codes: kernels::encode_rows(isa, k, values, coding),
         scales: qparams.scales().to_vec(),
         zero_points: zero_points.clone(),
-    }))
+    })
 }
 
 /// The difference between the stored u8 and the code.

@@ -97,12 +97,7 @@ impl QWeight {
                 )
             }
             QConfig::Half(half) => {
-                let (packed, out_of_range) = match half {
-                    HalfType::Float16 => kernels::pack_floats::<f16>(isa, k, gates, values, bias)?,
-                    HalfType::BFloat16 => {
-                        kernels::pack_floats::<bf16>(isa, k, gates, values, bias)?
-                    }
-                };
+                let (packed, out_of_range) = half.pack(isa, [k, gates], values, bias)?;
                 Self::in_halves(packed, *half, out_of_range)
             }
             QConfig::Groups(groups) => {
@@ -225,10 +220,7 @@ impl QWeight {
 
     /// The elements of either type; `None` of int8.
     pub(crate) fn stored_halves(&self) -> Option<Halves> {
-        self.half_type().map(|half| match half {
-            HalfType::Float16 => Halves::Float16(self.halves()),
-            HalfType::BFloat16 => Halves::BFloat16(self.bfloats()),
-        })
+        Halves::unpacked(&self.packed)
     }
 
     /// The scale of the weight, of each output channel or of each of its groups, channel by
@@ -259,15 +251,11 @@ impl QWeight {
         let Some(grouped) = self.grouped() else {
             return Vec::new();
         };
-        match grouped.groups.scheme {
-            GroupScheme::Symmetric => vec![0; grouped.scales.len()],
-            GroupScheme::Affine => grouped
-                .zero_points
-                .iter()
-                .map(|z| i32::from(*z) + 8)
-                .collect(),
-            GroupScheme::Minimum => Vec::new(),
+        if grouped.groups.scheme == GroupScheme::Symmetric {
+            return vec![0; grouped.scales.len()];
         }
+        let zero_points = grouped.zero_points.into_iter();
+        zero_points.map(|zero| i32::from(zero) + 8).collect()
     }
 
     /// How many scales there are.

@@ -154,7 +154,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
             (Numbers::Groups(*groups), 0)
         }
         QConfig::Half(half) => {
-            let max = half.max();
+            let max = half.facts().max;
             let mut saturated = 0;
             blocks(source, tensor, rows_of_block(k), |_, values| {
                 saturated += values.iter().filter(|value| value.abs() > max).count();

@@ -300,9 +300,10 @@ impl Shard {
 
     /// Elements `range` of a tensor of float16 or bfloat16.
     pub fn halves(&self, entry: &Entry, range: Range<usize>) -> Result<Halves> {
-        Ok(match entry.dtype {
-            Dtype::BF16 => Halves::BFloat16(self.elements(entry, range, bf16::from_le_bytes)?),
-            _ => Halves::Float16(self.elements(entry, range, f16::from_le_bytes)?),
+        Ok(if entry.dtype == Dtype::BF16 {
+            self.elements(entry, range, bf16::from_le_bytes)?.into()
+        } else {
+            self.elements(entry, range, f16::from_le_bytes)?.into()
         })
     }
 

@@ -156,7 +156,7 @@ pub fn belongs(weights: &Weights, name: &str) -> bool {
 
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let (_, entry) = files.get(name, "the weight that the metadata names")?;
-    let half = format.half().map(|half| half.dtype().into());
+    let half = format.half().map(|half| half.facts().dtype.into());
     let expected = half.unwrap_or(Dtype::I8);
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {

@@ -84,7 +84,7 @@ impl<'a> WrittenWeight<'a> {
         };
         let (shape, [n, k]) = (&self.shape[..], self.matrix());
         match self.format.numbers {
-            Numbers::Half(half) => vec![tensor("", half.dtype().into(), shape)],
+            Numbers::Half(half) => vec![tensor("", half.facts().dtype.into(), shape)],
             Numbers::Codes(codes) => {
                 let (rows, _) = shape.split_at(shape.len().saturating_sub(1));
                 let of_scales = if codes.qscheme.is_per_channel() {

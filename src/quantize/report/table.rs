@@ -117,12 +117,13 @@ impl Report {
     fn fmt_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for layer in &self.layers {
             let (path, saturated) = (shown(&layer.path), layer.saturated);
-            let (dtype, max, least) = match layer.outcome {
+            let dtype = match layer.outcome {
                 Outcome::Swapped {
-                    to: QConfig::Half(HalfType::BFloat16),
-                } => ("bfloat16", "3.39e38", "1.2e-38"),
-                _ => ("float16", "65504", "6.1e-5"),
+                    to: QConfig::Half(half),
+                } => half,
+                _ => HalfType::Float16,
             };
+            let [max, least] = dtype.facts().range;
             if saturated > 0 {
                 let weights = counted(saturated, "weight");
                 let were = if saturated == 1 { "was" } else { "were" };

@@ -71,7 +71,7 @@ impl QTable {
             isa,
             rows: shape[0],
             k: shape[1],
-            elements: TableElements::Int8(Coded {
+            elements: TableElements::Codes(Coded {
                 dtype: raw.dtype,
                 qscheme: raw.qscheme,
                 codes: (raw.codes.into_iter())
@@ -80,6 +80,7 @@ impl QTable {
                 scales: raw.scales,
                 zero_points: raw.zero_points,
             }),
+            out_of_range: OutOfRange::default(),
         })
     }
 
@@ -95,19 +96,14 @@ impl QTable {
             isa,
             rows: shape[0],
             k: shape[1],
-            elements: TableElements::Halves {
-                halves,
-                out_of_range,
-            },
+            elements: TableElements::Halves(halves),
+            out_of_range,
         })
     }
 
     /// The codes in row order, each less the offset of its dtype.
     pub(crate) fn stored_codes(&self) -> impl Iterator<Item = i8> {
-        let codes: &[u8] = match &self.elements {
-            TableElements::Int8(coded) => &coded.codes,
-            TableElements::Halves { .. } => &[],
-        };
+        let codes = self.coded().map_or(&[][..], |coded| &coded.codes);
         codes.iter().map(|code| (code ^ 128).cast_signed())
     }
 }

@@ -82,14 +82,8 @@ impl QWeight {
             zero_points: &zero_points,
         };
         let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation.into());
-        let codes = Codes {
-            dtype: raw.dtype,
-            qscheme: raw.qscheme,
-        };
-        Ok(Self::new(
-            packed,
-            Numbers::Codes(codes).multiplied(activation),
-        ))
+        let numbers = Numbers::Codes((&raw).into());
+        Ok(Self::new(packed, numbers.multiplied(activation)))
     }
 
     /// This weight with another bias, `[out_features]`.
@@ -167,10 +161,7 @@ impl QWeight {
         let [n, k] = check_shape("weight", gates, shape)?;
         check_halves(shape, halves)?;
         let bias = finite_bias("bias", bias, n)?;
-        let packed = match halves {
-            Halves::Float16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
-            Halves::BFloat16(halves) => kernels::pack_halves(isa, k, gates, halves, &bias),
-        };
+        let packed = halves.pack(isa, [k, gates], &bias);
         Ok(Self::in_halves(packed, halves.half_type(), out_of_range))
     }
 }
