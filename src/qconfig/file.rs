@@ -55,7 +55,9 @@ pub(crate) enum Activations {
 
 impl Activations {
     /// Activations beside float16 weights and tables.
-    pub const FLOAT: Self = Self::Word("float");
+    pub const FLOAT: Self = Self::Word(HalfType::Float16.facts().activations);
+    /// Activations beside bfloat16 weights.
+    const BFLOAT16: Self = Self::Word(HalfType::BFloat16.facts().activations);
     /// Activations beside weights in groups.
     pub const PER_GROUP: Self = Self::Word("per_group");
     /// Activations beside weights in groups, one scale a row.
@@ -79,11 +81,41 @@ impl Activations {
     }
 }
 
-/// A weight as it is written.
-enum WeightConfig {
-    Codes(ObserverConfig),
-    Half(HalfType),
-    Groups(GroupConfig),
+impl QConfig {
+    /// The activations beside the weight.
+    pub(crate) fn activations(&self) -> Activations {
+        match self {
+            Self::Int8 { activation, .. } => Activations::Dynamic(*activation),
+            Self::Half(half) => Activations::Word(half.facts().activations),
+            Self::Groups(groups) => Activations::of_groups(*groups),
+            Self::Table(_) => Activations::FLOAT,
+        }
+    }
+
+    /// This weight beside other activations; an error says which it can have.
+    fn beside(self, activations: Activations) -> Result<Self, String> {
+        if activations == self.activations() {
+            return Ok(self);
+        }
+        let expected = match (self, activations) {
+            (Self::Int8 { weight, .. }, Activations::Dynamic(activation)) => {
+                return Ok(Self::Int8 { weight, activation });
+            }
+            (Self::Int8 { weight, .. }, Activations::FLOAT) => return Ok(Self::Table(weight)),
+            (Self::Groups(groups), Activations::PER_ROW) => {
+                let per_row = true;
+                return Ok(Self::Groups(GroupConfig { per_row, ..groups }));
+            }
+            (Self::Int8 { .. }, _) => "dynamic or float activations for codes",
+            (Self::Groups(_), _) => "per_group or per_row activations for weights in groups",
+            (Self::Table(_), _) => "float activations for a table",
+            (Self::Half(half), _) => {
+                let word = half.facts().activations;
+                return Err(format!("{word} activations for {half}"));
+            }
+        };
+        Err(expected.to_owned())
+    }
 }
 
 impl Read for QConfig {
@@ -92,47 +124,14 @@ impl Read for QConfig {
             return node.word("a qconfig", Self::preset);
         }
         let map = node.map("a preset's name or a qconfig", "weight, activation")?;
-        let weight = map.read("weight", WeightConfig::read)?;
-        let activation = map.read("activation", Activations::read)?;
-        let fault = |expected: &str, got: Activations| {
-            let at = map.get("activation").unwrap_or(node);
-            Err(at.fault(format!("expected {expected}, got {got}")))
+        let weight = map.read("weight", weight)?.unwrap_or(Self::pytorch());
+        let Some(got) = map.read("activation", Activations::read)? else {
+            return Ok(weight);
         };
-        match weight.unwrap_or(WeightConfig::Codes(ObserverConfig::PER_TENSOR)) {
-            WeightConfig::Half(half) => match activation {
-                Some(got) if got != Activations::Word(half.facts().activations) => {
-                    let expected = format!("{} activations for {half}", half.facts().activations);
-                    fault(&expected, got)
-                }
-                _ => Ok(Self::Half(half)),
-            },
-            WeightConfig::Groups(groups) => match activation {
-                None | Some(Activations::PER_GROUP) => Ok(Self::Groups(groups)),
-                Some(Activations::PER_ROW) => Ok(Self::Groups(GroupConfig {
-                    per_row: true,
-                    ..groups
-                })),
-                Some(got) => fault(
-                    "per_group or per_row activations for weights in groups",
-                    got,
-                ),
-            },
-            WeightConfig::Codes(weight) => {
-                let is_table = weight.qscheme == QScheme::PerChannelAffineFloatQParams;
-                match activation {
-                    None if !is_table => Ok(Self::Int8 {
-                        weight,
-                        activation: DynamicConfig::new(Granularity::PerTensor, true),
-                    }),
-                    Some(Activations::Dynamic(activation)) if !is_table => {
-                        Ok(Self::Int8 { weight, activation })
-                    }
-                    None | Some(Activations::FLOAT) => Ok(Self::Table(weight)),
-                    Some(got) if is_table => fault("float activations for a table", got),
-                    Some(got) => fault("dynamic or float activations for codes", got),
-                }
-            }
-        }
+        weight.beside(got).map_err(|expected| {
+            let at = map.get("activation").unwrap_or(node);
+            at.fault(format!("expected {expected}, got {got}"))
+        })
     }
 }
 
@@ -140,9 +139,7 @@ impl Read for Activations {
     fn read(node: &Node) -> Result<Self> {
         match &node.value {
             Value::Text(_) => node.word("an activation", |word| {
-                let halves = [HalfType::Float16, HalfType::BFloat16];
-                let [float, bfloat] = halves.map(|half| Self::Word(half.facts().activations));
-                let words = [float, bfloat, Self::PER_GROUP, Self::PER_ROW];
+                let words = [Self::FLOAT, Self::BFLOAT16, Self::PER_GROUP, Self::PER_ROW];
                 lookup(
                     "activation",
                     word,
@@ -172,37 +169,37 @@ impl Read for DynamicConfig {
     }
 }
 
-impl Read for WeightConfig {
-    fn read(node: &Node) -> Result<Self> {
-        let map = node.map("a weight", &format!("{OBSERVER}, {GROUPS}"))?;
-        let other = |word: &str| {
-            let word = word.strip_prefix("torch.").unwrap_or(word);
-            let half = |half, what| Some((Self::Half(half), what));
-            let groups = |what| Some((Self::Groups(GroupConfig::INT4), what));
-            let words = [
-                ("qint8", None),
-                ("quint8", None),
-                ("float16", half(HalfType::Float16, "dtype float16")),
-                ("bfloat16", half(HalfType::BFloat16, "dtype bfloat16")),
-                ("int4", groups("dtype int4")),
-                ("int8", groups("dtype int8")),
-            ];
-            lookup("dtype", word, words)
-        };
-        match map.read("dtype", |n| n.word("a dtype", other))?.flatten() {
-            Some((Self::Groups(_), what)) => {
-                map.refuse(what, |key| {
-                    key != "dtype" && !GROUPS.split(", ").any(|known| known == key)
-                })?;
-                GroupConfig::read(node).map(Self::Groups)
-            }
-            Some((weight, what)) => {
-                map.refuse(what, |key| key != "dtype")?;
-                Ok(weight)
-            }
-            None => ObserverConfig::read(node).map(Self::Codes),
+/// Reads a weight, with the activations that PyTorch has beside it.
+fn weight(node: &Node) -> Result<QConfig> {
+    let map = node.map("a weight", &format!("{OBSERVER}, {GROUPS}"))?;
+    let other = |word: &str| {
+        let word = word.strip_prefix("torch.").unwrap_or(word);
+        let words = [
+            ("qint8", None),
+            ("quint8", None),
+            ("float16", Some((QConfig::float16(), "dtype float16"))),
+            ("bfloat16", Some((QConfig::bfloat16(), "dtype bfloat16"))),
+            ("int4", Some((QConfig::int4(), "dtype int4"))),
+            ("int8", Some((QConfig::int8_groups(), "dtype int8"))),
+        ];
+        lookup("dtype", word, words)
+    };
+    let dtype = map.read("dtype", |n| n.word("a dtype", other))?;
+    let Some((weight, what)) = dtype.flatten() else {
+        let weight = ObserverConfig::read(node)?;
+        if weight.qscheme == QScheme::PerChannelAffineFloatQParams {
+            return Ok(QConfig::Table(weight));
         }
+        let activation = DynamicConfig::new(Granularity::PerTensor, true);
+        return Ok(QConfig::Int8 { weight, activation });
+    };
+    let in_groups = matches!(weight, QConfig::Groups(_));
+    let is_of_groups = |key: &str| in_groups && GROUPS.split(", ").any(|known| known == key);
+    map.refuse(what, |key| key != "dtype" && !is_of_groups(key))?;
+    if in_groups {
+        return GroupConfig::read(node).map(QConfig::Groups);
     }
+    Ok(weight)
 }
 
 impl Read for GroupConfig {
@@ -384,14 +381,8 @@ fn serialize<'a, W: Serialize + 'a, S: Serializer>(
     weight: impl FnOnce(&'a ObserverConfig) -> W,
     to: S,
 ) -> Result<S::Ok, S::Error> {
-    let activation = match qconfig {
-        QConfig::Int8 { activation, .. } => Activations::Dynamic(*activation),
-        QConfig::Half(half) => Activations::Word(half.facts().activations),
-        QConfig::Groups(groups) => Activations::of_groups(*groups),
-        QConfig::Table(_) => Activations::FLOAT,
-    };
     let mut map = to.serialize_map(Some(2))?;
-    map.serialize_entry("activation", &activation)?;
+    map.serialize_entry("activation", &qconfig.activations())?;
     match qconfig {
         QConfig::Int8 { weight: config, .. } | QConfig::Table(config) => {
             map.serialize_entry("weight", &weight(config))?;

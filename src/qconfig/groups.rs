@@ -24,6 +24,16 @@ words!(IntType, "integer dtype", prefix "torch.", {
     Int8 => "int8",
 });
 
+impl IntType {
+    /// The difference of an unsigned code and a signed one.
+    pub(crate) fn offset(self) -> i32 {
+        match self {
+            Self::Int4 => 8,
+            Self::Int8 => 128,
+        }
+    }
+}
+
 /// The numbers that the codes of a group represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupScheme {
@@ -96,9 +106,10 @@ impl GroupConfig {
     /// ```
     #[doc(hidden)]
     pub fn bytes(self, [n, k]: [usize; 2]) -> usize {
-        let codes = match self.dtype {
-            IntType::Int4 => n * k.div_ceil(8) * 4,
-            IntType::Int8 => n * k,
+        let codes = if self.dtype == IntType::Int4 {
+            n * k.div_ceil(8) * 4
+        } else {
+            n * k
         };
         let zero_points = match self.scheme {
             GroupScheme::Symmetric => 0,

@@ -14,6 +14,7 @@ use crate::words::{Words, names, unknown_name};
 
 pub use crate::halves::HalfType;
 pub use activation::{Arithmetic, DynamicConfig, Granularity};
+use file::Activations;
 pub(crate) use groups::BLOCK;
 pub use groups::{GroupConfig, GroupScheme, IntType};
 
@@ -171,8 +172,8 @@ impl QConfig {
     /// ```
     #[must_use]
     pub const fn eps(mut self, eps: f32) -> Self {
-        if let Some(observer) = self.observer_mut() {
-            observer.eps = eps;
+        if let Self::Int8 { weight, .. } | Self::Table(weight) = &mut self {
+            weight.eps = eps;
         }
         self
     }
@@ -190,8 +191,8 @@ impl QConfig {
     /// ```
     #[must_use]
     pub const fn reduce_range(mut self) -> Self {
-        if let Some(observer) = self.observer_mut() {
-            observer.reduce_range = true;
+        if let Self::Int8 { weight, .. } | Self::Table(weight) = &mut self {
+            weight.reduce_range = true;
         }
         self
     }
@@ -266,32 +267,23 @@ impl QConfig {
 
     /// The precision of attention that it asks for.
     pub(crate) fn precision(&self) -> Result<Precision> {
-        match self {
-            Self::Int8 { activation, .. } if *activation == DynamicConfig::default() => {
-                Ok(Precision::Int8)
-            }
-            Self::Half(HalfType::BFloat16) => Ok(Precision::BFloat16),
-            _ => Err(Error::qconfig(
-                "int8 with activations of 8 bits per row, or bfloat16, for attention, \
-                           which has no weights",
-                self,
-            )),
+        if *self == Self::bfloat16() {
+            return Ok(Precision::BFloat16);
         }
+        if self.activations() == Activations::Dynamic(DynamicConfig::default()) {
+            return Ok(Precision::Int8);
+        }
+        let expected = "int8 with activations of 8 bits per row, or bfloat16, for attention, \
+                        which has no weights";
+        Err(Error::qconfig(expected, self))
     }
 
     /// The observer of codes; `None` of halves and of groups.
     pub(crate) const fn observer(&self) -> Option<&ObserverConfig> {
-        match self {
-            Self::Int8 { weight, .. } | Self::Table(weight) => Some(weight),
-            Self::Half(_) | Self::Groups(_) => None,
+        if let Self::Int8 { weight, .. } | Self::Table(weight) = self {
+            return Some(weight);
         }
-    }
-
-    const fn observer_mut(&mut self) -> Option<&mut ObserverConfig> {
-        match self {
-            Self::Int8 { weight, .. } | Self::Table(weight) => Some(weight),
-            Self::Half(_) | Self::Groups(_) => None,
-        }
+        None
     }
 }
 

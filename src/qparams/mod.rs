@@ -101,10 +101,13 @@ impl QDType {
     /// Minimum and maximum code.
     #[doc(hidden)]
     pub const fn codes(self) -> [i32; 2] {
-        match self {
-            Self::QInt8 => [-128, 127],
-            Self::QUInt8 => [0, 255],
-        }
+        [self.offset() - 128, self.offset() + 127]
+    }
+
+    /// The difference between a code and the stored i8: u8 codes are shifted, with their zero
+    /// points, which changes no product.
+    pub(crate) const fn offset(self) -> i32 {
+        if let Self::QUInt8 = self { 128 } else { 0 }
     }
 }
 

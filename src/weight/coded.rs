@@ -66,7 +66,7 @@ pub(crate) fn check_codes(what: &'static str, dtype: QDType, codes: &[i32]) -> R
 pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
     check_codes("code", dtype, codes)?;
     Ok((codes.iter())
-        .map(|code| (code - offset(dtype)) as i8)
+        .map(|code| (code - dtype.offset()) as i8)
         .collect())
 }
 
@@ -83,15 +83,6 @@ pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
             index: vec![at / shape[1], at % shape[1]],
             value,
         })),
-    }
-}
-
-/// The difference between a code and the stored i8: u8 codes are shifted, with their zero points,
-/// which changes no product.
-pub(crate) fn offset(dtype: QDType) -> i32 {
-    match dtype {
-        QDType::QInt8 => 0,
-        QDType::QUInt8 => 128,
     }
 }
 

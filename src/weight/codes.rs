@@ -8,7 +8,6 @@ use crate::kernels::{self, Coding, Extent, Isa, PanelValues};
 use crate::observer::{ObserverConfig, ObserverKind, RangeFormula, WeightQParams, ZeroPoints};
 use crate::qparams::{QDType, QScheme};
 use crate::tensor::Elements;
-use crate::weight::coded::offset;
 
 /// The parameters of a weight, whose rows are `channels`, that an observer chooses.
 ///
@@ -94,7 +93,7 @@ impl Parameters {
     /// # Errors
     /// When an element is NaN or infinite, or f32 cannot hold a scale.
     pub fn codings(&self, channels: &PanelValues<'_>) -> Result<Vec<Coding>> {
-        let stored = |coding: Coding| coding.moved(-offset(self.dtype));
+        let stored = |coding: Coding| coding.moved(-self.dtype.offset());
         let range = channels.range.clone();
         match &self.choice {
             Choice::Observed(qparams) => Ok(range.map(|i| stored(qparams.coding(i))).collect()),

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::halves::HalfType;
 use crate::observer::ObserverConfig;
 use crate::qconfig::file::Activations;
-use crate::qconfig::{DynamicConfig, GroupConfig};
+use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::weight::coded::Coded;
 
@@ -125,12 +125,39 @@ impl Numbers {
     }
 }
 
+/// The format of a weight that is multiplied, or of a table, before any of its elements is clamped.
+impl From<&QConfig> for Format {
+    fn from(config: &QConfig) -> Self {
+        let numbers = match config {
+            QConfig::Int8 { weight, .. } | QConfig::Table(weight) => Numbers::Codes(weight.into()),
+            QConfig::Half(half) => Numbers::Half(*half),
+            QConfig::Groups(groups) => Numbers::Groups(*groups),
+        };
+        let is_table = matches!(config, QConfig::Table(_));
+        Self {
+            activations: (!is_table).then(|| config.activations()),
+            ..numbers.table()
+        }
+    }
+}
+
+impl GroupScheme {
+    /// The suffix of the numbers beside the scales.
+    pub(crate) fn suffix(self) -> Option<&'static str> {
+        match self {
+            Self::Symmetric => None,
+            Self::Affine => Some(ZERO_POINT),
+            Self::Minimum => Some(MINIMUM),
+        }
+    }
+}
+
 impl Format {
     /// The codes of observers; `None` of others.
     pub fn codes(self) -> Option<Codes> {
         match self.numbers {
             Numbers::Codes(codes) => Some(codes),
-            Numbers::Half(_) | Numbers::Groups(_) => None,
+            _ => None,
         }
     }
 
@@ -138,7 +165,7 @@ impl Format {
     pub fn half(self) -> Option<HalfType> {
         match self.numbers {
             Numbers::Half(half) => Some(half),
-            Numbers::Codes(_) | Numbers::Groups(_) => None,
+            _ => None,
         }
     }
 
@@ -146,7 +173,7 @@ impl Format {
     pub fn groups(self) -> Option<GroupConfig> {
         match self.numbers {
             Numbers::Groups(groups) => Some(groups),
-            Numbers::Codes(_) | Numbers::Half(_) => None,
+            _ => None,
         }
     }
 
@@ -207,11 +234,9 @@ impl TryFrom<Written> for Format {
             (None, None) => Some(Numbers::Half(half)),
             (Some(_), Some(_)) => None,
         };
-        let is_consistent = |format: &Self| match format.numbers {
-            Numbers::Half(_) => true,
-            // Halves alone have more to say of.
-            Numbers::Codes(_) | Numbers::Groups(_) => !written.bfloat16 && format.saturated == 0,
-        };
+        // Halves alone have more to say of.
+        let is_consistent =
+            |format: &Self| format.half().is_some() || !written.bfloat16 && format.saturated == 0;
         let format = numbers.and_then(|numbers| {
             let format = match (activations, numbers) {
                 (None, numbers) => numbers.table(),

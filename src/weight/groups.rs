@@ -23,14 +23,6 @@ pub(crate) struct Grouped {
     pub minimums: Vec<f32>,
 }
 
-/// The difference of a packed code and a stored code.
-fn offset(dtype: IntType) -> i32 {
-    match dtype {
-        IntType::Int4 => 8,
-        IntType::Int8 => 128,
-    }
-}
-
 impl Grouped {
     /// The weight, packed to be multiplied; its channels are `gates` gates. A scale is rounded to
     /// float16, at most by 2^-11 of itself, unless it is a float16 already.
@@ -46,7 +38,7 @@ impl Grouped {
     ) -> Result<QWeight> {
         self.check(shape)?;
         let (groups, [_, k]) = (self.groups, shape);
-        let offset = offset(groups.dtype);
+        let offset = groups.dtype.offset();
         let (count, blocks) = (groups.count(k), k.div_ceil(BLOCK));
         // `minimums` is empty, or as long as `scales`.
         let of_channel = |channel: usize| {
@@ -158,7 +150,7 @@ impl QWeight {
         let [_, k] = self.shape();
         let (codes, scales) = self.packed().blocks();
         let (count, blocks) = (groups.count(k), k.div_ceil(BLOCK).max(1));
-        let offset = offset(groups.dtype);
+        let offset = groups.dtype.offset();
         let firsts = (0..scales.len()).filter(|i| {
             let block = i % blocks;
             block.is_multiple_of(groups.inputs(k) / BLOCK)
@@ -172,6 +164,13 @@ impl QWeight {
         let minimums = pairs
             .clone()
             .map(|(scale, factor)| scale.offset.to_f32() * factor);
+        let count_of = |scheme| {
+            if groups.scheme == scheme {
+                of_groups.len()
+            } else {
+                0
+            }
+        };
         Some(Grouped {
             groups,
             codes: codes
@@ -181,14 +180,8 @@ impl QWeight {
             scales: pairs
                 .map(|(scale, factor)| scale.scale.to_f32() * factor)
                 .collect(),
-            zero_points: match groups.scheme {
-                GroupScheme::Affine => zero_points.collect(),
-                GroupScheme::Symmetric | GroupScheme::Minimum => Vec::new(),
-            },
-            minimums: match groups.scheme {
-                GroupScheme::Minimum => minimums.collect(),
-                GroupScheme::Symmetric | GroupScheme::Affine => Vec::new(),
-            },
+            zero_points: zero_points.take(count_of(GroupScheme::Affine)).collect(),
+            minimums: minimums.take(count_of(GroupScheme::Minimum)).collect(),
         })
     }
 }

@@ -42,7 +42,7 @@ mod read;
 mod stored;
 mod weight_codes;
 
-pub(crate) use coded::{Coded, check_sums, offset};
+pub(crate) use coded::{Coded, check_sums};
 pub(crate) use format::{
     ATTENTION, Codes, EQUALIZED, FORMAT, Format, G_IDX, MINIMUM, Numbers, PACKED, RESIDUAL, SCALE,
     SHAPE, UNSIGNED_ZERO_POINT, Written, ZERO_POINT,

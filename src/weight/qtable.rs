@@ -14,7 +14,7 @@ use crate::qconfig::QConfig;
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{self, as_f32, from_f32_vec};
-use crate::weight::coded::{Coded, offset};
+use crate::weight::coded::Coded;
 use crate::weight::codes::observe;
 use crate::weight::format::{Format, Numbers};
 use crate::weight::weight_codes::WeightCodes;
@@ -297,5 +297,5 @@ fn coded(
 
 /// The difference between the stored u8 and the code.
 fn moved(dtype: QDType) -> i32 {
-    128 - offset(dtype)
+    128 - dtype.offset()
 }

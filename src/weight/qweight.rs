@@ -15,9 +15,8 @@ use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
-use crate::weight::coded::offset;
 use crate::weight::codes::Parameters;
-use crate::weight::format::{Codes, Format, Numbers};
+use crate::weight::format::{Codes, Format};
 use crate::weight::weight_codes::WeightCodes;
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, as
@@ -82,7 +81,8 @@ impl QWeight {
         let weight = as_f32(weight, "quantize weight")?;
         let elements = Elements::new(&weight);
         let values = elements.as_slice()?;
-        Ok(match config {
+        let mut out_of_range = OutOfRange::default();
+        let packed = match config {
             QConfig::Int8 {
                 weight: observer,
                 activation,
@@ -90,15 +90,12 @@ impl QWeight {
                 let parameters = Parameters::choose(isa, &weight, observer)?;
                 let codings = |channels: &PanelValues<'_>| parameters.codings(channels);
                 let products = (*activation).into();
-                let packed = kernels::pack_int8(isa, k, gates, values, bias, products, codings)?;
-                Self::new(
-                    packed,
-                    Numbers::Codes(observer.into()).multiplied(*activation),
-                )
+                kernels::pack_int8(isa, k, gates, values, bias, products, codings)?
             }
             QConfig::Half(half) => {
-                let (packed, out_of_range) = half.pack(isa, [k, gates], values, bias)?;
-                Self::in_halves(packed, *half, out_of_range)
+                let packed;
+                (packed, out_of_range) = half.pack(isa, [k, gates], values, bias)?;
+                packed
             }
             QConfig::Groups(groups) => {
                 let of_groups = (groups.blocks()?, groups.inputs(k));
@@ -106,41 +103,26 @@ impl QWeight {
                     let got = format!("{groups}, which only files have");
                     return Err(Error::qconfig("symmetric or affine groups", got));
                 }
-                let packed = kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?;
-                Self::in_blocks(packed, *groups)
+                kernels::pack_blocks(isa, k, gates, values, bias, of_groups, inputs)?
             }
             QConfig::Table(_) => {
                 let expected = "int8 with dynamic activations, half precision or integers in \
                                 groups, for a weight that is multiplied";
                 return Err(Error::qconfig(expected, config));
             }
-        })
-    }
-
-    fn in_blocks(packed: Packed, groups: GroupConfig) -> Self {
-        let packed = packed.scaled_per_row(groups.per_row);
-        Self::new(
-            packed,
-            Numbers::Groups(groups).multiplied(DynamicConfig::default()),
-        )
-    }
-
-    fn in_halves(packed: Packed, half: HalfType, out_of_range: OutOfRange) -> Self {
-        let format = Format {
-            saturated: out_of_range.saturated,
-            ..Numbers::Half(half).multiplied(DynamicConfig::default())
         };
-        Self {
-            underflowed: out_of_range.underflowed,
-            ..Self::new(packed, format)
-        }
+        Ok(Self::new(packed, config.into(), out_of_range))
     }
 
-    fn new(packed: Packed, format: Format) -> Self {
+    fn new(packed: Packed, format: Format, out_of_range: OutOfRange) -> Self {
+        let per_row = format.groups().is_some_and(|groups| groups.per_row);
         Self {
-            packed,
-            format,
-            underflowed: 0,
+            packed: packed.scaled_per_row(per_row),
+            format: Format {
+                saturated: out_of_range.saturated,
+                ..format
+            },
+            underflowed: out_of_range.underflowed,
             dequantized: OnceLock::new(),
         }
     }
@@ -177,7 +159,7 @@ impl QWeight {
             return Vec::new();
         };
         let codes = self.packed.codes().into_iter();
-        codes.map(|code| i32::from(code) + offset(dtype)).collect()
+        codes.map(|code| i32::from(code) + dtype.offset()).collect()
     }
 
     /// The codes with their scales and zero points; `None` of float16 and bfloat16.
@@ -243,7 +225,7 @@ impl QWeight {
             return self.group_zero_points();
         };
         let zero_points = (0..self.qparams(qscheme)).map(|i| self.packed.zero_point(i));
-        zero_points.map(|zero| zero + offset(dtype)).collect()
+        zero_points.map(|zero| zero + dtype.offset()).collect()
     }
 
     /// The zero points of groups, among the codes that [`codes`](Self::codes) gives.

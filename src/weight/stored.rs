@@ -192,8 +192,8 @@ impl Quantized {
     }
 
     pub fn zero_points(&self) -> Zeros {
-        let offset = self.format().codes().map(|codes| codes.dtype);
-        let offset = offset.map_or(0, crate::weight::coded::offset);
+        let codes = self.format().codes();
+        let offset = codes.map_or(0, |codes| codes.dtype.offset());
         let (zero_points, qscheme) = match self {
             Self::Weight { weight, .. } => (weight.zero_points(), weight.qscheme()),
             Self::Table(table) => match table.zero_points() {

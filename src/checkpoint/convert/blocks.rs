@@ -10,7 +10,7 @@ use crate::error::{Error, Fault, Result};
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::sizes;
-use crate::weight::{QTable, QWeight, Quantized, check_sums, offset};
+use crate::weight::{QTable, QWeight, Quantized, check_sums};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
 pub const BLOCK: usize = 1 << 22;
@@ -123,7 +123,7 @@ pub fn check_block(block: &Quantized) -> Result<()> {
         return Ok(());
     };
     let [rows, k] = table.shape();
-    let zero = |row: usize| zeros[if zeros.len() == 1 { 0 } else { row }] - offset(dtype);
+    let zero = |row: usize| zeros[if zeros.len() == 1 { 0 } else { row }] - dtype.offset();
     let zeros: Vec<i32> = (0..rows).map(zero).collect();
     let codes: Vec<i8> = table.stored_codes().collect();
     check_sums(&codes, k, &zeros)

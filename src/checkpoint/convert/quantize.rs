@@ -12,10 +12,10 @@ use crate::checkpoint::write::{Contents, Module, Output, WrittenWeight, entry, r
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
 use crate::module::LayerKind;
-use crate::qconfig::{DynamicConfig, IntType, QConfig};
+use crate::qconfig::{IntType, QConfig};
 use crate::qparams::QScheme;
 use crate::tensor::from_f32_vec;
-use crate::weight::{Format, Numbers, QWeight, Zeros};
+use crate::weight::{Format, QWeight, Zeros};
 
 /// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).
@@ -138,40 +138,28 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
     let is_table = *kind == LayerKind::Embedding;
     // A weight that cannot be quantized is an error before anything is written.
     let (_, entry, [_, k]) = matrix(source, tensor)?;
-    let (numbers, saturated) = match qconfig {
-        QConfig::Table(weight) if is_table => (Numbers::Codes(weight.into()), 0),
-        QConfig::Table(_) => {
-            let expected = "dynamic activations, for a weight that is multiplied";
-            return Err(Error::qconfig(expected, qconfig));
+    let mut format = Format::from(qconfig);
+    if is_table {
+        format.activations = None;
+    } else if !format.is_multiplied() {
+        let expected = "dynamic activations, for a weight that is multiplied";
+        return Err(Error::qconfig(expected, qconfig));
+    }
+    if let Some(groups) = format.groups() {
+        groups.blocks()?;
+        if groups.dtype == IntType::Int4 && entry.shape.len() > 2 {
+            let expected = "8 bits, for a tensor of several layers";
+            return Err(Error::qconfig(expected, groups));
         }
-        QConfig::Int8 { weight, .. } => (Numbers::Codes(weight.into()), 0),
-        QConfig::Groups(groups) => {
-            groups.blocks()?;
-            if groups.dtype == IntType::Int4 && entry.shape.len() > 2 {
-                let expected = "8 bits, for a tensor of several layers";
-                return Err(Error::qconfig(expected, groups));
-            }
-            (Numbers::Groups(*groups), 0)
-        }
-        QConfig::Half(half) => {
-            let max = half.facts().max;
-            let mut saturated = 0;
-            blocks(source, tensor, rows_of_block(k), |_, values| {
-                saturated += values.iter().filter(|value| value.abs() > max).count();
-                Ok(())
-            })?;
-            (Numbers::Half(*half), saturated)
-        }
-    };
-    let format = match qconfig {
-        _ if is_table => numbers.table(),
-        QConfig::Int8 { activation, .. } => numbers.multiplied(*activation),
-        _ => numbers.multiplied(DynamicConfig::default()),
-    };
-    Ok(Format {
-        saturated,
-        ..format
-    })
+    }
+    if let Some(half) = format.half() {
+        let max = half.facts().max;
+        blocks(source, tensor, rows_of_block(k), |_, values| {
+            format.saturated += values.iter().filter(|value| value.abs() > max).count();
+            Ok(())
+        })?;
+    }
+    Ok(format)
 }
 
 /// The error of a weight, at its place in the source.

@@ -124,10 +124,7 @@ impl Source for Opened {
     }
 
     fn format(&self, name: &str) -> Option<Format> {
-        match self.weights.get(name)? {
-            Kind::Whole(format) => Some(*format),
-            Kind::Groups(_) => None,
-        }
+        self.weights.get(name)?.format()
     }
 
     fn sample(&self, name: &str) -> Result<Vec<u8>> {
@@ -149,7 +146,7 @@ impl Source for Opened {
     }
 
     fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>> {
-        let Some(Kind::Whole(format)) = self.weights.get(name) else {
+        let Some(format) = self.format(name) else {
             return Ok(None);
         };
         let (shard, entry) = self.tensor(name)?;
@@ -158,7 +155,7 @@ impl Source for Opened {
             let Some(rows) = part.whole_rows(k) else {
                 return Ok(None);
             };
-            let mut format = *format;
+            let mut format = format;
             if rows.len() != n {
                 // Their place is unknown.
                 format.saturated = 0;

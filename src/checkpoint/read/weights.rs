@@ -16,10 +16,9 @@ use crate::kernels::Precision;
 use crate::observer::ZeroPoints;
 use crate::qconfig::{BLOCK, DynamicConfig, GroupConfig, GroupScheme, IntType};
 use crate::qparams::{QDType, QScheme};
-use crate::weight::origin::{Part, Values};
+use crate::weight::origin::{Part, Parts, Values};
 use crate::weight::{
-    Coded, Codes, Format, G_IDX, Grouped, MINIMUM, Numbers, QTable, SCALE, UNSIGNED_ZERO_POINT,
-    ZERO_POINT,
+    Coded, Codes, Format, G_IDX, Grouped, MINIMUM, Numbers, SCALE, UNSIGNED_ZERO_POINT, ZERO_POINT,
 };
 use crate::words::brief;
 
@@ -198,10 +197,9 @@ fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -
     let count = n.checked_mul(groups.count(k));
     let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
     companion(files, name, SCALE, [n, count])?;
-    match groups.scheme {
-        GroupScheme::Symmetric => Ok(()),
-        GroupScheme::Affine => companion(files, name, ZERO_POINT, [n, count]),
-        GroupScheme::Minimum => companion(files, name, MINIMUM, [n, count]),
+    match groups.scheme.suffix() {
+        None => Ok(()),
+        Some(suffix) => companion(files, name, suffix, [n, count]),
     }
 }
 
@@ -247,22 +245,14 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         return Ok(multiplied(groups));
     }
     if entry.encoding.is_int4() || matches!(entry.encoding, Encoding::Packed(_)) {
-        let is_int4 = entry.encoding.is_int4();
-        let like = GroupConfig {
-            per_row: config.is_per_row(name),
-            dtype: if is_int4 {
-                IntType::Int4
-            } else {
-                IntType::Int8
-            },
-            ..GroupConfig::INT4
+        let like = if entry.encoding.is_int4() {
+            GroupConfig::INT4
+        } else {
+            GroupConfig::INT8
         };
-        return packed(
-            files,
-            (name, entry),
-            (&scale, scales),
-            (zeros.is_some(), like),
-        );
+        let per_row = config.is_per_row(name);
+        let like = GroupConfig { per_row, ..like };
+        return packed(files, (name, entry), (&scale, scales), like);
     }
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
         let [_, k] = matrix(name, entry)?;
@@ -316,22 +306,26 @@ fn packed(
     files: &Files,
     (name, entry): (&str, &Entry),
     (scale, scales): (&str, &Entry),
-    (is_affine, like): (bool, GroupConfig),
+    like: GroupConfig,
 ) -> Result<Kind> {
     let [n, k] = matrix(name, entry)?;
     let count = count_groups([n, k], scale, scales)?;
-    let scheme = match (is_affine, has(files, name, MINIMUM)) {
-        (false, false) => GroupScheme::Symmetric,
-        (true, false) => {
-            companion(files, name, ZERO_POINT, [n, n * count])?;
-            GroupScheme::Affine
+    let mut scheme = GroupScheme::Symmetric;
+    for stored in [GroupScheme::Affine, GroupScheme::Minimum] {
+        if !stored
+            .suffix()
+            .is_some_and(|suffix| has(files, name, suffix))
+        {
+            continue;
         }
-        (false, true) => {
-            companion(files, name, MINIMUM, [n, n * count])?;
-            GroupScheme::Minimum
+        if scheme != GroupScheme::Symmetric {
+            return Err(invalid(name, "zero points or minimums", "both"));
         }
-        (true, true) => return Err(invalid(name, "zero points or minimums", "both")),
-    };
+        scheme = stored;
+    }
+    if let Some(suffix) = scheme.suffix() {
+        companion(files, name, suffix, [n, n * count])?;
+    }
     // Layers get 8 bits with zero points dequantized.
     let is_multiplied = like.dtype == IntType::Int4 || scheme == GroupScheme::Symmetric;
     let order = format!("{name}{G_IDX}");
@@ -386,19 +380,25 @@ fn multiplied(groups: GroupConfig) -> Kind {
 impl Kind {
     /// Whether the tensor of that suffix beside a weight is read, or known to change nothing.
     fn reads(self, suffix: &str) -> bool {
-        let Self::Whole(format) = self else {
-            return matches!(suffix, SCALE | ZERO_POINT | MINIMUM | G_IDX);
-        };
-        match (format.numbers, suffix) {
-            (Numbers::Half(_), _) => false,
-            (Numbers::Codes(codes), UNSIGNED_ZERO_POINT) => {
-                codes.qscheme == QScheme::PerChannelAffineFloatQParams
-            }
-            (Numbers::Codes(_), suffix) => matches!(suffix, SCALE | ZERO_POINT),
-            (Numbers::Groups(groups), ZERO_POINT) => groups.scheme == GroupScheme::Affine,
-            (Numbers::Groups(groups), MINIMUM) => groups.scheme == GroupScheme::Minimum,
+        match self.format().map(|format| format.numbers) {
+            None => matches!(suffix, SCALE | ZERO_POINT | MINIMUM | G_IDX),
+            Some(Numbers::Half(_)) => false,
+            Some(Numbers::Codes(codes)) => match suffix {
+                UNSIGNED_ZERO_POINT => codes.qscheme == QScheme::PerChannelAffineFloatQParams,
+                _ => matches!(suffix, SCALE | ZERO_POINT),
+            },
             // Those of another order were refused, or are dequantized.
-            (Numbers::Groups(_), suffix) => matches!(suffix, SCALE | G_IDX),
+            Some(Numbers::Groups(groups)) => {
+                matches!(suffix, SCALE | G_IDX) || groups.scheme.suffix() == Some(suffix)
+            }
+        }
+    }
+
+    /// The format that layers compute with.
+    pub fn format(self) -> Option<Format> {
+        match self {
+            Self::Whole(format) => Some(format),
+            _ => None,
         }
     }
 
@@ -411,16 +411,24 @@ impl Kind {
         };
         let within = range.start - rows.start * k..range.end - rows.start * k;
         let values = match self {
-            Self::Whole(format) => match format.numbers {
-                Numbers::Half(_) => return shard.floats(name, entry, range),
-                Numbers::Groups(groups) => grouped(files, name, groups, rows)?.dequantize(k),
-                Numbers::Codes(codes) => {
-                    let shape = [rows.len(), k];
-                    let coded = coded(files, name, codes, rows)?;
-                    let table = QTable::of_codes(shape, coded).map_err(|e| e.at(name))?;
-                    table.dequantize()?.flatten_all()?.to_vec1()?
+            Self::Whole(format) if format.half().is_some() => {
+                return shard.floats(name, entry, range);
+            }
+            Self::Whole(format) => {
+                let shape = [rows.len(), k];
+                match contents(files, name, format.numbers, rows)? {
+                    Values::Groups(grouped) => grouped.dequantize(k),
+                    values => {
+                        let parts = Parts {
+                            format,
+                            shape,
+                            values,
+                        };
+                        let table = parts.qtable().map_err(|e| e.at(name))?;
+                        table.dequantize()?.flatten_all()?.to_vec1()?
+                    }
                 }
-            },
+            }
             Self::Groups(size) => {
                 let scales = checked_scales(files, name, "finite numbers", f32::is_finite)?;
                 let zeros = zeros(files, name, scales.len())?;
@@ -466,7 +474,7 @@ fn coded(files: &Files, name: &str, codes: Codes, rows: Range<usize>) -> Result<
         _ => {
             let mut zeros = zeros(files, name, scales.len())?;
             for zero in &mut zeros {
-                *zero += crate::weight::offset(dtype);
+                *zero += dtype.offset();
             }
             ZeroPoints::Int(of_rows(zeros, qscheme, &rows))
         }
@@ -494,13 +502,11 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
         return Err(invalid(&format!("{name}{SCALE}"), "finite numbers", got));
     }
     let (mut zero_points, mut minimums) = (Vec::new(), Vec::new());
-    match groups.scheme {
-        GroupScheme::Symmetric => {}
-        GroupScheme::Affine => {
-            let (zeros, entry) = files.get(&format!("{name}{ZERO_POINT}"), "a tensor")?;
-            zero_points = zeros.codes(entry, of_rows)?;
-        }
-        GroupScheme::Minimum => minimums = floats(MINIMUM)?,
+    if groups.scheme == GroupScheme::Minimum {
+        minimums = floats(MINIMUM)?;
+    } else if let Some(suffix) = groups.scheme.suffix() {
+        let (zeros, entry) = files.get(&format!("{name}{suffix}"), "a tensor")?;
+        zero_points = zeros.codes(entry, of_rows)?;
     }
     Ok(Grouped {
         groups,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::collect::Held;
 use super::errors::{contested, missing};
-use crate::checkpoint::read::{Entry, Kind, Opened, View, invalid, matrix};
+use crate::checkpoint::read::{Entry, Opened, View, invalid, matrix};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
 use crate::qconfig::IntType;
@@ -330,7 +330,7 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
         format = format.joined(held.weight.format())?;
     }
     // Rows of a quantized tensor do not know which of its elements were clamped.
-    if let Some(Kind::Whole(stored)) = source.weights.get(name) {
+    if let Some(stored) = source.weights.get(name).and_then(|kind| kind.format()) {
         format = stored.joined(format)?;
     }
     // Packed weights are matrices.

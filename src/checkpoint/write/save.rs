@@ -13,7 +13,7 @@ use super::floats::{self, Floats};
 use super::placing::{Placed, Replacement, SavedView};
 use super::rewrite::{Contents, Output, rewrite};
 use super::weight::WrittenWeight;
-use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, Precisions, View, belongs, owners};
+use crate::checkpoint::read::{Checkpoint, Entry, Opened, Precisions, View, belongs, owners};
 use crate::error::{Error, Result};
 use crate::module::{LayerKind, Quantizable, Walk};
 use crate::weight::Format;
@@ -258,10 +258,7 @@ impl<'a> Save<'a> {
     fn formats(&self) -> BTreeMap<String, Format> {
         let mut formats: BTreeMap<_, _> = (self.source.weights.iter())
             .filter(|(name, _)| !self.floats.contains(name))
-            .filter_map(|(name, kind)| match kind {
-                Kind::Whole(format) => Some((name.clone(), *format)),
-                Kind::Groups(_) => None,
-            })
+            .filter_map(|(name, kind)| Some((name.clone(), kind.format()?)))
             .collect();
         let replaced = self.placed.weights.iter();
         formats.extend(replaced.map(|(name, weight)| (name.clone(), weight.format)));

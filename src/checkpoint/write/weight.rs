@@ -108,12 +108,13 @@ impl<'a> WrittenWeight<'a> {
             }
             Numbers::Groups(groups) => {
                 let count = groups.count(k);
-                let mut all = match groups.dtype {
-                    IntType::Int8 => vec![tensor("", Dtype::I8, shape)],
-                    IntType::Int4 => vec![
+                let mut all = if groups.dtype == IntType::Int4 {
+                    vec![
                         tensor(PACKED, Dtype::I32, &[n, k.div_ceil(CODES)]),
                         tensor(SHAPE, Dtype::I64, &[2]),
-                    ],
+                    ]
+                } else {
+                    vec![tensor("", Dtype::I8, shape)]
                 };
                 let floats = if self.has_factors {
                     Dtype::F32
@@ -121,13 +122,10 @@ impl<'a> WrittenWeight<'a> {
                     Dtype::F16
                 };
                 all.push(tensor(SCALE, floats, &[n, count]));
-                match groups.scheme {
-                    GroupScheme::Symmetric => {}
-                    GroupScheme::Affine => {
-                        all.push(tensor(ZERO_POINT, Dtype::I32, &[n.div_ceil(CODES), count]));
-                    }
-                    GroupScheme::Minimum => all.push(tensor(MINIMUM, floats, &[n, count])),
-                }
+                all.extend(groups.scheme.suffix().map(|suffix| match suffix {
+                    ZERO_POINT => tensor(suffix, Dtype::I32, &[n.div_ceil(CODES), count]),
+                    _ => tensor(suffix, floats, &[n, count]),
+                }));
                 all
             }
         }
@@ -142,12 +140,11 @@ impl<'a> WrittenWeight<'a> {
         }
         if let Some(rows) = rows.grouped() {
             let [_, k] = self.matrix();
-            match rows.groups.dtype {
-                IntType::Int8 => write("", &unsigned(rows.codes))?,
-                IntType::Int4 => {
-                    let shape = [rows.codes.len().checked_div(k).unwrap_or(0), k];
-                    write(PACKED, &packed(&rows.codes, shape, Axis::Columns))?;
-                }
+            if rows.groups.dtype == IntType::Int4 {
+                let shape = [rows.codes.len().checked_div(k).unwrap_or(0), k];
+                write(PACKED, &packed(&rows.codes, shape, Axis::Columns))?;
+            } else {
+                write("", &unsigned(rows.codes))?;
             }
             let floats = |numbers: &[f32]| -> Vec<u8> {
                 if self.has_factors {

@@ -8,7 +8,7 @@ use crate::kernels::{self, BlockScale, OutOfRange};
 use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
-use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset, offset};
+use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset};
 use crate::weight::format::{Codes, Numbers};
 use candle_core::Tensor;
 
@@ -74,7 +74,7 @@ impl QWeight {
         let index = |channel| if raw.scales.len() == 1 { 0 } else { channel };
         let channels = || (0..n).map(index);
         let scales: Vec<_> = channels().map(|i| raw.scales[i]).collect();
-        let zero_points: Vec<_> = channels().map(|i| zeros[i] - offset(raw.dtype)).collect();
+        let zero_points: Vec<_> = channels().map(|i| zeros[i] - raw.dtype.offset()).collect();
         check_sums(&raw.codes, k, &zero_points)?;
         let int8 = Int8 {
             codes: &raw.codes,
@@ -82,8 +82,8 @@ impl QWeight {
             zero_points: &zero_points,
         };
         let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation.into());
-        let numbers = Numbers::Codes((&raw).into());
-        Ok(Self::new(packed, numbers.multiplied(activation)))
+        let format = Numbers::Codes((&raw).into()).multiplied(activation);
+        Ok(Self::new(packed, format, OutOfRange::default()))
     }
 
     /// This weight with another bias, `[out_features]`.
@@ -146,7 +146,8 @@ impl QWeight {
             factors,
         };
         let packed = kernels::pack_block_codes(isa, k, gates, rhs, &bias);
-        Ok(Self::in_blocks(packed, groups))
+        let format = Numbers::Groups(groups).multiplied(DynamicConfig::default());
+        Ok(Self::new(packed, format, OutOfRange::default()))
     }
 
     /// A weight of halves in row order, some of which were out of range when they were made.
@@ -162,6 +163,7 @@ impl QWeight {
         check_halves(shape, halves)?;
         let bias = finite_bias("bias", bias, n)?;
         let packed = halves.pack(isa, [k, gates], &bias);
-        Ok(Self::in_halves(packed, halves.half_type(), out_of_range))
+        let format = Numbers::Half(halves.half_type()).multiplied(DynamicConfig::default());
+        Ok(Self::new(packed, format, out_of_range))
     }
 }
