@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 use super::units::{Assignment, LayerPrecision, Unit, Units};
 use crate::error::{Error, Fault, Result};
 use crate::module::{LayerKind, Quantizable, Replay, WeightDType};
-use crate::qconfig::{HalfType, IntType, QConfig};
 use crate::quantize::progress::Reporter;
 use crate::quantize::spec::decision::{Decision, Refusal};
 use crate::quantize::spec::with_hidden;
@@ -141,30 +140,7 @@ fn in_precision(given: &Decision, kind: &LayerKind, precision: LayerPrecision) -
     else {
         return left;
     };
-    let half = match given {
-        QConfig::Half(half) => Some(*half),
-        _ => None,
-    };
-    let attention = *kind == LayerKind::Attention;
-    let per_row = QConfig::int8();
-    let multiplies = matches!(given, QConfig::Int8 { .. });
-    let is_int4 = matches!(given, QConfig::Groups(groups) if groups.dtype == IntType::Int4);
-    let qconfig = match precision {
-        LayerPrecision::Int4 => is_int4.then(|| given.clone()),
-        LayerPrecision::Int8 if is_int4 => Some(per_row),
-        LayerPrecision::Int8 => half.is_none().then(|| given.clone()),
-        LayerPrecision::Int8PerRow => {
-            let other = multiplies && *given != per_row;
-            (other && !attention && *kind != LayerKind::Embedding).then_some(per_row)
-        }
-        LayerPrecision::BFloat16 => {
-            (attention || half == Some(HalfType::BFloat16)).then(QConfig::bfloat16)
-        }
-        LayerPrecision::Float16 => {
-            (!attention && half != Some(HalfType::BFloat16)).then(QConfig::float16)
-        }
-        LayerPrecision::Float => None,
-    };
+    let qconfig = precision.of_layer(kind, given);
     qconfig.map_or(left, |qconfig| Decision::Swap {
         refusal: if qconfig == *given {
             *refusal

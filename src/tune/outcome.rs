@@ -13,11 +13,10 @@ use super::trial::Trial;
 use super::units::LayerPrecision;
 use crate::error::Result;
 use crate::inspect::PagePoint;
-use crate::kernels::Precision;
-use crate::module::{LayerKind, Quantizable, WeightDType};
+use crate::module::{LayerKind, Quantizable};
 use crate::quantize::report::fold::fold;
 use crate::quantize::report::{fmt_float_tensors, fmt_hidden};
-use crate::quantize::survey::{FoundLayer, Survey};
+use crate::quantize::survey::Survey;
 use crate::quantize::{FloatTensor, OpaqueField};
 
 /// The result of [`tune`](crate::tune()).
@@ -95,7 +94,7 @@ impl TuningOutcome {
                 .iter()
                 .filter(|(unit, _)| units[*unit].paths.contains(&layer.path));
             TunedLayer {
-                precision: tuned.unwrap_or_else(|| precision_of(&layer)),
+                precision: tuned.unwrap_or_else(|| LayerPrecision::now(&layer)),
                 parameters: layer.parameters(),
                 sqnr_db: ranked.next().map(|(_, db)| *db),
                 path: layer.path,
@@ -148,20 +147,6 @@ fn precision_in(trial: &Trial, path: &str) -> Option<LayerPrecision> {
     let mut layers = trial.layers.iter();
     let found = layers.find(|(_, paths)| paths.iter().any(|own| own == path));
     found.map(|(precision, _)| *precision)
-}
-
-/// The precision of a layer that was not tuned.
-fn precision_of(layer: &FoundLayer) -> LayerPrecision {
-    let all = |dtype| layer.weights.iter().all(|weight| weight.dtype == dtype);
-    match layer.precision {
-        _ if !layer.is_quantized() => LayerPrecision::Float,
-        Some(Precision::BFloat16) => LayerPrecision::BFloat16,
-        Some(_) => LayerPrecision::Int8,
-        None if all(WeightDType::BF16) => LayerPrecision::BFloat16,
-        None if all(WeightDType::F16) => LayerPrecision::Float16,
-        None if all(WeightDType::Int4) => LayerPrecision::Int4,
-        None => LayerPrecision::Int8,
-    }
 }
 
 impl fmt::Display for TuningOutcome {

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::module::LayerKind;
+use crate::kernels::Precision;
+use crate::module::{LayerKind, WeightDType};
+use crate::qconfig::{IntType, QConfig};
+use crate::quantize::survey::FoundLayer;
+use crate::weight::Format;
 use crate::words::words;
 
 /// The precision of a layer, in the order in which layers fall back.
@@ -31,6 +35,41 @@ words!(LayerPrecision, "precision", prefix "", {
 });
 
 impl LayerPrecision {
+    /// The configuration that a layer has in this precision, where the spec's is `given`.
+    pub(super) fn of_layer(self, kind: &LayerKind, given: &QConfig) -> Option<QConfig> {
+        let format = Format::from(given);
+        let is_attention = *kind == LayerKind::Attention;
+        let is_int4 = format.groups().is_some_and(|g| g.dtype == IntType::Int4);
+        let is_bfloat16 = *given == QConfig::bfloat16();
+        let per_row = QConfig::int8();
+        match self {
+            Self::Int4 => is_int4.then(|| given.clone()),
+            Self::Int8 if is_int4 => Some(per_row),
+            Self::Int8 => format.half().is_none().then(|| given.clone()),
+            Self::Int8PerRow => {
+                let other = format.dynamic().is_some() && *given != per_row;
+                (other && !is_attention && *kind != LayerKind::Embedding).then_some(per_row)
+            }
+            Self::BFloat16 => (is_attention || is_bfloat16).then(QConfig::bfloat16),
+            Self::Float16 => (!is_attention && !is_bfloat16).then(QConfig::float16),
+            Self::Float => None,
+        }
+    }
+
+    /// The precision of a layer that was not tuned.
+    pub(super) fn now(layer: &FoundLayer) -> Self {
+        let all = |dtype| layer.weights.iter().all(|weight| weight.dtype == dtype);
+        match layer.precision {
+            _ if !layer.is_quantized() => Self::Float,
+            Some(Precision::BFloat16) => Self::BFloat16,
+            Some(_) => Self::Int8,
+            None if all(WeightDType::BF16) => Self::BFloat16,
+            None if all(WeightDType::F16) => Self::Float16,
+            None if all(WeightDType::Int4) => Self::Int4,
+            None => Self::Int8,
+        }
+    }
+
     pub(super) fn is_int8(self) -> bool {
         matches!(self, Self::Int8 | Self::Int8PerRow)
     }

@@ -117,12 +117,13 @@ impl Report {
     fn fmt_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for layer in &self.layers {
             let (path, saturated) = (shown(&layer.path), layer.saturated);
-            let dtype = match layer.outcome {
-                Outcome::Swapped {
-                    to: QConfig::Half(half),
-                } => half,
-                _ => HalfType::Float16,
-            };
+            let mut dtype = HalfType::Float16;
+            if let Outcome::Swapped {
+                to: QConfig::Half(half),
+            } = layer.outcome
+            {
+                dtype = half;
+            }
             let [max, least] = dtype.facts().range;
             if saturated > 0 {
                 let weights = counted(saturated, "weight");
