@@ -58,23 +58,18 @@ pub enum Element {
 }
 
 impl Element {
-    /// Inputs that are stored together.
-    fn group(self) -> usize {
+    /// Inputs that are stored together, and their bytes.
+    fn group(self) -> [usize; 2] {
         match self {
-            Self::Int8(_) => 4,
-            Self::Float16 => 1,
-            Self::BFloat16 => 2,
-            Self::Blocks { .. } => INPUTS,
+            Self::Int8(_) => [4, 4],
+            Self::Float16 => [1, 2],
+            Self::BFloat16 => [2, 4],
+            Self::Blocks { format, .. } => [INPUTS, format.bytes()],
         }
     }
 
-    /// Bytes of a channel in a group.
-    fn group_bytes(self) -> usize {
-        match self {
-            Self::Int8(_) | Self::BFloat16 => 4,
-            Self::Float16 => 2,
-            Self::Blocks { format, .. } => format.bytes(),
-        }
+    fn is_int8(self) -> bool {
+        matches!(self, Self::Int8(_))
     }
 
     /// Whether alternate inputs are paired: see [`Registers::alternate`].
@@ -84,7 +79,7 @@ impl Element {
 
     /// Groups of `k` inputs.
     fn groups(self, isa: Isa, k: usize) -> usize {
-        let groups = k.div_ceil(self.group());
+        let groups = k.div_ceil(self.group()[0]);
         if self.alternates(isa) {
             groups.next_multiple_of(2)
         } else {
@@ -283,13 +278,14 @@ impl Packed {
         let places = places(isa, n, gates);
         let width = places.iter().map(|place| place.width).sum::<usize>();
         let groups = element.groups(isa, k);
-        let sizes = [width, groups, element.group_bytes()];
+        let sizes = [width, groups, element.group()[1]];
         let weights = vec![0; sizes::length("packed weights", &sizes) + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         // Halves have neither scales nor zero points; blocks have theirs among the codes.
-        let (scale, zero_points) = match element {
-            Element::Int8(_) => (0., width),
-            Element::Float16 | Element::BFloat16 | Element::Blocks { .. } => (1., 0),
+        let (scale, zero_points) = if element.is_int8() {
+            (0., width)
+        } else {
+            (1., 0)
         };
         let mut packed = Self {
             isa,
@@ -342,8 +338,8 @@ impl Packed {
         }
         // Mostly one of the first codes says no.
         let mut codes = self.weights[self.aligned..].iter();
-        self.reduced_range = matches!(self.element, Element::Int8(_))
-            && codes.all(|code| code.wrapping_add(64) <= 128);
+        self.reduced_range =
+            self.element.is_int8() && codes.all(|code| code.wrapping_add(64) <= 128);
         self
     }
 
@@ -358,7 +354,7 @@ impl Packed {
 
     /// Bytes of the weights of a place.
     fn row_bytes(&self) -> usize {
-        self.groups() * self.element.group_bytes()
+        self.groups() * self.element.group()[1]
     }
 
     /// An output channel.
@@ -389,7 +385,7 @@ impl Packed {
     fn order(&self, width: usize) -> Order {
         Order {
             width,
-            group: self.element.group(),
+            group: self.element.group()[0],
             alternate: self.alternates(),
         }
     }
@@ -405,7 +401,7 @@ impl Packed {
     /// The int8 codes in row order again, `[n, k]`; empty for other weights.
     pub fn codes(&self) -> Vec<i8> {
         let (shift, element) = (self.isa.registers().shift, self.element);
-        self.unpack(matches!(element, Element::Int8(_)), |[byte]| {
+        self.unpack(element.is_int8(), |[byte]| {
             byte.wrapping_sub(shift).cast_signed()
         })
     }
@@ -455,6 +451,24 @@ impl Packed {
             *per_row = by_row;
         }
         self
+    }
+
+    /// These weights with another bias per channel.
+    ///
+    /// # Panics
+    /// If `bias` has another length than the channels.
+    #[must_use]
+    pub fn with_bias(&self, bias: &[f32]) -> Self {
+        sizes::check("bias, [n]", bias, &[self.n]);
+        let mut packed = Self::zeros(self.isa, self.element, self.k, self.gates, bias);
+        let bytes = self.padded_n() * self.row_bytes();
+        packed.weights[packed.aligned..][..bytes]
+            .copy_from_slice(&self.weights[self.aligned..][..bytes]);
+        packed.sums.clone_from(&self.sums);
+        packed.zero_points.clone_from(&self.zero_points);
+        packed.scales.clone_from(&self.scales);
+        packed.reduced_range = self.reduced_range;
+        packed
     }
 
     /// Checks the type of the weights.

@@ -9,7 +9,7 @@ use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::weight::coded::{Coded, check_codes, check_halves, check_sums, less_offset};
-use crate::weight::format::{Codes, Numbers};
+use crate::weight::format::Numbers;
 use candle_core::Tensor;
 
 impl QWeight {
@@ -88,42 +88,13 @@ impl QWeight {
 
     /// This weight with another bias, `[out_features]`.
     pub(crate) fn with_bias(&self, bias: &Tensor) -> Result<Self> {
-        match self.format.numbers {
-            Numbers::Codes(Codes { dtype, qscheme }) => {
-                let raw = Coded {
-                    dtype,
-                    qscheme,
-                    codes: self.packed.codes(),
-                    scales: self.scales(),
-                    zero_points: ZeroPoints::Int(self.zero_points()),
-                };
-                let activation = self.format.dynamic().unwrap_or_default();
-                Self::of_codes(1, self.shape(), raw, activation, Some(bias))
-            }
-            Numbers::Groups(groups) => {
-                let (codes, scales) = self.packed.blocks();
-                let [n, _] = self.shape();
-                let factors: Vec<_> = (0..n).map(|channel| self.packed.scale(channel)).collect();
-                Self::of_groups(
-                    1,
-                    self.shape(),
-                    groups,
-                    &codes,
-                    (&scales, &factors),
-                    Some(bias),
-                )
-            }
-            Numbers::Half(_) => {
-                let out_of_range = OutOfRange {
-                    saturated: self.format.saturated,
-                    underflowed: self.underflowed,
-                };
-                // A format of halves has halves.
-                let halves = self.stored_halves();
-                let halves = halves.unwrap_or(Halves::Float16(Vec::new()));
-                Self::of_halves(1, self.shape(), &halves, out_of_range, Some(bias))
-            }
-        }
+        let bias = finite_bias("bias", Some(bias), self.packed.n())?;
+        let out_of_range = OutOfRange {
+            saturated: self.format.saturated,
+            underflowed: self.underflowed,
+        };
+        let packed = self.packed.with_bias(&bias);
+        Ok(Self::new(packed, self.format, out_of_range))
     }
 
     /// A weight in groups, its codes in row order, with the scale of each block and the factor of

@@ -32,9 +32,10 @@ impl Quantizer {
     pub fn new(format: Blocks, scale: BlockScale) -> Self {
         Self {
             scale: scale.scale.to_f32(),
-            zero: match format {
-                Blocks::Int4ZeroPoint | Blocks::Int4Minimum => scale.offset.to_f32(),
-                Blocks::Int4 | Blocks::Int8 => format.middle() as f32,
+            zero: if format.has_offsets() {
+                scale.offset.to_f32()
+            } else {
+                format.middle() as f32
             },
             max: if format.bits() == 4 { 15. } else { 255. },
         }
@@ -159,16 +160,16 @@ fn each_block(
 /// The scale of a group of values in that format; 0 where all values are.
 #[inline(always)]
 pub fn scale(format: Blocks, values: &[f32], weights: impl ErrorWeights) -> BlockScale {
-    match format {
-        Blocks::Int8 => {
-            let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
-            BlockScale {
-                scale: f16::from_f32(max / 127.),
-                offset: f16::ZERO,
-            }
-        }
-        Blocks::Int4 => symmetric(values, weights),
-        Blocks::Int4ZeroPoint | Blocks::Int4Minimum => affine(values, weights),
+    if format.has_offsets() {
+        return affine(values, weights);
+    }
+    if format.bits() == 4 {
+        return symmetric(values, weights);
+    }
+    let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
+    BlockScale {
+        scale: f16::from_f32(max / 127.),
+        offset: f16::ZERO,
     }
 }
 

@@ -34,9 +34,10 @@ impl Precision {
     /// The most queries of a task: several blocks, if factors of the keys and values are made once
     /// for all of them; else short tasks, so that no thread waits long for another's last one.
     pub(crate) fn queries_of_task(self) -> usize {
-        match self {
-            Self::Float32 | Self::Int8 => QUERIES,
-            Self::BFloat16 => 4 * QUERIES,
+        if self == Self::BFloat16 {
+            4 * QUERIES
+        } else {
+            QUERIES
         }
     }
 }

@@ -21,18 +21,15 @@ pub enum Blocks {
 impl Blocks {
     /// Bits of a code.
     pub const fn bits(self) -> usize {
-        match self {
-            Self::Int4 | Self::Int4ZeroPoint | Self::Int4Minimum => 4,
-            Self::Int8 => 8,
-        }
+        if matches!(self, Self::Int8) { 8 } else { 4 }
     }
 
     /// The number that is subtracted from every code, where blocks have no offsets.
     pub const fn middle(self) -> i32 {
-        match self {
-            Self::Int4 => 8,
-            Self::Int8 => 128,
-            Self::Int4ZeroPoint | Self::Int4Minimum => 0,
+        if self.has_offsets() {
+            0
+        } else {
+            1 << (self.bits() - 1)
         }
     }
 

@@ -304,6 +304,29 @@ fn a_weight_is_where_the_layout_says() {
 }
 
 #[test]
+fn another_bias_changes_nothing_else() {
+    for (isa, [gates, units, k], case) in cases() {
+        let parts = Parts::new(gates * units, k);
+        for packed in [parts.int8(isa, gates, k), parts.bfloat16(isa, gates, k)] {
+            let zeros = packed.with_bias(&vec![0.; gates * units]);
+            let again = zeros.with_bias(&parts.bias);
+            for [was, zero, is] in
+                (0..packed.panels()).map(|i| [&packed, &zeros, &again].map(|p| p.panel(i)))
+            {
+                assert!(zero.bias.iter().all(|bias| *bias == 0.), "{case}");
+                assert_eq!((is.weights, is.bias), (was.weights, was.bias), "{case}");
+                assert_eq!(
+                    (is.sums, is.zero_points, is.scales),
+                    (was.sums, was.zero_points, was.scales),
+                    "{case}"
+                );
+            }
+            assert_eq!(again.has_reduced_range(), packed.has_reduced_range());
+        }
+    }
+}
+
+#[test]
 fn channels_and_all_weights_are_read_back_in_order() {
     for (isa, [gates, units, k], case) in cases() {
         let parts = Parts::new(gates * units, k);
