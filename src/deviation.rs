@@ -69,8 +69,7 @@ impl Deviation {
     }
 
     /// Adds the elements that another deviation has compared.
-    #[doc(hidden)]
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.signal += other.signal;
         self.power += other.power;
@@ -123,5 +122,28 @@ impl Serialize for Deviation {
         object.serialize_field("cosine", &self.cosine())?;
         object.serialize_field("max_abs", &self.max_abs())?;
         object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn merged_deviations_equal_a_call_with_all_elements() -> Result<()> {
+        let tensor = |values: [f32; 2]| Tensor::new(&values, &Device::Cpu);
+        let pairs = [[[3., 4.], [3., 3.]], [[1., 0.], [-1., 0.]]];
+        let (mut all, mut merged) = (Deviation::default(), Deviation::default());
+        for [expected, got] in pairs {
+            let (expected, got) = (tensor(expected)?, tensor(got)?);
+            let mut other = Deviation::default();
+            other.add(&expected, &got)?;
+            merged.merge(&other);
+            all.add(&expected, &got)?;
+        }
+        assert_eq!(merged, all);
+        Ok(())
     }
 }

@@ -145,14 +145,8 @@ pub use checkpoint::Checkpoint;
 pub use equalize::{Equalization, EqualizeReport, EqualizedPair, equalize};
 pub use error::{Error, ErrorKind, Result};
 pub use gptq::{GptqConfig, GptqReport, gptq};
-#[doc(hidden)]
-pub use kernels::InputFactor;
 pub use kernels::{FusedActivation, Isa};
 pub use module::{Layer, LayerKind, Quantizable, Visitor, Walk, WalkMut, WeightDType, WeightInfo};
-#[doc(hidden)]
-pub use module::{LentWeight, Receiver, Replay, Tap, VisitorMut, WeightId};
-#[doc(hidden)]
-pub use qconfig::IntType;
 pub use qconfig::{
     Arithmetic, DynamicConfig, Granularity, GroupConfig, GroupScheme, HalfType, OnnxRuntimeOptions,
     QConfig,
@@ -163,6 +157,11 @@ pub use quantize::{
     Report, Skipped, Target, quantize_dynamic, quantize_dynamic_with,
 };
 pub use tune::{TuningConfig, TuningOutcome, tune};
-#[doc(hidden)]
-pub use weight::{QTable, QWeight};
 pub use weight::{StoredWeight, WeightCodes};
+#[doc(hidden)]
+pub use {
+    kernels::InputFactor,
+    module::{LentWeight, Receiver, Replay, Tap, VisitorMut, WeightId},
+    qconfig::IntType,
+    weight::{QTable, QWeight},
+};

@@ -194,7 +194,7 @@ fn halves_beyond_their_range_saturate_and_are_counted() -> Result<()> {
     let float = Tensor::new(&[[1e6f32, -1e9], [65_504., 3.]], CPU)?;
     let layer = nn::Embedding::new(float, 2).quantize(&QConfig::float16())?;
     assert_eq!(values(layer.embeddings()), [65_504., -65_504., 65_504., 3.]);
-    assert_eq!(layer.weight_infos()[0].saturated, 2);
+    assert_eq!(layer.qtable().expect("a table").saturated(), 2);
     // The output dtype represents all values of the halves.
     let tiny = Tensor::new(&[[f16::from_f32(0.1)], [f16::MIN_POSITIVE_SUBNORMAL]], CPU)?;
     let layer = nn::Embedding::new(tiny.clone(), 1).quantize(&QConfig::float16())?;
@@ -204,7 +204,7 @@ fn halves_beyond_their_range_saturate_and_are_counted() -> Result<()> {
     );
     let wide = Tensor::new(&[[bf16::from_f32(3.)], [bf16::MAX]], CPU)?;
     let layer = nn::Embedding::new(wide, 1).quantize(&QConfig::float16())?;
-    assert_eq!(layer.weight_infos()[0].saturated, 1);
+    assert_eq!(layer.qtable().expect("a table").saturated(), 1);
     Ok(())
 }
 
@@ -616,7 +616,7 @@ fn weights_that_are_equal_but_not_one_tensor_are_two() -> Result<()> {
     assert_eq!(
         outcome(&report, "embedding"),
         &Outcome::Swapped {
-            to: TABLES.eps(QConfig::MIN_EPS)
+            to: TABLES.eps(f32::MIN_POSITIVE)
         }
     );
     assert_eq!(bytes(&report, "embedding").0, TABLE_BYTES);
@@ -656,7 +656,7 @@ fn embeddings_share_with_embeddings_that_are_quantized_alike() -> Result<()> {
     assert_eq!(
         outcome(&report, "0"),
         &Outcome::Swapped {
-            to: TABLES.eps(QConfig::MIN_EPS)
+            to: TABLES.eps(f32::MIN_POSITIVE)
         }
     );
     assert_eq!(outcome(&report, "1"), &Outcome::Shared { with: "0".into() });

@@ -613,8 +613,12 @@ fn onnxruntime_keeps_its_way_to_round() -> Result<()> {
     let mut observer = config.build()?;
     observer.observe(&tensor(&[1f32]))?;
     let qparams = observer.calculate_qparams()?;
-    assert_eq!(qparams.rounding(), Rounding::Divide);
-    assert_eq!(qparams.quant_range(), [-128, 127]);
+    let scale = qparams.scales()[0];
+    // About halfway between two codes, and beyond the codes.
+    let xs: Vec<_> = (-140..140).map(|x| (x as f32 + 0.5) * scale).collect();
+    let of = |rounding| candle_dynquant::qparams::quantize(&xs, scale, 0, [-128, 127], rounding);
+    assert_ne!(of(Rounding::Divide), of(Rounding::Multiply));
+    assert_eq!(qparams.quantize(0, &xs), of(Rounding::Divide));
     Ok(())
 }
 
@@ -706,7 +710,7 @@ fn int8(weight: ObserverConfig) -> QConfig {
 #[test]
 fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     let custom = CustomObserver::new("PowerOfTwo", |_| Ok(Box::<PowerOfTwo>::default()));
-    assert_eq!(custom.name(), "PowerOfTwo");
+    assert_eq!(format!("{custom:?}"), "CustomObserver(\"PowerOfTwo\")");
     let kind = ObserverKind::Custom(custom);
     assert_eq!(kind, kind.clone());
     let config = config(kind, QDType::QInt8, QScheme::PerChannelSymmetric);

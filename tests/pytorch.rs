@@ -3,7 +3,6 @@
 mod common;
 
 use candle_core::{Device, Module, Tensor};
-use candle_dynquant::observer::ObserverConfig;
 use candle_dynquant::qparams::per_tensor_activation;
 use candle_dynquant::{DynamicConfig, Granularity, QConfig, QWeight, nn};
 use common::fixture::{Fixture, difference, report};
@@ -17,10 +16,13 @@ fn usize_of(case: &Value, key: &str) -> usize {
 }
 
 fn qconfig(per_channel: bool, reduce_range: bool) -> QConfig {
-    let weight = if per_channel {
-        ObserverConfig::PER_CHANNEL
+    let preset = if per_channel {
+        QConfig::per_channel()
     } else {
-        ObserverConfig::PER_TENSOR
+        QConfig::pytorch()
+    };
+    let QConfig::Int8 { weight, .. } = preset else {
+        unreachable!("int8");
     };
     let activation = DynamicConfig::new(Granularity::PerTensor, reduce_range);
     QConfig::Int8 { weight, activation }

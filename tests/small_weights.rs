@@ -175,7 +175,7 @@ fn presets_of_others_keep_their_minimum_scale() -> Result<()> {
         );
     }
     let table = QConfig::table();
-    assert_ne!(table, table.clone().eps(QConfig::MIN_EPS));
+    assert_ne!(table, table.clone().eps(f32::MIN_POSITIVE));
     // ONNX Runtime has no scale for these.
     let mut layer = nn::Linear::new(weight, None);
     quantize_dynamic(&mut layer, &QConfigSpec::onnxruntime())?;
@@ -227,7 +227,7 @@ fn small_scales_are_saved_and_loaded() -> Result<()> {
 fn a_spec_may_name_the_minimum_scale() -> Result<()> {
     let eps = |eps: f32| QConfigSpec::new().name("head", QConfig::per_channel().eps(eps));
     for spec in [
-        eps(QConfig::MIN_EPS),
+        eps(f32::MIN_POSITIVE),
         eps(1e-20),
         int8(),
         int8().name("head", None),

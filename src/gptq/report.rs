@@ -25,8 +25,7 @@ pub struct GptqReport {
     /// [`quantize_dynamic`](crate::quantize_dynamic) does it.
     pub rounded: Vec<Skipped>,
     /// How often the model was run.
-    #[doc(hidden)]
-    pub runs: usize,
+    pub(crate) runs: usize,
     /// The layers that were quantized, as [`quantize_dynamic`](crate::quantize_dynamic) reports
     /// them.
     pub quantized: Report,

@@ -8,11 +8,9 @@ const BINS: usize = 128;
 /// power of two that holds all of them: it grows as they come, by taking bins together in pairs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Histogram {
-    #[doc(hidden)]
-    pub bound: f32,
+    pub(crate) bound: f32,
     /// The counts, from `-bound` on.
-    #[doc(hidden)]
-    pub counts: Vec<u64>,
+    pub(crate) counts: Vec<u64>,
 }
 
 impl Default for Histogram {

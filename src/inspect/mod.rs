@@ -15,8 +15,9 @@ pub use codes::{ActivationInspection, WeightInspection};
 pub use histogram::Histogram;
 pub(crate) use observe::gathered;
 pub use observe::sensitivity;
-#[doc(hidden)]
-pub use observe::{Observed, observe, replays};
-#[doc(hidden)]
-pub use page::PagePoint;
 pub use run::{Inspection, LayerInspection, inspect};
+#[doc(hidden)]
+pub use {
+    observe::{Observed, observe, replays},
+    page::PagePoint,
+};

@@ -35,11 +35,9 @@ pub struct LayerInspection {
     /// Whether it is quantized.
     pub quantized: bool,
     /// Bytes of its weights before, each memory counted once.
-    #[doc(hidden)]
-    pub bytes_before: usize,
+    pub(crate) bytes_before: usize,
     /// Bytes of its weights afterwards.
-    #[doc(hidden)]
-    pub bytes_after: usize,
+    pub(crate) bytes_after: usize,
     /// Bits that each element of its weights takes now, scales and padding included; `None` if it
     /// has no weights.
     pub bits: Option<f64>,

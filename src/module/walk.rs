@@ -84,16 +84,11 @@ pub trait Visitor {
         let _ = (path, tensor);
     }
 
-    /// A field at `path` that is not a module tree, with the name of its type.
+    /// A field at `path` that is not a module tree, with the name of its type, and whether the type
+    /// is `Copy`, as no type is that owns a layer.
     #[doc(hidden)]
-    fn opaque(&mut self, path: &str, type_name: &'static str) {
-        let _ = (path, type_name);
-    }
-
-    /// An opaque field at `path` whose type is `Copy`, as no type is that owns a layer.
-    #[doc(hidden)]
-    fn opaque_copy(&mut self, path: &str, type_name: &'static str) {
-        self.opaque(path, type_name);
+    fn opaque(&mut self, path: &str, type_name: &'static str, is_copy: bool) {
+        let _ = (path, type_name, is_copy);
     }
 
     /// The `Arc` or `Rc` at `path` is the one visited at `first`.
@@ -104,7 +99,6 @@ pub trait Visitor {
 }
 
 /// Visits the layers of a tree and may change them.
-#[doc(hidden)]
 pub trait VisitorMut {
     /// A layer at `path`; returns whether it was changed.
     ///
@@ -323,20 +317,14 @@ impl<'v> Walk<'v> {
         result
     }
 
-    /// Reports a field under `name` that is not a module tree.
-    #[doc(hidden)]
-    pub fn opaque(&mut self, name: impl fmt::Display, type_name: &'static str) {
-        self.below(name, |walk| walk.opaque_here(type_name));
-    }
-
     /// Reports that the value at the current path is not a module tree.
     pub(crate) fn opaque_here(&mut self, type_name: &'static str) {
-        self.visitor.opaque(&self.path, type_name);
+        self.visitor.opaque(&self.path, type_name, false);
     }
 
     /// Reports that the value at the current path is not a module tree, and of a `Copy` type.
     pub(super) fn opaque_copy_here(&mut self, type_name: &'static str) {
-        self.visitor.opaque_copy(&self.path, type_name);
+        self.visitor.opaque(&self.path, type_name, true);
     }
 
     pub(super) fn var_builder(&mut self, type_name: &'static str) {

@@ -36,19 +36,24 @@ pub enum WeightDType {
 
 impl WeightDType {
     pub(crate) fn of_groups(dtype: IntType) -> Self {
-        match dtype {
-            IntType::Int4 => Self::Int4,
-            IntType::Int8 => Self::Int8,
+        if dtype == IntType::Int4 {
+            Self::Int4
+        } else {
+            Self::Int8
         }
     }
 
     /// The dtype of codes, or else of halves.
     pub(crate) fn of_quantized(codes: Option<QDType>, half: Option<HalfType>) -> Self {
-        match (codes, half) {
-            (Some(QDType::QInt8), _) => Self::QInt8,
-            (Some(QDType::QUInt8), _) => Self::QUInt8,
-            (None, half) => half.map_or(Self::Other, |half| half.facts().dtype.into()),
-        }
+        let of_codes = |dtype| {
+            if dtype == QDType::QInt8 {
+                Self::QInt8
+            } else {
+                Self::QUInt8
+            }
+        };
+        let of_half = || half.map(|half| half.facts().dtype.into());
+        codes.map(of_codes).or_else(of_half).unwrap_or(Self::Other)
     }
 
     pub(crate) fn is_half(self) -> bool {
@@ -88,8 +93,7 @@ pub struct WeightInfo {
     /// Whether it cannot be quantized again.
     pub quantized: bool,
     /// Elements that were clamped to the range of its dtype when it was quantized.
-    #[doc(hidden)]
-    pub saturated: usize,
+    pub(crate) saturated: usize,
     /// Elements that lost precision or became 0 then, because all of their channel is below the
     /// normal range of its dtype.
     pub(crate) underflowed: usize,

@@ -137,8 +137,7 @@ impl CustomObserver {
     }
 
     /// The name of the observer.
-    #[doc(hidden)]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 }
@@ -183,16 +182,14 @@ impl ObserverKind {
 
 impl ObserverConfig {
     /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
-    #[doc(hidden)]
-    pub const PER_TENSOR: Self = Self::new(
+    pub(crate) const PER_TENSOR: Self = Self::new(
         ObserverKind::MinMax,
         QDType::QInt8,
         QScheme::PerTensorSymmetric,
     );
 
     /// PyTorch's `default_per_channel_weight_observer`: qint8, symmetric, a scale a channel.
-    #[doc(hidden)]
-    pub const PER_CHANNEL: Self = Self::new(
+    pub(crate) const PER_CHANNEL: Self = Self::new(
         ObserverKind::PerChannelMinMax,
         QDType::QInt8,
         QScheme::PerChannelSymmetric,

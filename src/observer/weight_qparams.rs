@@ -120,18 +120,6 @@ impl WeightQParams {
         &self.zero_points
     }
 
-    /// Minimum and maximum code in use.
-    #[doc(hidden)]
-    pub fn quant_range(&self) -> [i32; 2] {
-        self.quant_range
-    }
-
-    /// How values become codes.
-    #[doc(hidden)]
-    pub fn rounding(&self) -> Rounding {
-        self.rounding
-    }
-
     /// The codes of values of one channel; one scale holds for every channel.
     ///
     /// Empty for a channel that has no scale.

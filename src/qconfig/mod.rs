@@ -154,8 +154,7 @@ impl QConfig {
 
     /// The minimum scale that leaves small weights as they are: the least normal f32, 1.2e-38,
     /// since the inverse of a smaller scale may be infinite.
-    #[doc(hidden)]
-    pub const MIN_EPS: f32 = f32::MIN_POSITIVE;
+    pub(crate) const MIN_EPS: f32 = f32::MIN_POSITIVE;
 
     /// Itself with another minimum scale of int8 weights, PyTorch's `eps`.
     ///

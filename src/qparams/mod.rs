@@ -193,8 +193,7 @@ pub(crate) fn onnxruntime_weight(
 /// Minimum and maximum code that `onnxruntime.quantization` gives a weight.
 ///
 /// Symmetric qint8 leaves out -128; a reduced qint8 has 129 codes, not 128.
-#[doc(hidden)]
-pub const fn onnxruntime_quant_range(
+pub(crate) const fn onnxruntime_quant_range(
     dtype: QDType,
     symmetric: bool,
     reduce_range: bool,

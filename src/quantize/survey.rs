@@ -131,12 +131,8 @@ impl Visitor for Survey {
         self.tensors.extend(FoundTensor::new(path, tensor));
     }
 
-    fn opaque(&mut self, path: &str, type_name: &'static str) {
-        self.opaque.push(OpaqueField::new(path, type_name, false));
-    }
-
-    fn opaque_copy(&mut self, path: &str, type_name: &'static str) {
-        self.opaque.push(OpaqueField::new(path, type_name, true));
+    fn opaque(&mut self, path: &str, type_name: &'static str, is_copy: bool) {
+        self.opaque.push(OpaqueField::new(path, type_name, is_copy));
     }
 
     fn shared(&mut self, path: &str, first: &str) {

@@ -35,15 +35,13 @@ pub struct TuningOutcome {
     pub baseline: f64,
     /// The worst accuracy that meets the criterion.
     pub target: f64,
-    #[doc(hidden)]
-    pub higher_is_better: bool,
+    pub(crate) higher_is_better: bool,
     /// Seconds that the evaluation of the float model took.
-    pub baseline_seconds: f64,
+    pub(crate) baseline_seconds: f64,
     /// Every trial, in order, including the trials of a resumed history.
     pub trials: Vec<Trial>,
     /// Index of the [`best`](Self::best) one.
-    #[doc(hidden)]
-    pub best_trial: Option<usize>,
+    pub(crate) best_trial: Option<usize>,
     /// Calls of the evaluation; trials of a resumed history have none.
     pub evals: usize,
     /// Every layer of the model, in the order of the walk.

@@ -3,7 +3,6 @@
 mod from_codes;
 
 use candle_core::{DType, Tensor};
-use half::{bf16, f16};
 
 use crate::error::{Error, Result};
 use crate::halves::{HalfType, Halves};
@@ -63,7 +62,6 @@ impl QTable {
     /// # Errors
     /// When the shape or dtype is wrong, the tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, or the observer does not support its arguments.
-    #[doc(hidden)]
     pub fn from_float(table: &Tensor, config: &QConfig) -> Result<Self> {
         if let QConfig::Int8 { .. } | QConfig::Groups(_) = config {
             return Err(multiplied(config));
@@ -153,24 +151,7 @@ impl QTable {
         })
     }
 
-    /// The float16 elements in row order; none of int8 and bfloat16.
-    #[doc(hidden)]
-    pub fn halves(&self) -> &[f16] {
-        match self.stored_halves() {
-            Some(Halves::Float16(halves)) => halves,
-            _ => &[],
-        }
-    }
-
-    /// The bfloat16 elements in row order; none of int8 and float16.
-    #[doc(hidden)]
-    pub fn bfloats(&self) -> &[bf16] {
-        match self.stored_halves() {
-            Some(Halves::BFloat16(halves)) => halves,
-            _ => &[],
-        }
-    }
-
+    /// The elements of halves; `None` of codes.
     pub(crate) fn stored_halves(&self) -> Option<&Halves> {
         match &self.elements {
             TableElements::Halves(halves) => Some(halves),
@@ -201,7 +182,6 @@ impl QTable {
     }
 
     /// How many elements were beyond the range of float16 or bfloat16.
-    #[doc(hidden)]
     pub fn saturated(&self) -> usize {
         self.out_of_range.saturated
     }

@@ -56,7 +56,6 @@ impl QWeight {
     /// When a shape or dtype is wrong, a tensor is not on the CPU, an element is NaN or
     /// infinite, `DYNQUANT_ISA` is wrong, the observer does not support its arguments, or a channel
     /// could overflow its accumulator.
-    #[doc(hidden)]
     pub fn from_float(weight: &Tensor, bias: Option<&Tensor>, config: &QConfig) -> Result<Self> {
         Self::of_gates(1, weight, bias, config, None)
     }
@@ -138,7 +137,6 @@ impl QWeight {
     }
 
     /// The groups of inputs that share a scale; `None` of weights that have none.
-    #[doc(hidden)]
     pub fn groups(&self) -> Option<GroupConfig> {
         self.format.groups()
     }
@@ -173,19 +171,16 @@ impl QWeight {
     }
 
     /// The float16 elements in row order, `[out_features, in_features]`; none of int8 and bfloat16.
-    #[doc(hidden)]
     pub fn halves(&self) -> Vec<f16> {
         self.packed.halves()
     }
 
     /// The bfloat16 elements in row order, `[out_features, in_features]`; none of int8 and float16.
-    #[doc(hidden)]
     pub fn bfloats(&self) -> Vec<bf16> {
         self.packed.bfloats()
     }
 
     /// How activations become codes in products; `None` of others than int8.
-    #[doc(hidden)]
     pub fn activation(&self) -> Option<DynamicConfig> {
         self.format.dynamic()
     }
@@ -250,7 +245,6 @@ impl QWeight {
     }
 
     /// How many elements were beyond the range of float16 or bfloat16.
-    #[doc(hidden)]
     pub fn saturated(&self) -> usize {
         self.format.saturated
     }
@@ -263,7 +257,6 @@ impl QWeight {
     }
 
     /// The instruction set it is packed for.
-    #[doc(hidden)]
     pub fn isa(&self) -> Isa {
         self.packed.isa()
     }

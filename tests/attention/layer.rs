@@ -501,7 +501,8 @@ fn an_inspection_measures_its_output() -> Result<()> {
         // The queries, keys and values of the float model.
         let input = layer.input.as_ref().expect("activations");
         assert!(input.min < input.max && input.clipped.is_none());
-        assert!(layer.bits.is_none() && layer.bytes_before == 0, "{path}");
+        let json = serde_json::to_value(layer).expect("JSON");
+        assert!(layer.bits.is_none() && json["bytes_before"] == 0, "{path}");
     }
     let all = float.layers[0].qkv.forward(&xs)?;
     let ends = [

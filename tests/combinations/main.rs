@@ -393,7 +393,7 @@ fn no_argument_is_ignored() -> Result<()> {
     let xs = tensor(&[BATCH, INPUTS], 5)?;
     let float = nn::Projection::new(weight.clone(), None);
     let outputs = activations().into_iter().map(|activation| {
-        let weight = ObserverConfig::PER_CHANNEL;
+        let weight = int8(ObserverKind::PerChannelMinMax, QScheme::PerChannelSymmetric);
         let qconfig = QConfig::Int8 { weight, activation };
         let output = float.quantize(&qconfig).expect("quantizes").forward(&xs);
         floats(&output.expect("an output")).expect("floats")

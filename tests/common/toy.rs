@@ -94,7 +94,7 @@ impl Visitor for Seen {
         Ok(())
     }
 
-    fn opaque(&mut self, path: &str, type_name: &'static str) {
+    fn opaque(&mut self, path: &str, type_name: &'static str, _is_copy: bool) {
         self.lines.push(format!("{path} ? {type_name}"));
     }
 

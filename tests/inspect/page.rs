@@ -169,7 +169,8 @@ fn a_model_that_is_a_layer_has_a_name_and_pictures_have_figures() {
     assert!(html.contains("<summary>(the model itself)</summary>"));
     // The bar of 4.096 kB is the longest; the other bar is in proportion.
     let sizes = between(&html, "Weights in kB", "</table>");
-    let after = inspection.layers[0].bytes_after as f64 / 1e3;
+    let [_, after] = crate::bytes(&inspection.layers[0]);
+    let after = after as f64 / 1e3;
     assert!(sizes.contains("--share:1.000'>4.1<"), "{sizes}");
     let bar = format!("--share:{:.3}'>{after:.1}<", after / 4.096);
     assert!(sizes.contains(&bar), "{bar}: {sizes}");

@@ -17,8 +17,12 @@ fn specs() -> Vec<QConfigSpec> {
     narrow.eps = 2f32.powi(-12);
     narrow.reduce_range = true;
     let weights = [
-        ObserverConfig::PER_TENSOR,
-        ObserverConfig::PER_CHANNEL,
+        weight(ObserverKind::MinMax, QDType::QInt8, symmetric),
+        weight(
+            ObserverKind::PerChannelMinMax,
+            QDType::QInt8,
+            QScheme::PerChannelSymmetric,
+        ),
         narrow,
         weight(
             ObserverKind::MinMax,

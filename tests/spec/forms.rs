@@ -254,7 +254,7 @@ fn presets_give_what_they_say() {
             left(LeftReason::OffByDefault { by: "embeddings" }),
             "{name}"
         );
-        let table = swapped_to(QConfig::table().eps(QConfig::MIN_EPS));
+        let table = swapped_to(QConfig::table().eps(f32::MIN_POSITIVE));
         assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
     }
     assert_eq!(

@@ -73,7 +73,7 @@ fn of(outcome: &TuningOutcome) -> (Vec<Trial>, Option<usize>, Vec<Option<u64>>) 
         .layers
         .iter()
         .map(|layer| layer.sqnr_db.map(f64::to_bits));
-    (trials, outcome.best_trial, ranking.collect())
+    (trials, crate::model::best_trial(outcome), ranking.collect())
 }
 
 #[test]

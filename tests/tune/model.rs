@@ -107,6 +107,15 @@ pub fn becomes(model: &Model) -> Vec<&'static str> {
     model.iter().map(Lossy::is).collect()
 }
 
+/// The index of the best trial.
+pub fn best_trial(outcome: &TuningOutcome) -> Option<usize> {
+    let best = outcome.best()?;
+    outcome
+        .trials
+        .iter()
+        .position(|trial| std::ptr::eq(trial, best))
+}
+
 /// Tunes, and returns the layers of each evaluation as their initials, such as `iih`, the float
 /// model first.
 pub fn search(model: &mut Model, config: &TuningConfig) -> Result<(TuningOutcome, Vec<String>)> {

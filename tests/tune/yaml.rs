@@ -78,7 +78,10 @@ fn layers_are_chosen_by_type_and_by_regex() {
     let cases = [
         (
             "  optype_wise: {Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}}",
-            int8().kind(LayerKind::Embedding, QConfig::table().eps(QConfig::MIN_EPS)),
+            int8().kind(
+                LayerKind::Embedding,
+                QConfig::table().eps(f32::MIN_POSITIVE),
+            ),
         ),
         (
             "  optype_wise: {LSTM: {weight: {dtype: fp32}, activation: {dtype: fp32}}}",
