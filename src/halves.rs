@@ -31,22 +31,6 @@ pub(crate) struct HalfFacts {
     pub range: [&'static str; 2],
 }
 
-/// Evaluates an expression with `$float` as the type of the elements.
-macro_rules! with_type {
-    ($half:expr, $float:ident => $value:expr) => {
-        match $half {
-            HalfType::Float16 => {
-                type $float = f16;
-                $value
-            }
-            HalfType::BFloat16 => {
-                type $float = bf16;
-                $value
-            }
-        }
-    };
-}
-
 impl HalfType {
     pub(crate) const fn facts(self) -> HalfFacts {
         match self {
@@ -73,8 +57,10 @@ impl HalfType {
         values: &[f32],
         bias: &[f32],
     ) -> Result<(Packed, OutOfRange)> {
-        let packed = with_type!(self, H => kernels::pack_floats::<H>(isa, k, gates, values, bias)?);
-        Ok(packed)
+        Ok(match self {
+            Self::Float16 => kernels::pack_floats::<f16>(isa, k, gates, values, bias)?,
+            Self::BFloat16 => kernels::pack_floats::<bf16>(isa, k, gates, values, bias)?,
+        })
     }
 }
 
@@ -83,18 +69,6 @@ impl HalfType {
 pub(crate) enum Halves {
     Float16(Vec<f16>),
     BFloat16(Vec<bf16>),
-}
-
-impl From<Vec<f16>> for Halves {
-    fn from(values: Vec<f16>) -> Self {
-        Self::Float16(values)
-    }
-}
-
-impl From<Vec<bf16>> for Halves {
-    fn from(values: Vec<bf16>) -> Self {
-        Self::BFloat16(values)
-    }
 }
 
 /// Evaluates an expression with the elements, of either type.
@@ -110,17 +84,23 @@ macro_rules! with_values {
 impl Halves {
     /// Rounds rows of `k` floats.
     pub fn rounded(half: HalfType, k: usize, values: &[f32]) -> (Self, OutOfRange) {
-        with_type!(half, H => {
-            let (halves, out_of_range) = kernels::halve_rows::<H>(k, values);
-            (halves.into(), out_of_range)
-        })
+        match half {
+            HalfType::Float16 => {
+                let (halves, out_of_range) = kernels::halve_rows(k, values);
+                (Self::Float16(halves), out_of_range)
+            }
+            HalfType::BFloat16 => {
+                let (halves, out_of_range) = kernels::halve_rows(k, values);
+                (Self::BFloat16(halves), out_of_range)
+            }
+        }
     }
 
     /// The elements of a packed weight; `None` of integers.
     pub fn unpacked(packed: &Packed) -> Option<Self> {
         match packed.element() {
-            Element::Float16 => Some(packed.halves().into()),
-            Element::BFloat16 => Some(packed.bfloats().into()),
+            Element::Float16 => Some(Self::Float16(packed.halves())),
+            Element::BFloat16 => Some(Self::BFloat16(packed.bfloats())),
             _ => None,
         }
     }

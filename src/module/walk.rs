@@ -107,7 +107,6 @@ pub trait VisitorMut {
     fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool>;
 
     /// A norm at `path`; returns whether it was changed.
-    #[doc(hidden)]
     fn norm(&mut self, path: &str, norm: &mut dyn AnyNorm) -> Result<bool> {
         let _ = (path, norm);
         Ok(false)

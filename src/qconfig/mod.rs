@@ -14,7 +14,6 @@ use crate::words::{Words, names, unknown_name};
 
 pub use crate::halves::HalfType;
 pub use activation::{Arithmetic, DynamicConfig, Granularity};
-use file::Activations;
 pub(crate) use groups::BLOCK;
 pub use groups::{GroupConfig, GroupScheme, IntType};
 
@@ -269,7 +268,9 @@ impl QConfig {
         if *self == Self::bfloat16() {
             return Ok(Precision::BFloat16);
         }
-        if self.activations() == Activations::Dynamic(DynamicConfig::default()) {
+        if let Self::Int8 { activation, .. } = self
+            && *activation == DynamicConfig::default()
+        {
             return Ok(Precision::Int8);
         }
         let expected = "int8 with activations of 8 bits per row, or bfloat16, for attention, \

@@ -234,27 +234,22 @@ impl TryFrom<Written> for Format {
             (None, None) => Some(Numbers::Half(half)),
             (Some(_), Some(_)) => None,
         };
-        // Halves alone have more to say of.
-        let is_consistent =
-            |format: &Self| format.half().is_some() || !written.bfloat16 && format.saturated == 0;
-        let format = numbers.and_then(|numbers| {
-            let format = match (activations, numbers) {
-                (None, numbers) => numbers.table(),
-                (Some(Activations::Dynamic(dynamic)), Numbers::Codes(codes))
-                    if codes.qscheme != QScheme::PerChannelAffineFloatQParams =>
-                {
-                    numbers.multiplied(dynamic)
-                }
-                (Some(_), Numbers::Codes(_)) => return None,
-                (Some(_), numbers) => numbers.multiplied(DynamicConfig::default()),
-            };
-            let saturated = written.saturated;
-            Some(Self {
-                saturated,
-                ..format
-            })
+        let format = numbers.map(|numbers| Self {
+            numbers,
+            activations,
+            saturated: written.saturated,
         });
-        let format = format.filter(|format| format.activations == activations);
+        let is_consistent = |format: &Self| {
+            let multiplied = format
+                .numbers
+                .multiplied(format.dynamic().unwrap_or_default());
+            let codes = format.codes();
+            let is_table =
+                codes.is_some_and(|c| c.qscheme == QScheme::PerChannelAffineFloatQParams);
+            // Halves alone have more to say of.
+            (format.half().is_some() || !written.bfloat16 && written.saturated == 0)
+                && (activations.is_none() || activations == multiplied.activations && !is_table)
+        };
         format.filter(is_consistent).ok_or_else(|| {
             Error::unsupported(
                 "weight",

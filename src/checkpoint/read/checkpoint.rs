@@ -11,7 +11,6 @@ use super::config::Quantization;
 use super::files::{CONFIG, Files};
 use super::header::{BlockPart, Encoding};
 use super::opened::Opened;
-use super::weights::Kind;
 use crate::error::Result;
 use crate::halves::HalfType;
 use crate::module::Quantizable;
@@ -144,11 +143,9 @@ impl Checkpoint {
     #[doc(hidden)]
     pub fn clamped(&self) -> impl Iterator<Item = (&str, HalfType, usize)> {
         let found = self.opened.weights.iter();
-        found.filter_map(|(name, kind)| match kind {
-            Kind::Whole(format) if format.saturated > 0 => {
-                Some((&**name, format.half()?, format.saturated))
-            }
-            _ => None,
+        found.filter_map(|(name, kind)| {
+            let format = kind.format().filter(|format| format.saturated > 0)?;
+            Some((&**name, format.half()?, format.saturated))
         })
     }
 

@@ -9,7 +9,7 @@ use super::header::{Entry, invalid};
 use super::layouts;
 use super::scheme::matrix;
 use super::shard::Shard;
-use super::weights::{self, Kind, Precisions, Views, Weights};
+use super::weights::{self, Precisions, Views, Weights};
 use crate::error::{Error, Result};
 use crate::weight::Format;
 use crate::weight::origin::{Part, Parts, Source};
@@ -86,7 +86,7 @@ impl Opened {
     pub fn check_views(&self, name: &str) -> Result<()> {
         let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
         for view in views {
-            if let Some(Kind::Whole(format)) = self.weights.get(view)
+            if let Some(format) = self.format(view)
                 && format.codes().is_some()
             {
                 let (shard, _) = self.tensor(view)?;

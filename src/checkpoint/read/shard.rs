@@ -301,9 +301,9 @@ impl Shard {
     /// Elements `range` of a tensor of float16 or bfloat16.
     pub fn halves(&self, entry: &Entry, range: Range<usize>) -> Result<Halves> {
         Ok(if entry.dtype == Dtype::BF16 {
-            self.elements(entry, range, bf16::from_le_bytes)?.into()
+            Halves::BFloat16(self.elements(entry, range, bf16::from_le_bytes)?)
         } else {
-            self.elements(entry, range, f16::from_le_bytes)?.into()
+            Halves::Float16(self.elements(entry, range, f16::from_le_bytes)?)
         })
     }
 
