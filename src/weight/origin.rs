@@ -416,6 +416,14 @@ impl Parts {
         }
     }
 
+    /// The weight as f32, in row order.
+    pub fn dequantize(self) -> Result<Vec<f32>> {
+        if let Values::Groups(grouped) = self.values {
+            return Ok(grouped.dequantize(self.shape[1]));
+        }
+        Ok(self.qtable()?.dequantize()?.flatten_all()?.to_vec1()?)
+    }
+
     /// The weight as a table.
     ///
     /// # Errors

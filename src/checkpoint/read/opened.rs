@@ -151,22 +151,10 @@ impl Source for Opened {
         };
         let (shard, entry) = self.tensor(name)?;
         let read = || {
-            let [n, k] = matrix(name, entry)?;
-            let Some(rows) = part.whole_rows(k) else {
-                return Ok(None);
-            };
-            let mut format = format;
-            if rows.len() != n {
-                // Their place is unknown.
-                format.saturated = 0;
-            }
-            let values = weights::contents(&self.files, name, format.numbers, rows)?;
-            let shape = part.shape;
-            Ok(Some(Parts {
-                format,
-                shape,
-                values,
-            }))
+            let [_, k] = matrix(name, entry)?;
+            let rows = part.whole_rows(k);
+            let read = rows.map(|rows| weights::parts(&self.files, name, format, rows));
+            read.transpose()
         };
         read().map_err(|e: Error| e.in_file(&shard.path))
     }

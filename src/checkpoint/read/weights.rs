@@ -415,19 +415,8 @@ impl Kind {
                 return shard.floats(name, entry, range);
             }
             Self::Whole(format) => {
-                let shape = [rows.len(), k];
-                match contents(files, name, format.numbers, rows)? {
-                    Values::Groups(grouped) => grouped.dequantize(k),
-                    values => {
-                        let parts = Parts {
-                            format,
-                            shape,
-                            values,
-                        };
-                        let table = parts.qtable().map_err(|e| e.at(name))?;
-                        table.dequantize()?.flatten_all()?.to_vec1()?
-                    }
-                }
+                let parts = parts(files, name, format, rows)?;
+                parts.dequantize().map_err(|e| e.at(name))?
             }
             Self::Groups(size) => {
                 let scales = checked_scales(files, name, "finite numbers", f32::is_finite)?;
@@ -449,14 +438,24 @@ impl Kind {
     }
 }
 
-/// Rows of a weight of these numbers.
-pub fn contents(files: &Files, name: &str, numbers: Numbers, rows: Range<usize>) -> Result<Values> {
-    let (shard, entry, [_, k]) = weight(files, name)?;
+/// Rows of a weight of that format.
+pub fn parts(files: &Files, name: &str, mut format: Format, rows: Range<usize>) -> Result<Parts> {
+    let (shard, entry, [n, k]) = weight(files, name)?;
+    let shape = [rows.len(), k];
+    if rows.len() != n {
+        // The place of those that were clamped is unknown.
+        format.saturated = 0;
+    }
     let elements = rows.start * k..rows.end * k;
-    Ok(match numbers {
+    let values = match format.numbers {
         Numbers::Codes(codes) => Values::Codes(coded(files, name, codes, rows)?),
         Numbers::Half(_) => Values::Halves(shard.halves(entry, elements)?),
         Numbers::Groups(groups) => Values::Groups(grouped(files, name, groups, rows)?),
+    };
+    Ok(Parts {
+        format,
+        shape,
+        values,
     })
 }
 
