@@ -282,11 +282,7 @@ impl Packed {
         let weights = vec![0; sizes::length("packed weights", &sizes) + ALIGN];
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         // Halves have neither scales nor zero points; blocks have theirs among the codes.
-        let (scale, zero_points) = if element.is_int8() {
-            (0., width)
-        } else {
-            (1., 0)
-        };
+        let is_int8 = element.is_int8();
         let mut packed = Self {
             isa,
             element,
@@ -298,8 +294,8 @@ impl Packed {
             weights,
             aligned,
             sums: vec![0; width],
-            zero_points: vec![0; zero_points],
-            scales: vec![scale; width],
+            zero_points: vec![0; if is_int8 { width } else { 0 }],
+            scales: vec![if is_int8 { 0. } else { 1. }; width],
             bias: vec![0.; width],
             reduced_range: false,
             backwards: CacheLine(AtomicBool::new(false)),
