@@ -548,22 +548,12 @@ impl Packed {
         &self.weights[self.aligned + self.places[index].at * row..]
     }
 
-    /// The panel of a gate, and those of the same units of the next gates behind it.
-    pub(crate) fn panels_from(&self, index: usize, gates: usize) -> Panel<'_> {
-        let (panel, PanelPlace { at, width, .. }) = (self.panel(index), self.places[index]);
-        let (row, lanes) = (self.row_bytes(), at..at + gates * width);
-        let zero_points = self.zero_points.get(lanes.clone());
-        Panel {
-            weights: &self.weights[self.aligned + at * row..][..gates * width * row],
-            sums: &self.sums[lanes.clone()],
-            zero_points: zero_points.unwrap_or_default(),
-            scales: &self.scales[lanes.clone()],
-            bias: &self.bias[lanes],
-            ..panel
-        }
+    pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
+        self.panels_from(index, 1)
     }
 
-    pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
+    /// The panel of a gate, and those of the same units of the next gates behind it.
+    pub(crate) fn panels_from(&self, index: usize, gates: usize) -> Panel<'_> {
         let PanelPlace {
             start,
             channels,
@@ -571,14 +561,14 @@ impl Packed {
             at,
             width,
         } = self.places[index];
-        let row = self.row_bytes();
-        let zero_points = self.zero_points.get(at..at + width);
+        let (row, lanes) = (self.row_bytes(), at..at + gates * width);
+        let zero_points = self.zero_points.get(lanes.clone());
         Panel {
-            weights: &self.weights[self.aligned + at * row..][..width * row],
-            sums: &self.sums[at..][..width],
+            weights: &self.weights[self.aligned + at * row..][..lanes.len() * row],
+            sums: &self.sums[lanes.clone()],
             zero_points: zero_points.unwrap_or_default(),
-            scales: &self.scales[at..][..width],
-            bias: &self.bias[at..][..width],
+            scales: &self.scales[lanes.clone()],
+            bias: &self.bias[lanes],
             start,
             channels,
             padded_start,
