@@ -115,7 +115,7 @@ impl Quantized {
         }
     }
 
-    /// A weight that is no convolution's.
+    /// The weight of a matrix.
     pub fn matrix(weight: Arc<QWeight>, multiplied: bool) -> Self {
         Self::Weight {
             weight,

@@ -198,8 +198,9 @@ pub const CASES: &[Case] = &[
         },
     ),
     (
-        "nn::Conv1d nn::Conv2d nn::conv1d nn::conv1d_no_bias nn::conv2d nn::conv2d_no_bias",
-        "0cc19429d391278c",
+        "nn::Conv1d nn::Conv2d nn::conv1d nn::conv1d_no_bias nn::conv2d nn::conv2d_no_bias \
+         nn::ConvTranspose1d nn::conv_transpose1d nn::conv_transpose1d_no_bias",
+        "f0aeb3135788d44b",
         || {
             let vb = of_tensors(&[("weight", &[67, 20, 3]), ("bias", &[67])])?;
             let config = candle_nn::Conv1dConfig {
@@ -216,10 +217,18 @@ pub const CASES: &[Case] = &[
                 nn::conv2d(16, 40, 2, Default::default(), vb.clone())?,
                 nn::conv2d_no_bias(16, 40, 2, Default::default(), vb)?,
             ];
+            let vb = of_tensors(&[("weight", &[20, 33, 4]), ("bias", &[33])])?;
+            let transposed = [
+                nn::conv_transpose1d(20, 33, 4, Default::default(), vb.clone())?,
+                nn::conv_transpose1d_no_bias(20, 33, 4, Default::default(), vb)?,
+            ];
             let (signal, image) = (tensor(&[2, 20, 50], 5)?, tensor(&[2, 16, 9, 7], 6)?);
             let mut ys = Vec::new();
             for qconfig in [QConfig::int8(), QConfig::pytorch()] {
                 for layer in &signals {
+                    ys.push(layer.quantize(&qconfig)?.forward(&signal)?);
+                }
+                for layer in &transposed {
                     ys.push(layer.quantize(&qconfig)?.forward(&signal)?);
                 }
                 for layer in &images {

@@ -552,7 +552,7 @@ impl Packed {
         self.panels_from(index, 1)
     }
 
-    /// The panel of a gate, and those of the same units of the next gates behind it.
+    /// The panel of a gate, and the panels of the same units of the next gates behind it.
     pub(crate) fn panels_from(&self, index: usize, gates: usize) -> Panel<'_> {
         let PanelPlace {
             start,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Init, VarBuilder, init};
 
-use super::steps::{QuantizedTaps, Steps};
+use super::geometry::{Geometry, QuantizedTaps};
 use crate::error::{Error, Fault, Result};
 use crate::kernels::{self, FusedActivation};
 use crate::module::WeightInfo;
@@ -22,12 +22,12 @@ use crate::weight::{Origin, QWeight, Quantized, StoredValue, StoredWeight, find}
 
 /// A convolution of any rank: the part that the layers share.
 #[derive(Clone, Debug)]
-pub struct Convolution {
-    weight: Weight,
+pub struct AnyConvolution {
+    weight: ConvolutionWeight,
     pub bias: Option<Tensor>,
     /// Spatial dimensions: 1 of signals, 2 of images.
     rank: usize,
-    steps: Steps,
+    geometry: Geometry,
     pub activation: Option<FusedActivation>,
     origin: Option<Origin>,
     pub name: Option<Arc<str>>,
@@ -35,18 +35,18 @@ pub struct Convolution {
 }
 
 #[derive(Clone, Debug)]
-enum Weight {
+enum ConvolutionWeight {
     Float(Tensor),
     Quantized(Arc<QuantizedTaps>),
 }
 
-impl Convolution {
-    pub fn new(weight: Tensor, bias: Option<Tensor>, rank: usize, steps: Steps) -> Self {
+impl AnyConvolution {
+    pub fn new(weight: Tensor, bias: Option<Tensor>, rank: usize, geometry: Geometry) -> Self {
         Self {
             rank,
-            weight: Weight::Float(weight),
+            weight: ConvolutionWeight::Float(weight),
             bias,
-            steps,
+            geometry,
             activation: None,
             origin: None,
             name: None,
@@ -59,26 +59,26 @@ impl Convolution {
         [out_channels, in_channels]: [usize; 2],
         kernel: &[usize],
         has_bias: bool,
-        steps: Steps,
+        geometry: Geometry,
         vb: &VarBuilder<'_>,
     ) -> CandleResult<Self> {
         let name = prefix_of(vb);
         let at = |error: Error| error.at(name.as_deref().unwrap_or("convolution"));
-        let groups = steps.groups;
+        let groups = geometry.groups;
         for (side, channels) in [("input", in_channels), ("output", out_channels)] {
             if groups == 0 || !channels.is_multiple_of(groups) {
                 let expected = format!("a number that divides {channels} {side} channels");
                 return Err(at(Error::argument("groups", expected, groups)).into());
             }
         }
-        let channels = match steps.is_transposed() {
+        let channels = match geometry.is_transposed() {
             true => [in_channels, out_channels / groups],
             false => [out_channels, in_channels / groups],
         };
         let dims = [&channels, kernel].concat();
         sizes::elements("weight", &dims)?;
         let taps: usize = kernel.iter().product();
-        let inputs = match steps.is_transposed() {
+        let inputs = match geometry.is_transposed() {
             true => out_channels as f64 * taps as f64,
             false => in_channels as f64,
         };
@@ -94,26 +94,26 @@ impl Convolution {
         let found = find(vb, "weight").filter(|found| found.format.is_multiplied());
         let layer = match found {
             None => {
-                let init = match steps.is_transposed() {
+                let init = match geometry.is_transposed() {
                     true => uniform,
                     false => init::DEFAULT_KAIMING_NORMAL,
                 };
                 let weight = vb.get_with_hints(&*dims, "weight", init)?;
-                Self::new(weight, bias()?, kernel.len(), steps)
+                Self::new(weight, bias()?, kernel.len(), geometry)
             }
             Some(found) => {
-                let (bias, shape) = (bias()?, steps.taps(&dims));
-                let (gates, of_taps) = steps.gates(bias.as_ref(), &dims).map_err(at)?;
+                let (bias, shape) = (bias()?, geometry.taps(&dims));
+                let (gates, of_taps) = geometry.gates(bias.as_ref(), &dims).map_err(at)?;
                 let weight = found.read(&shape, |parts| parts.qweight(gates, of_taps.as_ref()))?;
-                let taps = QuantizedTaps::new(weight, dims, steps);
+                let taps = QuantizedTaps::new(weight, dims, geometry);
                 Self {
-                    weight: Weight::Quantized(Arc::new(taps)),
+                    weight: ConvolutionWeight::Quantized(Arc::new(taps)),
                     origin: Some(found.origin(&shape)),
                     ..Self::new(
                         Tensor::zeros(0, vb.dtype(), vb.device())?,
                         bias,
                         kernel.len(),
-                        steps,
+                        geometry,
                     )
                 }
             }
@@ -124,15 +124,15 @@ impl Convolution {
     /// The shape of the weight.
     fn dims(&self) -> &[usize] {
         match &self.weight {
-            Weight::Float(weight) => weight.dims(),
-            Weight::Quantized(taps) => &taps.dims,
+            ConvolutionWeight::Float(weight) => weight.dims(),
+            ConvolutionWeight::Quantized(taps) => &taps.dims,
         }
     }
 
     pub fn weight(&self) -> &Tensor {
         match &self.weight {
-            Weight::Float(weight) => weight,
-            Weight::Quantized(taps) => taps.dequantized.get_or_init(|| {
+            ConvolutionWeight::Float(weight) => weight,
+            ConvolutionWeight::Quantized(taps) => taps.dequantized.get_or_init(|| {
                 // A tensor of the right length on the CPU cannot fail to be made.
                 let weight = taps.value();
                 weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
@@ -147,10 +147,10 @@ impl Convolution {
     }
 
     fn convolve(&self, xs: &Tensor) -> Result<Tensor> {
-        let (dims, steps) = (self.dims(), self.steps);
+        let (dims, geometry) = (self.dims(), self.geometry);
         let shape = self.output_shape(xs).ok_or_else(|| self.no_window(xs))?;
         sizes::computed("convolution", &shape, xs.elem_count())?;
-        let Weight::Quantized(taps) = &self.weight else {
+        let ConvolutionWeight::Quantized(taps) = &self.weight else {
             return self.convolve_float(self.weight(), xs, &shape);
         };
         let input = as_f32(xs, "convolution")?;
@@ -160,7 +160,7 @@ impl Convolution {
             [width] => [1, width],
             _ => [sizes[0], sizes[1]],
         };
-        let of_steps = |step: usize, none: usize| match self.rank {
+        let of_geometry = |step: usize, none: usize| match self.rank {
             2 => [step, step],
             _ => [none, step],
         };
@@ -175,13 +175,13 @@ impl Convolution {
             dilation: [1, 1],
             activation: None,
         };
-        let convolution = match steps.is_transposed() {
+        let convolution = match geometry.is_transposed() {
             true => every_position,
             false => kernels::Convolution {
                 kernel: pair(&dims[2..]),
-                stride: of_steps(steps.stride, 1),
-                padding: of_steps(steps.padding, 0),
-                dilation: of_steps(steps.dilation, 1),
+                stride: of_geometry(geometry.stride, 1),
+                padding: of_geometry(geometry.padding, 0),
+                dilation: of_geometry(geometry.dilation, 1),
                 activation: self.activation.map(Into::into),
                 ..every_position
             },
@@ -190,7 +190,7 @@ impl Convolution {
             return Err(self.no_window(xs));
         }
         let ys = kernels::convolve(&convolution, elements.as_slice()?);
-        let ys = match steps.is_transposed() {
+        let ys = match geometry.is_transposed() {
             true => self.overlapped(&ys, width, &shape)?,
             false => from_f32_vec(ys, &shape, xs.dtype())?,
         };
@@ -200,7 +200,7 @@ impl Convolution {
     /// The sums of the products of positions, `[batch, taps, out channels, length]`, where each tap
     /// of each position adds: in the order of taps, to the bias.
     fn overlapped(&self, products: &[f32], length: usize, shape: &[usize]) -> Result<Tensor> {
-        let (steps, taps) = (self.steps, self.dims()[2]);
+        let (geometry, taps) = (self.geometry, self.dims()[2]);
         let &[_, channels, outputs] = shape else {
             return Err(Error::shape(
                 "convolution",
@@ -220,13 +220,13 @@ impl Convolution {
                 let row = (image * taps + tap) * channels + channel;
                 let products = &products[row * length..][..length];
                 // Position i adds to output `i * stride + offset - padding`.
-                let offset = tap * steps.dilation;
-                let before = steps
+                let offset = tap * geometry.dilation;
+                let before = geometry
                     .padding
                     .saturating_sub(offset)
-                    .div_ceil(steps.stride.max(1));
-                let first = before * steps.stride + offset - steps.padding;
-                let ys = ys.iter_mut().skip(first).step_by(steps.stride.max(1));
+                    .div_ceil(geometry.stride.max(1));
+                let first = before * geometry.stride + offset - geometry.padding;
+                let ys = ys.iter_mut().skip(first).step_by(geometry.stride.max(1));
                 for (y, product) in ys.zip(products.iter().skip(before)) {
                     *y += product;
                 }
@@ -241,44 +241,44 @@ impl Convolution {
 
     /// The error of an input of another shape, or without a window.
     fn no_window(&self, xs: &Tensor) -> Error {
-        let (dims, steps) = (self.dims(), self.steps);
-        let channels = match (dims.len() > 1, steps.is_transposed()) {
+        let (dims, geometry) = (self.dims(), self.geometry);
+        let channels = match (dims.len() > 1, geometry.is_transposed()) {
             (false, _) => 0,
             (true, true) => dims[0],
-            (true, false) => dims[1].saturating_mul(steps.groups),
+            (true, false) => dims[1].saturating_mul(geometry.groups),
         };
         let sizes = ["length", "height, width"][usize::from(self.rank == 2)];
         let expected = format!(
             "[batch, {channels}, {sizes}], at least one window of {:?} with padding {}, stride {} \
              and dilation {}",
             dims.get(2..).unwrap_or_default(),
-            steps.padding,
-            steps.stride,
-            steps.dilation
+            geometry.padding,
+            geometry.stride,
+            geometry.dilation
         );
         mismatch("convolution", expected, xs)
     }
 
     /// The shape of the output; `None` of an input of another shape, or without a window.
     fn output_shape(&self, xs: &Tensor) -> Option<Vec<usize>> {
-        let (dims, steps) = (self.dims(), self.steps);
+        let (dims, geometry) = (self.dims(), self.geometry);
         let ([_, _, taps @ ..], [batch, channels, sizes @ ..]) = (dims, xs.dims()) else {
             return None;
         };
-        if steps.groups == 0 || [sizes.len(), taps.len()] != [self.rank; 2] {
+        if geometry.groups == 0 || [sizes.len(), taps.len()] != [self.rank; 2] {
             return None;
         }
-        let [mut out_channels, mut in_channels] = steps.channels(dims);
-        let (of_group, all) = match steps.is_transposed() {
+        let [mut out_channels, mut in_channels] = geometry.channels(dims);
+        let (of_group, all) = match geometry.is_transposed() {
             true => (&mut out_channels, in_channels),
             false => (&mut in_channels, out_channels),
         };
-        *of_group = of_group.checked_mul(steps.groups)?;
-        if *channels != in_channels || !all.is_multiple_of(steps.groups) {
+        *of_group = of_group.checked_mul(geometry.groups)?;
+        if *channels != in_channels || !all.is_multiple_of(geometry.groups) {
             return None;
         }
         let outputs = sizes.iter().zip(taps);
-        let outputs = outputs.map(|(size, taps)| steps.outputs(*size, *taps));
+        let outputs = outputs.map(|(size, taps)| geometry.outputs(*size, *taps));
         let mut shape = vec![*batch, out_channels];
         shape.extend(outputs.collect::<Option<Vec<_>>>()?);
         Some(shape)
@@ -287,23 +287,29 @@ impl Convolution {
     /// candle's convolution, in the dtype of the weight, so that gradients flow.
     fn convolve_float(&self, weight: &Tensor, xs: &Tensor, shape: &[usize]) -> Result<Tensor> {
         check_float(xs, "convolution")?;
-        let (dtype, steps) = (xs.dtype(), self.steps);
+        let (dtype, geometry) = (xs.dtype(), self.geometry);
         let is_empty = weight.elem_count() == 0 || shape.contains(&0);
         let ys = if is_empty {
             Tensor::zeros(shape, weight.dtype(), weight.device())?
         } else {
             let xs = xs.to_dtype(weight.dtype())?;
-            let Steps {
+            let Geometry {
                 padding,
                 stride,
                 dilation,
                 groups,
                 cudnn_fwd_algo: algo,
                 output_padding,
-            } = steps;
+            } = geometry;
             match self.rank {
+                // candle's is wrong for the second sample and those behind it, without padding.
                 _ if let Some(more) = output_padding => {
-                    xs.conv_transpose1d(weight, padding, more, stride, dilation, groups)?
+                    let sample = |i| {
+                        xs.narrow(0, i, 1)?
+                            .conv_transpose1d(weight, padding, more, stride, dilation, groups)
+                    };
+                    let samples = (0..shape[0]).map(sample);
+                    Tensor::cat(&samples.collect::<CandleResult<Vec<_>>>()?, 0)?
                 }
                 2 => xs.conv2d_with_algo(weight, padding, stride, dilation, groups, algo)?,
                 _ => xs.conv1d_with_algo(weight, padding, stride, dilation, groups, algo)?,
@@ -331,8 +337,8 @@ impl Convolution {
         WeightInfo {
             origin: self.origin.clone(),
             ..match &self.weight {
-                Weight::Float(weight) => WeightInfo::of_float("weight", weight),
-                Weight::Quantized(taps) => WeightInfo {
+                ConvolutionWeight::Float(weight) => WeightInfo::of_float("weight", weight),
+                ConvolutionWeight::Quantized(taps) => WeightInfo {
                     shape: taps.dims.clone(),
                     ..weight_info(&taps.weight, "weight")
                 },
@@ -341,13 +347,13 @@ impl Convolution {
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
-        let Weight::Float(weight) = &self.weight else {
+        let ConvolutionWeight::Float(weight) = &self.weight else {
             let got = "one that is quantized already";
             return Err(Error::qconfig("a float weight", got));
         };
         let dims = weight.dims().to_vec();
         if dims.len() != self.rank + 2 {
-            let channels = match self.steps.is_transposed() {
+            let channels = match self.geometry.is_transposed() {
                 true => "in_channels, out_channels / groups",
                 false => "out_channels, in_channels / groups",
             };
@@ -358,7 +364,7 @@ impl Convolution {
                 weight,
             ));
         }
-        let (groups, steps) = (self.steps.groups, self.steps);
+        let (groups, geometry) = (self.geometry.groups, self.geometry);
         if groups != 1 {
             return Err(Error::from(Fault::GroupedConvolution { groups }));
         }
@@ -370,11 +376,18 @@ impl Convolution {
         if dims.contains(&0) {
             return Err(mismatch("weight", "at least one of each dimension", weight));
         }
-        let (gates, bias) = steps.gates(self.bias.as_ref(), &dims)?;
-        let weight =
-            QWeight::of_gates(gates, &steps.matrix(weight)?, bias.as_ref(), qconfig, None)?;
+        let (gates, bias) = geometry.gates(self.bias.as_ref(), &dims)?;
+        let weight = QWeight::of_gates(
+            gates,
+            &geometry.matrix(weight)?,
+            bias.as_ref(),
+            qconfig,
+            None,
+        )?;
         Ok(Self {
-            weight: Weight::Quantized(Arc::new(QuantizedTaps::new(weight, dims, steps))),
+            weight: ConvolutionWeight::Quantized(Arc::new(QuantizedTaps::new(
+                weight, dims, geometry,
+            ))),
             tap: None,
             ..self.clone()
         })
@@ -382,11 +395,11 @@ impl Convolution {
 
     pub fn stored(&self) -> StoredWeight {
         let value = match &self.weight {
-            Weight::Float(weight) => StoredValue::Float {
+            ConvolutionWeight::Float(weight) => StoredValue::Float {
                 weight: weight.clone(),
                 folded: false,
             },
-            Weight::Quantized(taps) => StoredValue::Quantized(Quantized::Weight {
+            ConvolutionWeight::Quantized(taps) => StoredValue::Quantized(Quantized::Weight {
                 weight: Arc::clone(&taps.weight),
                 multiplied: true,
                 float: taps.dims.clone(),
@@ -397,8 +410,8 @@ impl Convolution {
 
     pub fn value(&self) -> Result<Tensor> {
         match &self.weight {
-            Weight::Float(weight) => Ok(weight.clone()),
-            Weight::Quantized(taps) => taps.value(),
+            ConvolutionWeight::Float(weight) => Ok(weight.clone()),
+            ConvolutionWeight::Quantized(taps) => taps.value(),
         }
     }
 
@@ -412,7 +425,7 @@ impl Convolution {
 
     /// This convolution, float, with a batch norm behind it folded in, in f64.
     pub fn with_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
-        let Weight::Float(weight) = &self.weight else {
+        let ConvolutionWeight::Float(weight) = &self.weight else {
             return Err(Error::qconfig("a float weight", "a quantized one"));
         };
         let f64 = |tensor: &Tensor| tensor.to_dtype(DType::F64);
@@ -422,7 +435,7 @@ impl Convolution {
             None => (deviation.recip()?, deviation.zeros_like()?),
         };
         let mut of_channels = vec![1; weight.rank()];
-        of_channels[usize::from(self.steps.is_transposed())] = scale.elem_count();
+        of_channels[usize::from(self.geometry.is_transposed())] = scale.elem_count();
         let folded = f64(weight)?.broadcast_mul(&scale.reshape(of_channels)?)?;
         let mean = f64(norm.running_mean())?;
         let mean = match &self.bias {
@@ -431,7 +444,7 @@ impl Convolution {
         };
         let bias = (shift - mean.mul(&scale)?)?;
         Ok(Self {
-            weight: Weight::Float(folded.to_dtype(weight.dtype())?),
+            weight: ConvolutionWeight::Float(folded.to_dtype(weight.dtype())?),
             bias: Some(bias.to_dtype(weight.dtype())?),
             origin: None,
             ..self.clone()

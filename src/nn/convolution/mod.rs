@@ -1,7 +1,7 @@
 //! Convolutions over signals and images.
 
+mod geometry;
 mod layer;
-mod steps;
 
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, Module, VarBuilder};
@@ -14,8 +14,8 @@ use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
 use crate::trace;
 use crate::weight::StoredWeight;
-use layer::Convolution;
-use steps::Steps;
+use geometry::Geometry;
+use layer::AnyConvolution;
 
 /// The layers, by candle's names.
 macro_rules! convolutions {
@@ -27,7 +27,7 @@ macro_rules! convolutions {
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $layer {
-            convolution: Convolution,
+            convolution: AnyConvolution,
             config: $config,
         }
 
@@ -35,7 +35,7 @@ macro_rules! convolutions {
             /// A layer of these tensors; shapes are checked when it is used or quantized.
             pub fn new(weight: Tensor, bias: Option<Tensor>, config: $config) -> Self {
                 Self {
-                    convolution: Convolution::new(weight, bias, $rank, config.into()),
+                    convolution: AnyConvolution::new(weight, bias, $rank, config.into()),
                     config,
                 }
             }
@@ -80,7 +80,7 @@ macro_rules! convolutions {
             }
         }
 
-        impl From<$config> for Steps {
+        impl From<$config> for Geometry {
             fn from(config: $config) -> Self {
                 Self {
                     padding: config.padding,
@@ -157,7 +157,7 @@ macro_rules! convolutions {
             vb: VarBuilder<'_>,
         ) -> CandleResult<$layer> {
             let (channels, spatial) = ([out_channels, in_channels], [kernel_size; $rank]);
-            let convolution = Convolution::load(channels, &spatial, true, cfg.into(), &vb)?;
+            let convolution = AnyConvolution::load(channels, &spatial, true, cfg.into(), &vb)?;
             Ok($layer { convolution, config: cfg })
         }
 
@@ -173,7 +173,7 @@ macro_rules! convolutions {
             vb: VarBuilder<'_>,
         ) -> CandleResult<$layer> {
             let (channels, spatial) = ([out_channels, in_channels], [kernel_size; $rank]);
-            let convolution = Convolution::load(channels, &spatial, false, cfg.into(), &vb)?;
+            let convolution = AnyConvolution::load(channels, &spatial, false, cfg.into(), &vb)?;
             Ok($layer { convolution, config: cfg })
         }
     )+};

@@ -56,8 +56,7 @@ impl Isa {
         instruction_sets!(call [self => widen(halves, out)])
     }
 
-    /// Writes the columns of a matrix, whose rows lie a stride apart, as rows; the size is that of
-    /// the matrix.
+    /// Writes the columns of a matrix of a size, whose rows lie a stride apart, as rows.
     pub(crate) fn transpose(self, from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
         instruction_sets!(call [self => transpose(from, to, size)])
     }

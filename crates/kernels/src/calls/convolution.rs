@@ -71,8 +71,7 @@ impl Convolution<'_> {
 /// other. A result depends on its window only, unless all positions share a scale.
 ///
 /// # Panics
-/// If there are not as many values, the weight is not int8 or of other sizes, or there is no
-/// output.
+/// If the number of values, the element or the sizes of the weight differ, or there is no output.
 pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
     let rhs = convolution.weight;
     let Element::Int8(config) = rhs.element() else {
@@ -104,7 +103,7 @@ pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
             if len == 0 {
                 return;
             }
-            let encoding = Encoding {
+            let encoding = Positions {
                 convolution,
                 config,
                 padded,
@@ -144,7 +143,7 @@ fn windows(
 }
 
 /// Encodes the input and multiplies it, in phases on the same threads.
-fn run(encoding: &Encoding<'_>, windows: Windows<'_>, out: Sink<'_>) {
+fn run(encoding: &Positions<'_>, windows: Windows<'_>, out: Sink<'_>) {
     let Convolution {
         weight, activation, ..
     } = *encoding.convolution;
@@ -216,7 +215,7 @@ thread_local! {
 }
 
 /// The input on its way to codes of positions, padding included.
-struct Encoding<'a> {
+struct Positions<'a> {
     convolution: &'a Convolution<'a>,
     config: DynamicConfig,
     padded: [usize; 2],
@@ -227,7 +226,7 @@ struct Encoding<'a> {
     extent: Mutex<Extent>,
 }
 
-impl Encoding<'_> {
+impl Positions<'_> {
     /// Parts of each row of positions.
     fn columns(&self) -> usize {
         self.padded[1].div_ceil(POSITIONS)

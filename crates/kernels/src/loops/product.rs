@@ -273,7 +273,7 @@ pub struct Product<'a, G> {
     pub groups: usize,
     /// Applied to every element of the result.
     pub activation: Option<Activation>,
-    /// The rows of the result, if they are not those of the activations.
+    /// The rows of the result; `None` if they are the rows of the activations.
     pub windows: Option<Windows<'a>>,
 }
 

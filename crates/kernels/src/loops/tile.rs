@@ -520,7 +520,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         }
     }
 
-    /// Computes some windows by whole panels, each with those of all taps.
+    /// Computes some windows by whole panels, one of each tap.
     ///
     /// # Safety
     /// No other thread writes these rows of these panels.

@@ -1,4 +1,4 @@
-//! The steps of a convolution, and the matrices of its taps.
+//! The geometry of a convolution, and the matrices of its taps.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,14 +15,14 @@ pub struct QuantizedTaps {
     pub weight: Arc<QWeight>,
     /// The shape of the float weight.
     pub dims: Vec<usize>,
-    steps: Steps,
+    geometry: Geometry,
     /// Filled when the weight is first asked for as a tensor.
     pub dequantized: OnceLock<Tensor>,
 }
 
 /// The configuration, which is one for all spatial dimensions.
 #[derive(Clone, Copy, Debug)]
-pub struct Steps {
+pub struct Geometry {
     pub padding: usize,
     pub stride: usize,
     pub dilation: usize,
@@ -32,7 +32,7 @@ pub struct Steps {
     pub output_padding: Option<usize>,
 }
 
-impl Steps {
+impl Geometry {
     /// The outputs along a dimension of `size` inputs for `taps` taps.
     pub fn outputs(&self, size: usize, taps: usize) -> Option<usize> {
         let reach = self.dilation.checked_mul(taps.checked_sub(1)?)?;
@@ -52,7 +52,7 @@ impl Steps {
         self.output_padding.is_some()
     }
 
-    /// Output and input channels of a weight, those of a group where there are groups.
+    /// Output and input channels of a weight, of one group.
     pub fn channels(&self, dims: &[usize]) -> [usize; 2] {
         match self.is_transposed() {
             true => [dims[1], dims[0]],
@@ -93,11 +93,11 @@ impl Steps {
 }
 
 impl QuantizedTaps {
-    pub fn new(weight: QWeight, dims: Vec<usize>, steps: Steps) -> Self {
+    pub fn new(weight: QWeight, dims: Vec<usize>, geometry: Geometry) -> Self {
         Self {
             weight: Arc::new(weight),
             dims,
-            steps,
+            geometry,
             dequantized: OnceLock::new(),
         }
     }
@@ -107,9 +107,9 @@ impl QuantizedTaps {
         let taps = self
             .weight
             .dequantize()?
-            .reshape(self.steps.taps(&self.dims))?;
+            .reshape(self.geometry.taps(&self.dims))?;
         let rank = taps.rank();
-        let channels = self.steps.channels(&[rank - 2, rank - 1]);
+        let channels = self.geometry.channels(&[rank - 2, rank - 1]);
         let order: Vec<usize> = channels.into_iter().chain(0..rank - 2).collect();
         Ok(taps.permute(order)?.contiguous()?)
     }
