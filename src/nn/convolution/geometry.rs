@@ -54,9 +54,10 @@ impl Geometry {
 
     /// Output and input channels of a weight, of one group.
     pub fn channels(&self, dims: &[usize]) -> [usize; 2] {
-        match self.is_transposed() {
-            true => [dims[1], dims[0]],
-            false => [dims[0], dims[1]],
+        if self.is_transposed() {
+            [dims[1], dims[0]]
+        } else {
+            [dims[0], dims[1]]
         }
     }
 

@@ -71,16 +71,18 @@ impl AnyConvolution {
                 return Err(at(Error::argument("groups", expected, groups)).into());
             }
         }
-        let channels = match geometry.is_transposed() {
-            true => [in_channels, out_channels / groups],
-            false => [out_channels, in_channels / groups],
+        let channels = if geometry.is_transposed() {
+            [in_channels, out_channels / groups]
+        } else {
+            [out_channels, in_channels / groups]
         };
         let dims = [&channels, kernel].concat();
         sizes::elements("weight", &dims)?;
         let taps: usize = kernel.iter().product();
-        let inputs = match geometry.is_transposed() {
-            true => out_channels as f64 * taps as f64,
-            false => in_channels as f64,
+        let inputs = if geometry.is_transposed() {
+            out_channels as f64 * taps as f64
+        } else {
+            in_channels as f64
         };
         let bound = 1. / inputs.sqrt();
         let uniform = Init::Uniform {
@@ -94,9 +96,10 @@ impl AnyConvolution {
         let found = find(vb, "weight").filter(|found| found.format.is_multiplied());
         let layer = match found {
             None => {
-                let init = match geometry.is_transposed() {
-                    true => uniform,
-                    false => init::DEFAULT_KAIMING_NORMAL,
+                let init = if geometry.is_transposed() {
+                    uniform
+                } else {
+                    init::DEFAULT_KAIMING_NORMAL
                 };
                 let weight = vb.get_with_hints(&*dims, "weight", init)?;
                 Self::new(weight, bias()?, kernel.len(), geometry)
@@ -175,24 +178,26 @@ impl AnyConvolution {
             dilation: [1, 1],
             activation: None,
         };
-        let convolution = match geometry.is_transposed() {
-            true => every_position,
-            false => kernels::Convolution {
+        let convolution = if geometry.is_transposed() {
+            every_position
+        } else {
+            kernels::Convolution {
                 kernel: pair(&dims[2..]),
                 stride: of_geometry(geometry.stride, 1),
                 padding: of_geometry(geometry.padding, 0),
                 dilation: of_geometry(geometry.dilation, 1),
                 activation: self.activation.map(Into::into),
                 ..every_position
-            },
+            }
         };
         if convolution.out_size().is_none() {
             return Err(self.no_window(xs));
         }
         let ys = kernels::convolve(&convolution, elements.as_slice()?);
-        let ys = match geometry.is_transposed() {
-            true => self.overlapped(&ys, width, &shape)?,
-            false => from_f32_vec(ys, &shape, xs.dtype())?,
+        let ys = if geometry.is_transposed() {
+            self.overlapped(&ys, width, &shape)?
+        } else {
+            from_f32_vec(ys, &shape, xs.dtype())?
         };
         without_gradient(ys.to_dtype(xs.dtype())?, &[xs])
     }
@@ -269,9 +274,10 @@ impl AnyConvolution {
             return None;
         }
         let [mut out_channels, mut in_channels] = geometry.channels(dims);
-        let (of_group, all) = match geometry.is_transposed() {
-            true => (&mut out_channels, in_channels),
-            false => (&mut in_channels, out_channels),
+        let (of_group, all) = if geometry.is_transposed() {
+            (&mut out_channels, in_channels)
+        } else {
+            (&mut in_channels, out_channels)
         };
         *of_group = of_group.checked_mul(geometry.groups)?;
         if *channels != in_channels || !all.is_multiple_of(geometry.groups) {
@@ -353,9 +359,10 @@ impl AnyConvolution {
         };
         let dims = weight.dims().to_vec();
         if dims.len() != self.rank + 2 {
-            let channels = match self.geometry.is_transposed() {
-                true => "in_channels, out_channels / groups",
-                false => "out_channels, in_channels / groups",
+            let channels = if self.geometry.is_transposed() {
+                "in_channels, out_channels / groups"
+            } else {
+                "out_channels, in_channels / groups"
             };
             let kernel = ["kernel", "kernel_height, kernel_width"][usize::from(self.rank == 2)];
             return Err(mismatch(

@@ -248,9 +248,10 @@ impl Positions<'_> {
         let end = self.padded[1].min(first + POSITIONS);
         let (image, y) = (row / self.padded[0], row % self.padded[0]);
         let inside = (top..top + height).contains(&y);
-        let (start, stop) = match inside {
-            true => (left.clamp(first, end), (left + width).clamp(first, end)),
-            false => (first, first),
+        let (start, stop) = if inside {
+            (left.clamp(first, end), (left + width).clamp(first, end))
+        } else {
+            (first, first)
         };
         let place = row * self.padded[1];
         let groups = weight.groups();

@@ -536,9 +536,10 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             while row < rows.end {
                 let left = rows.end - row;
                 // The last windows are computed twice, with the same bits, in a full tile.
-                let (first, is_full) = match left >= MR || rows.len() < MR {
-                    true => (row, left >= MR),
-                    false => (rows.end - MR, true),
+                let (first, is_full) = if left >= MR || rows.len() < MR {
+                    (row, left >= MR)
+                } else {
+                    (rows.end - MR, true)
                 };
                 // SAFETY: the rows and the panel are in the part that this thread alone computes.
                 unsafe {
