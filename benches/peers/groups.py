@@ -1,13 +1,14 @@
 """The cases of each group, by their names in its table."""
 
 import bert
+import conv
 import decoder
 import int4
 import linear
 import ops
 import recurrent
 
-GROUPS = {"linear": linear, "int4": int4, "bert": bert, "recurrent": recurrent, "decoder": decoder, "ops": ops}
+GROUPS = {"linear": linear, "int4": int4, "bert": bert, "conv": conv, "recurrent": recurrent, "decoder": decoder, "ops": ops}
 
 
 def select(group, text=None):

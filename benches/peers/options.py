@@ -4,7 +4,7 @@ import os
 import sys
 
 # The groups of cases that every contender gets; groups.py makes the cases.
-CASED = ("linear", "int4", "bert", "recurrent", "decoder", "ops")
+CASED = ("linear", "int4", "bert", "conv", "recurrent", "decoder", "ops")
 # Of these, what takes too long to be run unasked.
 LONG = ("decoder",)
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
-use candle_dynquant::{Isa, LayerKind, QConfigSpec, Quantizable, ops, quantize_dynamic};
+use candle_dynquant::{Isa, LayerKind, QConfig, QConfigSpec, Quantizable, ops, quantize_dynamic};
 use candle_dynquant_support::bench::candle_attention::attention;
 use candle_dynquant_support::bert::{Batch, Bert, Config};
 use candle_nn::attention::{AttnMask, flash_attn};
@@ -70,6 +70,7 @@ impl Process for Ours {
             "linear" | "concurrency" => linear(tensors),
             "int4" => int4(tensors),
             "bert" => self.bert(text(case, "folder")?, tensors),
+            "conv" => convolution(case, tensors),
             "recurrent" => recurrent(case, tensors),
             "decoder" => self.decoder(case, tensors),
             "ops" => operation(case, tensors),
@@ -170,6 +171,49 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     Ok(Case {
         contenders,
         outputs,
+    })
+}
+
+fn convolution(case: &Value, mut tensors: Tensors) -> Result<Case> {
+    let (xs, weight) = (take(&mut tensors, "xs")?, take(&mut tensors, "weight")?);
+    let (bias, padding) = (tensors.remove("bias"), size(case, "padding")?);
+    let stride = size(case, "stride")?;
+    if xs.rank() == 4 {
+        let config = candle_nn::Conv2dConfig {
+            padding,
+            stride,
+            ..Default::default()
+        };
+        let candle = candle_nn::Conv2d::new(weight, bias, config);
+        return in_codes(nn::Conv2d::from(candle.clone()), candle, &xs);
+    }
+    let config = candle_nn::Conv1dConfig {
+        padding,
+        stride,
+        ..Default::default()
+    };
+    let candle = candle_nn::Conv1d::new(weight, bias, config);
+    in_codes(nn::Conv1d::from(candle.clone()), candle, &xs)
+}
+
+/// A layer in codes of 8 bits, and candle's. The rule has its exact name: few channels, too.
+fn in_codes(
+    layer: impl Quantizable + Module + Clone + Send + Sync + 'static,
+    candle: impl Module + Send + Sync + 'static,
+    xs: &Tensor,
+) -> Result<Case> {
+    let mut contenders = vec![("candle f32", module(candle, xs))];
+    let mut specs = vec![("ours", QConfig::int8())];
+    if Isa::active()?.to_string() == "avx2" {
+        specs.push(("our reduce_range", QConfig::int8().reduce_range()));
+    }
+    for (name, qconfig) in specs {
+        let layer = quantized(&layer, QConfigSpec::new().name("", qconfig))?;
+        contenders.push((name, module(layer, xs)));
+    }
+    Ok(Case {
+        contenders,
+        outputs: vec![("float", layer.forward(xs)?)],
     })
 }
 

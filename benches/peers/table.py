@@ -45,6 +45,7 @@ TITLES = {
     "sweep": "Linear by rows: `m, k, n`",
     "int4": "Linear of 4 bits in groups of 32: `m, k, n`",
     "bert": "BERT encoders: batch x sequence length",
+    "conv": "Convolutions: input, output channels, kernel, stride, padding",
     "recurrent": "Recurrent layers: `input, hidden, layers, bidirectional, batch, steps`",
     "decoder": "Decoders: a prompt, or a token of each sequence after so many tokens",
     "ops": "Float operations",
