@@ -2,9 +2,8 @@
 //! activations quantized at every forward call, no calibration, no export.
 //!
 //! # Should I use this crate?
-//! Yes, for a candle model that runs on the CPU and spends its time in `Linear` or recurrent
-//! layers, for example a transformer encoder. No, if it runs on a GPU, if you train it, or if it
-//! spends its time in convolutions.
+//! Yes, for a candle model that runs on the CPU and spends its time in `Linear`, convolutions or
+//! recurrent layers, for example a transformer encoder. No, if it runs on a GPU or if you train it.
 //!
 //! # Three changes to a model
 //! 1. [`candle_dynquant::nn`](nn) in place of `candle_nn`: `nn::Linear` and `nn::linear`, and norms
