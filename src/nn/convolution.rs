@@ -18,7 +18,7 @@ use crate::sizes;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, as_f32, check_float, from_f32_vec, mismatch, without_gradient};
 use crate::trace;
-use crate::weight::{Origin, QWeight, Quantized, StoredValue, StoredWeight, find};
+use crate::weight::{Origin, QWeight, Quantized, QuantizedEntry, StoredValue, StoredWeight, find};
 
 /// A convolution of any rank: the part that the layers share.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ struct Convolution {
     activation: Option<FusedActivation>,
     origin: Option<Origin>,
     name: Option<Arc<str>>,
+    /// Whether the weight may be in no checkpoint.
+    is_computed: bool,
     tap: Option<Tap>,
 }
 
@@ -115,8 +117,57 @@ impl Convolution {
             activation: None,
             origin: None,
             name: None,
+            is_computed: false,
             tap: None,
         }
+    }
+
+    /// A layer of a computed weight, which a checkpoint may have quantized.
+    fn computed(
+        weight: Tensor,
+        bias: Option<Tensor>,
+        rank: usize,
+        steps: Steps,
+        vb: &VarBuilder<'_>,
+    ) -> CandleResult<Self> {
+        let name = prefix_of(vb);
+        let found = find(vb, "weight").filter(|found| found.format.is_multiplied());
+        // A weight of another rank is an error when it is used.
+        let layer = match found.filter(|_| weight.rank() == rank + 2) {
+            None => Self::new(weight, bias, rank, steps),
+            Some(found) => Self::stored_as(&found, weight.dims(), bias, steps)
+                .map_err(|error| error.at(name.as_deref().unwrap_or("convolution")))?,
+        };
+        Ok(Self {
+            name,
+            is_computed: true,
+            ..layer
+        })
+    }
+
+    /// A layer of the quantized weight of a checkpoint, for a float weight of `dims`.
+    fn stored_as(
+        found: &QuantizedEntry,
+        dims: &[usize],
+        bias: Option<Tensor>,
+        steps: Steps,
+    ) -> Result<Self> {
+        let of_taps = bias_of_taps(bias.as_ref(), dims)?;
+        let (channels, spatial) = dims.split_at(2);
+        let shape = [spatial, channels].concat();
+        let taps = spatial.iter().product();
+        let weight = found.read(&shape, |parts| parts.qweight(taps, of_taps.as_ref()))?;
+        Ok(Self {
+            weight: Weight::quantized(Arc::new(weight), dims.to_vec()),
+            bias,
+            rank: spatial.len(),
+            steps,
+            activation: None,
+            origin: Some(found.origin(&shape)),
+            name: None,
+            is_computed: false,
+            tap: None,
+        })
     }
 
     /// Loads a weight of `dims`, quantized where the checkpoint has it so.
@@ -150,23 +201,7 @@ impl Convolution {
                 let weight = vb.get_with_hints(&*dims, "weight", init::DEFAULT_KAIMING_NORMAL)?;
                 Self::new(weight, bias()?, spatial.len(), steps)
             }
-            Some(found) => {
-                let bias = bias()?;
-                let of_taps = bias_of_taps(bias.as_ref(), &dims).map_err(at)?;
-                let taps = spatial.iter().product();
-                let shape = [spatial, &dims[..2]].concat();
-                let weight = found.read(&shape, |parts| parts.qweight(taps, of_taps.as_ref()))?;
-                Self {
-                    weight: Weight::quantized(Arc::new(weight), dims),
-                    bias,
-                    rank: spatial.len(),
-                    steps,
-                    activation: None,
-                    origin: Some(found.origin(&shape)),
-                    name: None,
-                    tap: None,
-                }
-            }
+            Some(found) => Self::stored_as(&found, &dims, bias()?, steps).map_err(at)?,
         };
         Ok(Self { name, ..layer })
     }
@@ -370,7 +405,8 @@ impl Convolution {
                 kernel: taps.dims[2..].to_vec(),
             }),
         };
-        StoredWeight::new("weight", value).with_bias(self.bias.clone())
+        let weight = StoredWeight::new("weight", value).with_bias(self.bias.clone());
+        weight.computed(self.is_computed)
     }
 
     fn value(&self) -> Result<Tensor> {
@@ -448,6 +484,30 @@ macro_rules! convolutions {
                     convolution: Convolution::new(weight, bias, [$($tap),+].len(), config.into()),
                     config,
                 }
+            }
+
+            /// A layer whose weight is computed while the model is loaded, such as one that is
+            /// normalized by its gains: the quantized `weight` of `vb` where a checkpoint has that.
+            ///
+            /// Quantized, it is saved as `weight` of `vb`, beside the tensors that it is computed
+            /// from.
+            ///
+            /// # Errors
+            /// When the quantized weight has another shape.
+            pub fn computed(
+                weight: Tensor,
+                bias: Option<Tensor>,
+                config: $config,
+                vb: VarBuilder<'_>,
+            ) -> CandleResult<Self> {
+                let rank = [$($tap),+].len();
+                let convolution = Convolution::computed(weight, bias, rank, config.into(), &vb)?;
+                Ok(Self { convolution, config })
+            }
+
+            /// The sizes of the kernel, without a quantized weight being dequantized.
+            pub fn kernel_size(&self) -> &[usize] {
+                self.convolution.dims().get(2..).unwrap_or_default()
             }
 
             /// The configuration.
