@@ -11,16 +11,18 @@ use crate::module::trees::trees;
 use crate::module::{Quantizable, Walk, WalkMut};
 
 /// Layers and a closure over them; `A` is the further argument of the closure.
-trait Body<'a, A>: Send + Sync {
+trait Body<A>: Send + Sync {
     fn forward(&self, xs: &Tensor, argument: A) -> CandleResult<Tensor>;
 
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()>;
 
     /// A copy whose layers were shown to `walk`.
-    fn changed(&self, walk: &mut WalkMut<'_>) -> Result<Shared<'a, A>>;
+    fn changed<'b>(&self, walk: &mut WalkMut<'_>) -> Result<Shared<'b, A>>
+    where
+        Self: 'b;
 }
 
-type Shared<'a, A> = Arc<dyn Body<'a, A> + 'a>;
+type Shared<'a, A> = Arc<dyn Body<A> + 'a>;
 
 struct Over<L, F> {
     layers: L,
@@ -29,11 +31,10 @@ struct Over<L, F> {
     captures: bool,
 }
 
-impl<'a, A, L, F> Body<'a, A> for Over<L, F>
+impl<A, L, F> Body<A> for Over<L, F>
 where
-    A: 'a,
-    L: 'a + Quantizable + Clone + Send + Sync,
-    F: 'a + Fn(&L, &Tensor, A) -> CandleResult<Tensor> + Send + Sync,
+    L: Quantizable + Clone + Send + Sync,
+    F: Fn(&L, &Tensor, A) -> CandleResult<Tensor> + Send + Sync,
 {
     fn forward(&self, xs: &Tensor, argument: A) -> CandleResult<Tensor> {
         (self.forward)(&self.layers, xs, argument)
@@ -46,7 +47,10 @@ where
         self.layers.visit(walk)
     }
 
-    fn changed(&self, walk: &mut WalkMut<'_>) -> Result<Shared<'a, A>> {
+    fn changed<'b>(&self, walk: &mut WalkMut<'_>) -> Result<Shared<'b, A>>
+    where
+        Self: 'b,
+    {
         let mut layers = self.layers.clone();
         layers.visit_mut(walk)?;
         Ok(Arc::new(Self {
