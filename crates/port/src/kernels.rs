@@ -1,10 +1,11 @@
 //! Sizes of kernels: `conv.weight().dim(D::Minus1)?` would dequantize the weight to know its shape.
 
-use syn::{Expr, Lit};
+use syn::{Expr, ExprField, Lit, Type};
 
 use super::draft::Draft;
-use super::facts;
-use super::syntax::{get, method, strip};
+use super::facts::{self, Facts};
+use super::syntax::{get, is, member, method, strip};
+use super::types::last_name;
 use super::unit::Unit;
 use super::walk::exprs;
 
@@ -16,21 +17,15 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
                 let dim = get!(&*get!(expr, Expr::Try)?.expr, Expr::MethodCall)?;
                 let weight = method(&dim.receiver).filter(|_| dim.method == "dim")?;
                 let is_weight = weight.method == "weight" && weight.args.is_empty();
-                let field = get!(&*weight.receiver, Expr::Field).filter(|_| is_weight)?;
-                let module = &facts.function.module;
-                let types = facts.field_types(field).into_iter();
-                let mut ranks = types.map(|ty| {
-                    let origin = unit.origin(module, ty)?;
-                    match origin.layer()? {
-                        "Conv1d" => Some(1),
-                        "Conv2d" => Some(2),
-                        _ => None,
-                    }
-                });
-                let rank = ranks.next().flatten()?;
-                let is_same = ranks.all(|one| one == Some(rank));
-                let size = size(dim.args.first()?, rank).filter(|_| is_same)?;
-                Some((unit.source.range(field).end, size))
+                let conv = get!(&*weight.receiver, Expr::Field).filter(|_| is_weight)?;
+                let origin = unit.origin(&facts.function.module, facts.type_of(conv)?)?;
+                let rank = match origin.layer()? {
+                    "Conv1d" => 1,
+                    "Conv2d" => 2,
+                    _ => return None,
+                };
+                let size = size(dim.args.first()?, rank)?;
+                Some((unit.source.range(&*weight.receiver).end, size))
             };
             let range = unit.source.range(expr);
             if let Some((start, size)) = found().filter(|_| !unit.source.is_kept(range.start)) {
@@ -38,6 +33,19 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
                 draft.edits.replace(start..range.end, text);
             }
         }
+    }
+}
+
+impl<'u> Facts<'u> {
+    /// The type of a field of `self`, or of a field of this file's type that is one.
+    fn type_of(&self, field: &ExprField) -> Option<&'u Type> {
+        let owner = if is(&field.base, "self") {
+            self.function.owner.clone()?
+        } else {
+            last_name(self.type_of(get!(&*field.base, Expr::Field)?)?)?
+        };
+        let module = &self.function.module;
+        self.unit.field(module, &owner, &member(&field.member))
     }
 }
 

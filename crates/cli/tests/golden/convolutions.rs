@@ -6,20 +6,24 @@ use candle_nn::{batch_norm, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, Func, Va
 #[derive(Clone, Debug)]
 struct Padded {
     conv: candle_nn::Conv1d,
-    kernel: usize,
+}
+
+struct Up {
+    conv: ConvTranspose1d,
 }
 
 impl Padded {
     fn new(channels: usize, kernel: usize, vb: VarBuilder) -> Result<Self> {
         let config = Conv1dConfig { groups: 1, ..Default::default() };
         let conv = candle_nn::conv::conv1d(channels, channels, kernel, config, vb)?;
-        Ok(Self { conv, kernel })
+        Ok(Self { conv })
     }
 }
 
 impl Module for Padded {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let reach = (self.kernel - 1) * self.conv.config().dilation;
+        let kernel = self.conv.weight().dim(D::Minus1)?;
+        let reach = (kernel - 1) * self.conv.config().dilation;
         xs.pad_with_zeros(D::Minus1, reach, 0)?.apply(&self.conv)
     }
 }
@@ -35,7 +39,7 @@ fn normed(inner: usize, vb: VarBuilder) -> Result<Conv1d> {
 struct Codec {
     first: Padded,
     rest: Vec<Conv1d>,
-    up: ConvTranspose1d,
+    up: Up,
 }
 
 impl Codec {
@@ -44,14 +48,14 @@ impl Codec {
         Ok(Self {
             first: Padded::new(64, 1, vb.pp("first"))?,
             rest: (0..2).map(|i| normed(64, vb.pp(i))).collect::<Result<_>>()?,
-            up: candle_nn::conv_transpose1d(64, 1, 4, config, vb.pp("up"))?,
+            up: Up { conv: candle_nn::conv_transpose1d(64, 1, 4, config, vb.pp("up"))? },
         })
     }
 
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let xs = self.first.forward(xs)?;
         let xs = self.rest.iter().try_fold(xs, |xs, conv| conv.forward(&xs))?;
-        xs.apply(&self.up)
+        xs.narrow(2, 0, self.first.conv.weight().dim(2)?)?.apply(&self.up.conv)
     }
 }
 
