@@ -340,6 +340,51 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     Ok(())
 }
 
+/// A codec's weight: gains times a normalized tensor.
+fn normed(inputs: usize, vb: VarBuilder<'_>) -> Result<nn::Conv1d> {
+    let gains = vb.get((24, 1, 1), "weight_g")?;
+    let weight = vb.get((24, 20, 3), "weight_v")?.narrow(1, 0, inputs)?;
+    let norm = weight.sqr()?.sum_keepdim((1, 2))?.sqrt()?;
+    let weight = weight.broadcast_mul(&gains)?.broadcast_div(&norm)?;
+    nn::Conv1d::computed(
+        weight,
+        Some(vb.get(24, "bias")?),
+        signals(1, 1, 1),
+        vb.clone(),
+    )
+}
+
+#[test]
+fn a_computed_weight_is_saved_by_its_name() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let [source, saved] = ["float.safetensors", "int8"].map(|name| folder.path().join(name));
+    let tensors = HashMap::from([
+        ("conv.weight_g", tensor(&[24, 1, 1], 1)?),
+        ("conv.weight_v", tensor(&[24, 20, 3], 2)?),
+        ("conv.bias", tensor(&[24], 3)?),
+    ]);
+    candle_core::safetensors::save(&tensors, &source)?;
+    let float = Checkpoint::open(&source)?;
+    let load = |checkpoint: &Checkpoint, inputs| {
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        normed(inputs, vb.pp("conv"))
+    };
+    let mut layer = load(&float, 20)?;
+    quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    assert_eq!(layer.kernel_size(), [3]);
+    checkpoint::save(&layer, &float, &saved)?;
+    let again = Checkpoint::open(&saved)?;
+    let loaded = load(&again, 20)?;
+    assert!(loaded.weight_infos()[0].quantized);
+    let xs = tensor(&[2, 20, 30], 4)?;
+    assert_eq!(bits(&loaded.forward(&xs)?)?, bits(&layer.forward(&xs)?)?);
+    // The codes are of another shape.
+    let error = load(&again, 10).map(drop).unwrap_err().to_string();
+    assert!(error.contains("conv"), "{error}");
+    assert!(error.contains("[3, 24, 10]"), "{error}");
+    Ok(())
+}
+
 #[test]
 fn hostile_shapes_are_errors_that_name_them() -> TestResult {
     let error = |layer: &nn::Conv1d, shape: &[usize]| -> String {
