@@ -84,14 +84,17 @@ fn closures_in_closures_are_walked_too() -> TestResult {
 
 #[test]
 fn a_closure_that_captures_is_named_in_the_report() -> TestResult {
-    let conv = conv(1)?;
+    let captured = conv(1)?;
     let mut model = (
-        nn::func(move |xs| xs.apply(&conv)),
+        nn::func(move |xs| xs.apply(&captured)),
         nn::func_t(|xs, _| Ok(xs.clone())),
+        conv(2)?,
     );
     let report = quantize_dynamic(&mut model, &QConfigSpec::int8())?;
     let hidden: Vec<_> = report.hidden.iter().map(|one| &*one.path).collect();
     assert_eq!(hidden, ["0"]);
+    let advice = report.hidden[0].advice.as_deref().unwrap_or_default();
+    assert!(advice.contains("the closure in closures::"), "{advice}");
     let xs = tensor(&[1, 32, 5], 9)?;
     let ys = model.1.forward_t(&model.0.forward(&xs)?, true)?;
     assert_eq!(ys.dims(), xs.dims());

@@ -292,17 +292,33 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         ("conv.weight", tensor(&[24, 20, 3], 1)?),
         ("conv.bias", tensor(&[24], 2)?),
         ("patch.weight", tensor(&[40, 16, 2, 2], 3)?),
+        ("stem.weight", tensor(&[16, 3, 5, 4], 6)?),
     ]);
     candle_core::safetensors::save(&tensors, source.join("model.safetensors"))?;
     #[derive(Quantizable)]
     struct Two {
         conv: nn::Conv1d,
         patch: nn::Conv2d,
+        stem: nn::Conv2d,
     }
     let load = |vb: VarBuilder<'_>| -> Result<Two> {
         Ok(Two {
             conv: nn::conv1d(20, 24, 3, signals(1, 1, 1), vb.pp("conv"))?,
             patch: nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?,
+            stem: nn::Conv2d::new(vb.get((16, 3, 5, 4), "stem.weight")?, None, images(0, 1, 1)),
+        })
+    };
+    // Of tensors that were read before.
+    let by_hand = |vb: VarBuilder<'_>| -> Result<Two> {
+        let (weight, bias) = (
+            vb.get((24, 20, 3), "conv.weight")?,
+            vb.get(24, "conv.bias")?,
+        );
+        let patch = vb.get((40, 16, 2, 2), "patch.weight")?;
+        Ok(Two {
+            conv: nn::Conv1d::new(weight, Some(bias), signals(1, 1, 1)),
+            patch: nn::Conv2d::new(patch, None, images(0, 2, 1)),
+            ..load(vb)?
         })
     };
     let open =
@@ -329,14 +345,24 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         bits(&model.patch.forward(&image)?)?
     );
     assert!(loaded.conv.weight_infos()[0].quantized);
-    // Saved again from the quantized files.
-    let [file, twice] = [&saved, &folder.path().join("twice")];
-    checkpoint::save(&loaded, &again, twice)?;
-    let name = "model.safetensors";
+    let loaded_by_hand = by_hand(again.var_builder(DType::F32, &Device::Cpu))?;
+    assert!(loaded_by_hand.patch.weight_infos()[0].quantized);
     assert_eq!(
-        std::fs::read(file.join(name))?,
-        std::fs::read(twice.join(name))?
+        bits(&loaded_by_hand.patch.forward(&image)?)?,
+        bits(&model.patch.forward(&image)?)?
     );
+    let mut model = by_hand(float.var_builder(DType::F32, &Device::Cpu))?;
+    quantize_dynamic(&mut model, &QConfigSpec::int8())?;
+    let saved_by_hand = folder.path().join("by_hand");
+    checkpoint::save(&model, &float, &saved_by_hand)?;
+    // Saved again from the quantized files.
+    let [twice, thrice] = ["twice", "thrice"].map(|name| folder.path().join(name));
+    checkpoint::save(&loaded, &again, &twice)?;
+    checkpoint::save(&loaded_by_hand, &again, &thrice)?;
+    let bytes = |folder: &std::path::Path| std::fs::read(folder.join("model.safetensors"));
+    for other in [saved_by_hand, twice, thrice] {
+        assert_eq!(bytes(&saved)?, bytes(&other)?);
+    }
     Ok(())
 }
 

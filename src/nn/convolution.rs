@@ -18,7 +18,9 @@ use crate::sizes;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{Elements, as_f32, check_float, from_f32_vec, mismatch, without_gradient};
 use crate::trace;
-use crate::weight::{Origin, QWeight, Quantized, QuantizedEntry, StoredValue, StoredWeight, find};
+use crate::weight::{
+    Origin, QWeight, Quantized, QuantizedEntry, StoredValue, StoredWeight, find, origin,
+};
 
 /// A convolution of any rank: the part that the layers share.
 #[derive(Clone, Debug)]
@@ -109,13 +111,23 @@ fn bias_of_taps(bias: Option<&Tensor>, dims: &[usize]) -> Result<Option<Tensor>>
 
 impl Convolution {
     fn new(weight: Tensor, bias: Option<Tensor>, rank: usize, steps: Steps) -> Self {
+        let origin = origin::of_convolution(&weight);
+        let quantized = origin.as_ref().and_then(|origin| {
+            let of_taps = bias_of_taps(bias.as_ref(), weight.dims()).ok()?;
+            let taps = weight.dims()[2..].iter().product();
+            let weight = origin.weight().ok()??.qweight(taps, of_taps.as_ref());
+            weight.ok()
+        });
         Self {
             rank,
-            weight: Weight::Float(weight),
+            weight: match quantized {
+                Some(quantized) => Weight::quantized(Arc::new(quantized), weight.dims().to_vec()),
+                None => Weight::Float(weight),
+            },
             bias,
             steps,
             activation: None,
-            origin: None,
+            origin,
             name: None,
             is_computed: false,
             tap: None,

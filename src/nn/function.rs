@@ -27,8 +27,8 @@ type Shared<'a, A> = Arc<dyn Body<A> + 'a>;
 struct Over<L, F> {
     layers: L,
     forward: Arc<F>,
-    /// Whether the closure captures values, which may be layers.
-    captures: bool,
+    /// The type of a closure that captures values, which may be layers.
+    captures: Option<&'static str>,
 }
 
 impl<A, L, F> Body<A> for Over<L, F>
@@ -41,8 +41,8 @@ where
     }
 
     fn visit(&self, walk: &mut Walk<'_>) -> Result<()> {
-        if self.captures {
-            walk.opaque_here(std::any::type_name::<F>());
+        if let Some(type_name) = self.captures {
+            walk.opaque_here(type_name);
         }
         self.layers.visit(walk)
     }
@@ -61,7 +61,7 @@ where
     }
 }
 
-fn over<'a, A: 'a, L, F>(layers: L, forward: F, captures: bool) -> Shared<'a, A>
+fn over<'a, A: 'a, L, F>(layers: L, forward: F, captures: Option<&'static str>) -> Shared<'a, A>
 where
     L: 'a + Quantizable + Clone + Send + Sync,
     F: 'a + Fn(&L, &Tensor, A) -> CandleResult<Tensor> + Send + Sync,
@@ -108,7 +108,7 @@ impl<'a> Func<'a> {
     where
         F: 'a + Fn(&Tensor) -> CandleResult<Tensor> + Send + Sync,
     {
-        let captures = size_of::<F>() > 0;
+        let captures = (size_of::<F>() > 0).then(std::any::type_name::<F>);
         let body = over((), move |(), xs: &Tensor, ()| f(xs), captures);
         Self { body }
     }
@@ -123,7 +123,7 @@ impl<'a> Func<'a> {
         let body = over(
             layers,
             move |layers: &L, xs: &Tensor, ()| f(layers, xs),
-            false,
+            None,
         );
         Self { body }
     }
@@ -135,7 +135,7 @@ impl<'a> FuncT<'a> {
     where
         F: 'a + Fn(&Tensor, bool) -> CandleResult<Tensor> + Send + Sync,
     {
-        let captures = size_of::<F>() > 0;
+        let captures = (size_of::<F>() > 0).then(std::any::type_name::<F>);
         let body = over((), move |(), xs: &Tensor, train| f(xs, train), captures);
         Self { body }
     }
@@ -146,7 +146,7 @@ impl<'a> FuncT<'a> {
         L: 'a + Quantizable + Clone + Send + Sync,
         F: 'a + Fn(&L, &Tensor, bool) -> CandleResult<Tensor> + Send + Sync,
     {
-        let body = over(layers, f, false);
+        let body = over(layers, f, None);
         Self { body }
     }
 }

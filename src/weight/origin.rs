@@ -168,6 +168,18 @@ pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     is_it.ok()?.then(|| loaded.origin(part))
 }
 
+/// The origin of the weight of a convolution that a backend handed out whole; of a quantized one it
+/// is that of the matrices of its taps.
+pub(crate) fn of_convolution(weight: &Tensor) -> Option<Origin> {
+    let loaded = loaded_whole(weight)?;
+    let is_quantized = loaded.source.upgrade()?.format(&loaded.name).is_some();
+    let (channels, kernel) = weight.dims().split_at_checked(2)?;
+    Some(match is_quantized {
+        true => loaded.whole(&[kernel, channels].concat()),
+        false => loaded.whole(weight.dims()),
+    })
+}
+
 /// Whether a matrix has the elements that the checkpoint has there, by some of them: from the first
 /// row and column to the last, a few side by side in each place.
 fn is_like(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {
