@@ -111,9 +111,10 @@ crate_of() {
 # Only the models that are run, so that little is compiled.
 only_run() {
     local models='with_tracing|bert|distilbert|xlm_roberta|modernbert|debertav2|t5|marian|whisper|vit'
-    models+='|dinov2|clip|openclip|siglip|mimi|llama|qwen2|phi|encodec'
+    models+='|dinov2|clip|openclip|siglip|mimi|llama|qwen2|phi|encodec|snac|dac|segment_anything'
+    models+='|depth_anything_v2|efficientnet|resnet|convnext|repvgg|mobileone'
     sed -Ei "/^pub mod ($models);/!{/^pub mod/d}" "$scratch/$1/src/models/mod.rs"
-    sed -Ei '/^pub mod (models|quantized_nn|quantized_var_builder|utils);/!{/^pub mod/d}' \
+    sed -Ei '/^pub mod (models|object_detection|quantized_nn|quantized_var_builder|utils);/!{/^pub mod/d}' \
         "$scratch/$1/src/lib.rs"
     touch -r "$root/scripts/port_proof.sh" "$scratch/$1/src/models/mod.rs" "$scratch/$1/src/lib.rs"
 }
@@ -313,12 +314,16 @@ else:
 for kind, count in kinds.most_common(30):
     print(f"{count:4} {kind}", file=sys.stderr)
 
-# Matrices that are added and multiply nothing: of positions, of a bias.
+# Matrices that are added or looked up in, and multiply nothing: of positions, of a bias, of codes.
 added = {"whisper": ["model.decoder.embed_positions.weight"], "marian": ["final_logits_bias"],
          "openclip/text_model": ["positional_embedding"],
-         "siglip": ["embeddings.position_embedding.weight"]}
-# Refused with a reason: a table that is computed.
-refused = ["marian"]
+         "siglip": ["embeddings.position_embedding.weight"],
+         "segment_anything/image_encoder": [
+             f"blocks.{i}.attn.rel_pos_{axis}" for i in range(2) for axis in "hw"],
+         "mimi/encodec": ["quantizer.semantic_residual_vector_quantizer.layers.0.codebook.embed_sum"] + [
+             f"quantizer.acoustic_residual_vector_quantizer.layers.{i}.codebook.embed_sum" for i in range(3)]}
+# Refused with a reason: a table, or the sum of several convolutions, that is computed.
+refused = ["marian", "mobileone", "repvgg"]
 bad = []
 for run in runs.values():
     def wrong(what):

@@ -343,6 +343,7 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         ("conv.bias", tensor(&[24], 2)?),
         ("patch.weight", tensor(&[40, 16, 2, 2], 3)?),
         ("up.weight", tensor(&[24, 18, 4], 6)?),
+        ("stem.weight", tensor(&[16, 3, 5, 4], 6)?),
     ]);
     candle_core::safetensors::save(&tensors, source.join("model.safetensors"))?;
     #[derive(Quantizable)]
@@ -350,12 +351,27 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         conv: nn::Conv1d,
         patch: nn::Conv2d,
         up: nn::ConvTranspose1d,
+        stem: nn::Conv2d,
     }
     let load = |vb: VarBuilder<'_>| -> Result<Two> {
         Ok(Two {
             conv: nn::conv1d(20, 24, 3, signals(1, 1, 1), vb.pp("conv"))?,
             patch: nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?,
             up: nn::conv_transpose1d_no_bias(24, 18, 4, Default::default(), vb.pp("up"))?,
+            stem: nn::Conv2d::new(vb.get((16, 3, 5, 4), "stem.weight")?, None, images(0, 1, 1)),
+        })
+    };
+    // Of tensors that were read before.
+    let by_hand = |vb: VarBuilder<'_>| -> Result<Two> {
+        let (weight, bias) = (
+            vb.get((24, 20, 3), "conv.weight")?,
+            vb.get(24, "conv.bias")?,
+        );
+        let patch = vb.get((40, 16, 2, 2), "patch.weight")?;
+        Ok(Two {
+            conv: nn::Conv1d::new(weight, Some(bias), signals(1, 1, 1)),
+            patch: nn::Conv2d::new(patch, None, images(0, 2, 1)),
+            ..load(vb)?
         })
     };
     let open =
@@ -382,17 +398,77 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         bits(&loaded.patch.forward(&image)?)?,
         bits(&model.patch.forward(&image)?)?
     );
+    // As floats, for layers of candle's; a transposed weight is refused.
+    let floats = again.var_builder(DType::F32, &Device::Cpu);
+    let patch = floats.get((40, 16, 2, 2), "patch.weight")?;
+    assert_eq!(bits(&patch)?, bits(model.patch.weight())?);
+    assert!(floats.get((24, 18, 4), "up.weight").is_err());
     let (up, expected) = (loaded.up.forward(&ys)?, model.up.forward(&ys)?);
     assert_eq!(bits(&up)?, bits(&expected)?);
     assert!(loaded.conv.weight_infos()[0].quantized);
-    // Saved again from the quantized files.
-    let [file, twice] = [&saved, &folder.path().join("twice")];
-    checkpoint::save(&loaded, &again, twice)?;
-    let name = "model.safetensors";
+    let loaded_by_hand = by_hand(again.var_builder(DType::F32, &Device::Cpu))?;
+    assert!(loaded_by_hand.patch.weight_infos()[0].quantized);
     assert_eq!(
-        std::fs::read(file.join(name))?,
-        std::fs::read(twice.join(name))?
+        bits(&loaded_by_hand.patch.forward(&image)?)?,
+        bits(&model.patch.forward(&image)?)?
     );
+    let mut model = by_hand(float.var_builder(DType::F32, &Device::Cpu))?;
+    quantize_dynamic(&mut model, &QConfigSpec::int8())?;
+    let saved_by_hand = folder.path().join("by_hand");
+    checkpoint::save(&model, &float, &saved_by_hand)?;
+    // Saved again from the quantized files.
+    let [twice, thrice] = ["twice", "thrice"].map(|name| folder.path().join(name));
+    checkpoint::save(&loaded, &again, &twice)?;
+    checkpoint::save(&loaded_by_hand, &again, &thrice)?;
+    let bytes = |folder: &std::path::Path| std::fs::read(folder.join("model.safetensors"));
+    for other in [saved_by_hand, twice, thrice] {
+        assert_eq!(bytes(&saved)?, bytes(&other)?);
+    }
+    Ok(())
+}
+
+/// A codec's weight: gains times a normalized tensor.
+fn normed(inputs: usize, vb: VarBuilder<'_>) -> Result<nn::Conv1d> {
+    let gains = vb.get((24, 1, 1), "weight_g")?;
+    let weight = vb.get((24, 20, 3), "weight_v")?.narrow(1, 0, inputs)?;
+    let norm = weight.sqr()?.sum_keepdim((1, 2))?.sqrt()?;
+    let weight = weight.broadcast_mul(&gains)?.broadcast_div(&norm)?;
+    nn::Conv1d::computed(
+        weight,
+        Some(vb.get(24, "bias")?),
+        signals(1, 1, 1),
+        vb.clone(),
+    )
+}
+
+#[test]
+fn a_computed_weight_is_saved_by_its_name() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let [source, saved] = ["float.safetensors", "int8"].map(|name| folder.path().join(name));
+    let tensors = HashMap::from([
+        ("conv.weight_g", tensor(&[24, 1, 1], 1)?),
+        ("conv.weight_v", tensor(&[24, 20, 3], 2)?),
+        ("conv.bias", tensor(&[24], 3)?),
+    ]);
+    candle_core::safetensors::save(&tensors, &source)?;
+    let float = Checkpoint::open(&source)?;
+    let load = |checkpoint: &Checkpoint, inputs| {
+        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+        normed(inputs, vb.pp("conv"))
+    };
+    let mut layer = load(&float, 20)?;
+    quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    assert_eq!(layer.kernel_size(), [3]);
+    checkpoint::save(&layer, &float, &saved)?;
+    let again = Checkpoint::open(&saved)?;
+    let loaded = load(&again, 20)?;
+    assert!(loaded.weight_infos()[0].quantized);
+    let xs = tensor(&[2, 20, 30], 4)?;
+    assert_eq!(bits(&loaded.forward(&xs)?)?, bits(&layer.forward(&xs)?)?);
+    // The codes are of another shape.
+    let error = load(&again, 10).map(drop).unwrap_err().to_string();
+    assert!(error.contains("conv"), "{error}");
+    assert!(error.contains("[1, 3, 24, 10]"), "{error}");
     Ok(())
 }
 

@@ -51,7 +51,7 @@ pub(crate) use groups::Grouped;
 pub(crate) use origin::Origin;
 pub use qtable::QTable;
 pub use qweight::QWeight;
-pub(crate) use read::{equalized, find};
+pub(crate) use read::{QuantizedEntry, equalized, find};
 pub use stored::StoredWeight;
 pub(crate) use stored::{Quantized, StoredValue, Zeros};
 pub use weight_codes::WeightCodes;

@@ -168,6 +168,14 @@ pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     is_it.ok()?.then(|| loaded.origin(part))
 }
 
+/// The origin of the weight of a convolution that a backend handed out whole; of a quantized one,
+/// which has the shape `taps`, it is the origin of the matrices of its taps.
+pub(crate) fn of_convolution(weight: &Tensor, taps: &[usize]) -> Option<Origin> {
+    let loaded = loaded_whole(weight)?;
+    let is_quantized = loaded.source.upgrade()?.format(&loaded.name).is_some();
+    Some(loaded.whole(if is_quantized { taps } else { weight.dims() }))
+}
+
 /// Whether a matrix has the elements that the checkpoint has there, by some of them: from the first
 /// row and column to the last, a few side by side in each place.
 fn is_like(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {

@@ -38,8 +38,8 @@ pub(crate) enum Quantized {
         weight: Arc<QWeight>,
         /// Whether the layer multiplies, too.
         multiplied: bool,
-        /// The shape of a convolution's float weight; of others empty.
-        float: Vec<usize>,
+        /// Of a convolution the shapes of its tensor in a file and of its float tensor.
+        shapes: Option<[Vec<usize>; 2]>,
     },
     Table(Arc<QTable>),
 }
@@ -120,21 +120,18 @@ impl Quantized {
         Self::Weight {
             weight,
             multiplied,
-            float: Vec::new(),
+            shapes: None,
         }
     }
 
-    /// The shape of its tensor in a file, and the shape of the float tensor: a file has the taps of
-    /// a convolution first.
+    /// The shape of its tensor in a file, and the shape of the float tensor.
     pub fn shapes(&self) -> [Vec<usize>; 2] {
-        let [rows, k] = self.shape();
         match self {
-            Self::Weight { float, .. } if float.len() > 2 => {
-                let kernel = &float[2..];
-                let channels = rows / kernel.iter().product::<usize>().max(1);
-                [[kernel, &[channels, k]].concat(), float.clone()]
-            }
-            _ => [vec![rows, k], vec![rows, k]],
+            Self::Weight {
+                shapes: Some(shapes),
+                ..
+            } => shapes.clone(),
+            _ => [0; 2].map(|_| self.shape().to_vec()),
         }
     }
 

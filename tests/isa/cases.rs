@@ -326,6 +326,10 @@ const EXEMPT: &[(&str, &str)] = &[
     ("nn::LSTMConfig", "candle's configuration"),
     ("nn::RecurrentConfig", "a configuration"),
     ("nn::Nonlinearity", "a configuration of RNN"),
+    ("nn::Func", "a closure of the caller's"),
+    ("nn::FuncT", "a closure of the caller's"),
+    ("nn::func", "a closure of the caller's"),
+    ("nn::func_t", "a closure of the caller's"),
     ("nn::GRUState", "tensors"),
     ("nn::LSTMState", "tensors"),
 ];

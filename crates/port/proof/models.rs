@@ -216,6 +216,66 @@ pub fn build(
             let image = values("image", &[batch, 3, 32, 32])?;
             (run(move || model.forward(&image)), found)
         }
+        "clip/vision_model" => {
+            let config = models::clip::vision_model::ClipVisionConfig {
+                embed_dim: hidden,
+                activation: models::clip::text_model::Activation::QuickGelu,
+                intermediate_size: inner,
+                num_hidden_layers: layers,
+                num_attention_heads: heads,
+                projection_dim: hidden,
+                num_channels: 3,
+                image_size: 32,
+                patch_size: 8,
+            };
+            let mut model = models::clip::vision_model::ClipVisionTransformer::new(vb, &config)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[batch, 3, 32, 32])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "segment_anything/image_encoder" => {
+            let (side, patch) = if is_small { (64, 8) } else { (256, 16) };
+            let mut model = models::segment_anything::image_encoder::ImageEncoderViT::new(
+                side, patch, 3, hidden, layers, heads, 64, true, true, true, 4, &[1], vb,
+            )?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, side, side])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "depth_anything_v2" => {
+            // Patches of 14 pixels, four layers whose outputs are read.
+            let patches = if is_small { 4 } else { 11 };
+            let features = if is_small { 32 } else { 64 };
+            let channels = [features / 2, features, 2 * features, 4 * features];
+            let config = models::depth_anything_v2::DepthAnythingV2Config::new(
+                channels, hidden, features, false, false, vec![0, 1, 2, 3], 14 * patches, patches,
+            );
+            let new = models::dinov2::DinoVisionTransformer::new;
+            let dino = new(vb.pp("pretrained"), layers.max(4), hidden, heads)?;
+            let new = models::depth_anything_v2::DepthAnythingV2::new;
+            let mut model = new(dino.into(), config, vb)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, 14 * patches, 14 * patches])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "efficientnet" => {
+            let blocks = models::efficientnet::MBConvConfig::b0();
+            let mut model = models::efficientnet::EfficientNet::new(vb, blocks, 10)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, size.side(), size.side()])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "resnet" | "convnext" | "repvgg" | "mobileone" => {
+            let mut model = match name {
+                "resnet" => models::resnet::resnet18(10, vb),
+                "convnext" => models::convnext::convnext(&models::convnext::Config::atto(), 10, vb),
+                "repvgg" => models::repvgg::repvgg(&models::repvgg::Config::a0(), 10, vb),
+                _ => models::mobileone::mobileone(&models::mobileone::Config::s0(), 10, vb),
+            }?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, size.side(), size.side()])?;
+            (run(move || model.forward(&image)), found)
+        }
         "mimi/transformer" => {
             use models::mimi::{NormType, transformer};
             let config = transformer::Config {
@@ -309,9 +369,71 @@ pub fn build(
             };
             (run(decode), found)
         }
+        "mimi/encodec" => {
+            let mut config = models::mimi::encodec::Config::v0_1(Some(4));
+            if is_small {
+                config.seanet.dimension = hidden;
+                config.seanet.n_filters = 16;
+                config.seanet.ratios = vec![4, 2];
+                config.transformer.d_model = hidden;
+                config.transformer.num_heads = heads;
+                config.transformer.num_layers = layers;
+                config.transformer.dim_feedforward = inner;
+                // Two frames of the encoder are one of the codes.
+                config.frame_rate = config.sample_rate / 16.;
+                config.quantizer_bins = 64;
+                config.quantizer_dim = 32;
+            }
+            let mut model = models::mimi::encodec::Encodec::new(config, vb)?;
+            let found = quantize!(model, then);
+            let audio = values("audio", &[1, 1, if is_small { 512 } else { 24_000 }])?;
+            let codes = (0..4 * len as u32).map(|i| i * 7 % 64).collect::<Vec<_>>();
+            let codes = Tensor::from_vec(codes, (1, 4, len), &Device::Cpu)?;
+            let codec = move || {
+                model.reset_state();
+                let hidden = model.encode_pre_quantize(&audio)?;
+                let sound = model.decode(&codes)?;
+                Tensor::cat(&[hidden.flatten_all()?, sound.flatten_all()?], 0)
+            };
+            (run(codec), found)
+        }
+        "snac" => {
+            let (channels, rates) = if is_small { (16, [2, 4]) } else { (96, [4, 8]) };
+            let config = config(json!({
+                "sampling_rate": 24_000, "encoder_dim": channels, "encoder_rates": rates,
+                "decoder_dim": 4 * channels, "decoder_rates": [rates[1], rates[0]],
+                "attn_window_size": null, "codebook_size": 64, "codebook_dim": 8,
+                "vq_strides": [2, 1], "noise": false, "depthwise": false,
+            }))?;
+            let mut model = models::snac::Model::new(&config, vb)?;
+            let found = quantize!(model, then);
+            let codes = |len: usize| {
+                let codes = (0..len as u32).map(|i| i * 7 % 64).collect::<Vec<_>>();
+                Tensor::from_vec(codes, (1, len), &Device::Cpu)
+            };
+            let (half, codes) = (codes(len / 2)?, codes(len)?);
+            (run(move || model.decode(&[&half, &codes])), found)
+        }
+        "dac" => {
+            let (channels, rates) = if is_small { (16, [2, 4]) } else { (64, [2, 4]) };
+            let new = models::dac::Encoder::new;
+            let encoder = new(channels, &rates, 4 * channels, vb.pp("encoder"))?;
+            let new = models::dac::Decoder::new;
+            let rates = [rates[1], rates[0]];
+            let decoder = new(4 * channels, 4 * channels, &rates, 1, vb.pp("decoder"))?;
+            let mut both = (encoder, decoder);
+            let found = quantize!(both, then);
+            let audio = values("audio", &[1, 1, if is_small { 256 } else { 16_000 }])?;
+            let codec = move || {
+                let hidden = both.0.forward(&audio)?;
+                let sound = both.1.forward(&hidden)?;
+                Tensor::cat(&[hidden.flatten_all()?, sound.flatten_all()?], 0)
+            };
+            (run(codec), found)
+        }
         "encodec" => {
             let config = models::encodec::Config {
-                num_filters: if is_small { 4 } else { 32 },
+                num_filters: if is_small { 16 } else { 32 },
                 ..Default::default()
             };
             let encoder = models::encodec::Encoder::new(&config, vb.pp("encoder"))?;

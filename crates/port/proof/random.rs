@@ -14,10 +14,14 @@ pub fn values(name: &str, dims: &[usize]) -> Result<Tensor> {
         (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
     });
     let count = dims.iter().product::<usize>();
-    let last = *dims.last().unwrap_or(&1) as f32;
-    let norm = dims.len() == 1 && name.ends_with("weight");
+    // The products of an output: of an image's convolution, over its window too.
+    let from = if dims.len() == 4 { 1 } else { dims.len().max(1) - 1 };
+    let products = dims[from..].iter().product::<usize>() as f32;
+    let around_one = ["weight", "running_var", "cluster_usage"];
+    let around_one = around_one.iter().any(|end| name.ends_with(end));
+    let norm = dims.len() == 1 && around_one;
     let scale = if dims.len() > 1 {
-        (3. / last).sqrt()
+        (3. / products).sqrt()
     } else {
         0.1
     };
@@ -86,6 +90,7 @@ impl SimpleBackend for Named {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        name == "shared" || name.ends_with("shared.weight")
+        let ends = ["shared.weight", "class_embedding"];
+        name == "shared" || ends.iter().any(|end| name.ends_with(end))
     }
 }

@@ -66,6 +66,11 @@ impl Size {
         self.layers.min(4)
     }
 
+    /// The height and width of an image.
+    pub fn side(&self) -> usize {
+        if self.is_small() { 64 } else { 224 }
+    }
+
     pub fn ids(&self, len: usize) -> candle_core::Result<Tensor> {
         let ids = (0..self.batch * len).map(|i| (i * 7 % self.vocab) as u32);
         Tensor::from_vec(ids.collect(), (self.batch, len), &Device::Cpu)

@@ -1,9 +1,10 @@
-//! Calls of candle's constructors whose layers could be quantized better: convolutions of size 1,
-//! and computed weights.
+//! Calls that leave a layer in float: convolutions that are methods of tensors, and layers with
+//! computed weights.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use syn::{Expr, ExprCall, ExprMethodCall};
+use syn::{Expr, ExprCall, ExprMethodCall, ExprTuple};
 
 use super::draft::Draft;
 use super::facts::{self, DEPTH, Facts};
@@ -12,9 +13,11 @@ use super::operands::{Root, Trace};
 use super::origins::{TensorOrigin, beginning, origin};
 use super::scopes::Origin;
 use super::syntax::{
-    binds, called, ends_with, get, ident, member, method, segments, strip, tail, values,
+    binds, called, ends_with, exactly, get, ident, is, method, segments, strip, tail, values,
+    variable,
 };
 use super::table::list;
+use super::types::is_named;
 use super::unit::Unit;
 use super::walk::exprs;
 
@@ -24,75 +27,131 @@ const COMPUTES: &[&str] = list![
     exp index_add matmul mul neg powf recip sqr sqrt sub tanh where_cond
 ];
 
-const COMPUTED: (&str, &str) = (
-    "the weight of a `Linear` is computed when it is loaded",
-    "quantized, it is saved only under a name: `nn::Linear::computed(inputs, outputs, vb.pp(name), || \
-     Ok((weight, bias)))`; or compute with what the layer is given or gives; or put `// dynquant: \
-     keep` here",
-);
+/// The input channels of a convolution that the preset quantizes.
+const MIN_CHANNELS: usize = 16;
 
-/// Lists convolutions of size 1, and layers with computed weights.
-pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
+const LINEAR_ADVICE: &str = "quantized, it is saved only under a name: `nn::Linear::computed(inputs, \
+    outputs, vb.pp(name), || Ok((weight, bias)))`; or compute with what the layer is given or gives; \
+    or put `// dynquant: keep` here";
+
+/// Lists convolutions that are no layers, and layers with computed weights; names those that are
+/// computed from tensors of one `VarBuilder`.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for facts in facts::all(unit) {
         for expr in exprs(facts.function.block) {
             let (at, found) = match expr {
-                Expr::Call(call) => (unit.source.start(&call.func), found(facts, call)),
-                Expr::MethodCall(call) => (unit.source.start(&call.method), raw(facts, call)),
+                Expr::Call(call) => (unit.source.start(&call.func), computed(facts, call)),
+                Expr::MethodCall(call) => {
+                    (unit.source.start(&call.method), convolution(facts, call))
+                }
                 _ => continue,
             };
-            if let Some((what, advice)) = found.filter(|_| !unit.source.is_kept(at)) {
-                draft.list(unit.todo(at, what, advice));
+            if unit.source.is_kept(at) {
+                continue;
+            }
+            match found {
+                Some(Found::Listed(what, advice)) => draft.list(unit.todo(at, what, advice)),
+                Some(Found::Named(edits)) => {
+                    for (range, text) in edits {
+                        draft.edits.replace(range, text);
+                    }
+                }
+                None => {}
             }
         }
     }
 }
 
-/// The description of a listed call, and advice.
-fn found(facts: Facts<'_>, call: &ExprCall) -> Option<(String, String)> {
+/// A call that leaves a layer in float, or one that cannot be saved.
+enum Found {
+    /// A description, and advice.
+    Listed(String, String),
+    Named(Vec<(Range<usize>, String)>),
+}
+
+/// A layer with a computed weight.
+fn computed(facts: Facts<'_>, call: &ExprCall) -> Option<Found> {
     let path = match facts.resolve(&segments(called(call)?)) {
         Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => path,
         _ => return None,
     };
-    let first = call.args.first()?;
-    let (one, name, config) = match path
-        .iter()
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .as_slice()
-    {
-        [.., "Linear", "new" | "from_weights"] => {
-            let is_read = beginning(facts, first) > TensorOrigin::Computed;
-            let computed = is_read && is_computed(facts, first, DEPTH, &mut BTreeSet::new());
-            return computed.then(|| (COMPUTED.0.into(), COMPUTED.1.into()));
-        }
-        [.., "Conv1d" | "Conv2d", "new"] => (kernel(facts, first), &path[path.len() - 2], 2),
-        [.., name] if name.starts_with("conv1d") || name.starts_with("conv2d") => {
-            let size = call.args.iter().nth(2)?;
-            (is_one(facts, size), &path[path.len() - 1], 3)
-        }
-        _ => return None,
-    };
-    let plain = |field: &syn::FieldValue| match member(&field.member).as_str() {
-        "groups" | "stride" => sizes(facts, &field.expr, 4).contains(&Some(1)),
-        "padding" => may_be(facts, &field.expr, 0),
-        _ => true,
-    };
-    let config = get!(
-        strip(resolved(facts, call.args.iter().nth(config)?)),
-        Expr::Struct
-    );
-    let plain = config.is_none_or(|config| config.fields.iter().all(plain));
-    convolution(name, one).filter(|_| plain)
-}
-
-/// The same of a convolution that is a method of a tensor, by a field or a tensor that is read.
-fn raw(facts: Facts<'_>, call: &ExprMethodCall) -> Option<(String, String)> {
-    let (unit, name) = (facts.unit, call.method.to_string());
-    let args: Vec<_> = call.args.iter().collect();
-    let ("conv1d" | "conv2d", [weight, padding, stride, _, groups, ..]) = (&*name, &*args) else {
+    let [.., layer, new] = &path[..] else {
         return None;
     };
-    let plain = may_be(facts, padding, 0) && may_be(facts, stride, 1) && may_be(facts, groups, 1);
+    let is_made = match layer.as_str() {
+        "Linear" => ["new", "from_weights"].contains(&new.as_str()),
+        "Conv1d" | "Conv2d" => new == "new",
+        _ => false,
+    };
+    let weight = call.args.first().filter(|_| is_made)?;
+    let is_read = beginning(facts, weight) > TensorOrigin::Computed;
+    if !is_read || !is_computed(facts, weight, DEPTH, &mut BTreeSet::new()) {
+        return None;
+    }
+    let what = format!("the weight of a `{layer}` is computed when it is loaded");
+    if layer == "Linear" {
+        return Some(Found::Listed(what, LINEAR_ADVICE.into()));
+    }
+    let named = named(facts, call).map(Found::Named);
+    Some(named.unwrap_or_else(|| {
+        let advice = format!(
+            "quantized, it is saved only under a name: `nn::{layer}::computed(weight, bias, config, \
+             vb.pp(name))?`; or put `// dynquant: keep` here"
+        );
+        Found::Listed(what, advice)
+    }))
+}
+
+/// The edits that name a convolution by the function's only `VarBuilder`, of which all tensors are
+/// read.
+fn named(facts: Facts<'_>, call: &ExprCall) -> Option<Vec<(Range<usize>, String)>> {
+    let (source, function) = (facts.unit.source, facts.function);
+    let builders = inputs(function.signature).filter(|input| {
+        let ty = match &*input.ty {
+            syn::Type::Reference(reference) => &*reference.elem,
+            ty => ty,
+        };
+        is_named(ty, "VarBuilder")
+    });
+    let [builder] = exactly(builders)?;
+    let name = variable(&builder.pat)?;
+    let is_bound = facts
+        .bindings(&name)
+        .is_some_and(|all| !all.found.is_empty());
+    let reads = |call: &&ExprMethodCall| {
+        let method = call.method.to_string();
+        is(&call.receiver, &name) && (method.starts_with("get") || method == "contains_tensor")
+    };
+    let calls = exprs(function.block).filter_map(|expr| get!(expr, Expr::MethodCall));
+    let reads = calls.filter(reads).count();
+    let uses =
+        exprs(function.block).filter(|expr| matches!(expr, Expr::Path(_)) && is(expr, &name));
+    if is_bound || reads == 0 || uses.count() != reads {
+        return None;
+    }
+    let new = source.range(&called(call)?.segments.last()?.ident);
+    let (last, end) = (source.range(call.args.last()?).end, source.range(call).end);
+    Some(vec![
+        (new, "computed".to_owned()),
+        (last..last, format!(", {name}.clone()")),
+        (end..end, "?".to_owned()),
+    ])
+}
+
+/// The description of a convolution that is a method of a tensor, by a field or a tensor that is
+/// read, and advice.
+fn convolution(facts: Facts<'_>, call: &ExprMethodCall) -> Option<Found> {
+    let (unit, name) = (facts.unit, call.method.to_string());
+    let layer = match name.trim_end_matches("_with_algo") {
+        "conv1d" => "Conv1d",
+        "conv2d" => "Conv2d",
+        _ => return None,
+    };
+    let (weight, groups) = (call.args.first()?, call.args.iter().nth(4)?);
+    let groups = sizes(facts, groups, 4);
+    if !groups.iter().any(|size| size.is_none_or(|size| size == 1)) {
+        return None;
+    }
     let roots = Trace::new(facts).roots(weight).into_iter();
     let mut fields = roots.filter_map(|root| match root {
         Root::Field(holder, field) => Some((holder, field)),
@@ -100,61 +159,44 @@ fn raw(facts: Facts<'_>, call: &ExprMethodCall) -> Option<(String, String)> {
     });
     let read =
         fields.find(|(holder, field)| origin(unit, holder, field).0 > TensorOrigin::Computed);
-    let one = match read {
-        Some((holder, field)) => {
-            let given = unit.built.given(&holder, &field);
-            let of_value = |value| kernel(Facts::around(unit, unit.source.start(value))?, value);
-            same(&given.map(of_value).collect::<Vec<_>>())
-        }
-        None => Some(kernel(facts, weight)?),
+    let is_narrow = match read {
+        Some((holder, field)) => unit.built.given(&holder, &field).any(|value| {
+            let facts = Facts::around(unit, unit.source.start(value));
+            facts.is_some_and(|facts| is_narrow(facts, value))
+        }),
+        None if shape(facts, weight).is_none() => return None,
+        None => is_narrow(facts, weight),
     };
-    convolution(&name, one).filter(|_| plain)
-}
-
-/// The description of a convolution, if its size is or may be 1.
-fn convolution(name: &str, one: Option<bool>) -> Option<(String, String)> {
-    let size = match one {
-        Some(true) => "of size 1 is a `Linear` by another name",
-        Some(false) => return None,
-        None => "is a `Linear` by another name if its size is 1",
+    let condition = if groups.contains(&None) {
+        "if its groups are 1: "
+    } else {
+        ""
     };
-    let ones = if name.contains("2d") { "1, 1" } else { "1" };
     let advice = format!(
-        "if its stride and groups are 1: hold `nn::Linear::new(vb.get((out, in, {ones}), \
-         \"weight\")?.flatten_from(1)?, bias)`, and apply it where channels are the last \
-         dimension; or put `// dynquant: keep` here"
+        "{condition}hold `nn::{layer}::new(weight, bias, config)`, and call its `forward`; or put \
+         `// dynquant: keep` here"
     );
-    Some((format!("`{name}` {size}, and stays in float"), advice))
+    let what = format!("`{name}` is no layer, and stays in float");
+    (!is_narrow).then_some(Found::Listed(what, advice))
 }
 
-/// Whether a size is 1; `None` if that is not known, or differs between calls.
-fn is_one(facts: Facts<'_>, expr: &Expr) -> Option<bool> {
-    let sizes = sizes(facts, expr, 4).into_iter();
-    same(&sizes.map(|size| Some(size? == 1)).collect::<Vec<_>>())
+/// Whether a weight has too few input channels to be quantized, by the shape with which it is read.
+fn is_narrow(facts: Facts<'_>, weight: &Expr) -> bool {
+    let channels = shape(facts, weight).and_then(|shape| shape.elems.iter().nth(1));
+    let sizes = channels.map_or(vec![None], |channels| sizes(facts, channels, 4));
+    sizes
+        .iter()
+        .all(|size| size.is_some_and(|size| size < MIN_CHANNELS))
 }
 
-/// The common value of all elements, if it is known.
-fn same(all: &[Option<bool>]) -> Option<bool> {
-    let first = (*all.first()?)?;
-    all.iter().all(|one| *one == Some(first)).then_some(first)
-}
-
-fn may_be(facts: Facts<'_>, expr: &Expr, size: usize) -> bool {
-    let sizes = sizes(facts, expr, 4);
-    sizes.contains(&None) || sizes.contains(&Some(size))
-}
-
-/// Whether the kernel of a weight has size 1, by the shape with which it is read.
-fn kernel(facts: Facts<'_>, weight: &Expr) -> Option<bool> {
+/// The shape with which a weight is read.
+fn shape<'e>(facts: Facts<'e>, weight: &'e Expr) -> Option<&'e ExprTuple> {
     let call = method(resolved(facts, weight))?;
-    if !call.method.to_string().starts_with("get") {
-        return kernel(facts, &call.receiver);
+    if call.method.to_string().starts_with("get") {
+        get!(call.args.first()?, Expr::Tuple)
+    } else {
+        shape(facts, &call.receiver)
     }
-    let shape = get!(call.args.first()?, Expr::Tuple)?;
-    let sizes = shape.elems.iter().skip(2);
-    let sizes: Vec<_> = sizes.map(|size| is_one(facts, size)).collect();
-    let is_none = sizes.is_empty() || sizes.contains(&Some(false));
-    if is_none { Some(false) } else { same(&sizes) }
 }
 
 /// The sizes that an expression may have; `None` for a size that is not known.

@@ -9,8 +9,8 @@ use super::unit::Unit;
 use super::unused::Unused;
 use super::world::World;
 use super::{
-    attention, constructors, defaults, derives, heads, imports, layers, marks, names, needs, norms,
-    projections, residuals, sums, tied, unused, weights, wrappers,
+    attention, closures, constructors, defaults, derives, heads, imports, kernels, layers, marks,
+    names, needs, norms, projections, residuals, sums, tied, unused, weights, wrappers,
 };
 
 /// A ported file.
@@ -79,7 +79,9 @@ fn pass(
     wrappers::rewrite(&unit, &mut draft);
     let held = layers::rewrite(&unit, &mut draft, &names.modules);
     weights::list(&unit, &mut draft, &held);
-    constructors::list(&unit, &mut draft);
+    constructors::rewrite(&unit, &mut draft);
+    kernels::rewrite(&unit, &mut draft);
+    closures::list(&unit, &mut draft);
     needs::list(&unit, &mut draft);
     projections::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);
@@ -92,6 +94,10 @@ fn pass(
         unused::rewrite(&unit, &mut draft, unused);
     }
     imports::rewrite(&unit, &mut draft, &modules, unused.as_ref());
+    // A closure is left as it is while other passes rewrite parts of it.
+    if draft.edits.is_empty() {
+        closures::rewrite(&unit, &mut draft);
+    }
     // Only now is it known which types hold layers.
     if let Some(original) = original.filter(|_| draft.edits.is_empty()) {
         marks::rewrite(&unit, &mut draft, original);

@@ -37,23 +37,29 @@ pub struct Mapped {
 /// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms,
 /// whose range can be moved to weights.
 const LAYERS: &[&str] = list![
-    Conv1d Conv2d Embedding GRU LSTM LayerNorm Linear RmsNorm Sequential
+    Conv1d Conv2d Embedding Func FuncT GRU LSTM LayerNorm Linear RmsNorm Sequential
 ];
 
 /// Types and functions that `candle_dynquant::nn` defines under `candle_nn`'s names.
 const NN: &[&str] = list![
     Activation Conv1d Conv1dConfig Conv2d Conv2dConfig ConvTranspose1d ConvTranspose1dConfig
-    ConvTranspose2d ConvTranspose2dConfig Embedding GRU GRUConfig GRUState LSTM LSTMConfig LSTMState
-    LayerNorm Linear RmsNorm Sequential conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d
-    conv_transpose1d_no_bias conv_transpose2d conv_transpose2d_no_bias embedding gru layer_norm
-    layer_norm_no_bias linear linear_b linear_no_bias lstm rms_norm seq
+    ConvTranspose2d ConvTranspose2dConfig Embedding Func FuncT GRU GRUConfig GRUState LSTM LSTMConfig
+    LSTMState LayerNorm Linear RmsNorm Sequential conv1d conv1d_no_bias conv2d conv2d_no_bias
+    conv_transpose1d conv_transpose1d_no_bias conv_transpose2d conv_transpose2d_no_bias embedding
+    func func_t gru layer_norm layer_norm_no_bias linear linear_b linear_no_bias lstm rms_norm seq
+];
+
+/// Functions of `nn` that load a layer.
+const MAKERS: &[&str] = list![
+    conv1d conv1d_no_bias conv2d conv2d_no_bias embedding gru layer_norm layer_norm_no_bias linear
+    linear_b linear_no_bias lstm rms_norm
 ];
 
 /// Items that `candle_dynquant::nn` re-exports from `candle_nn`.
 const SAME: &[&str] = list![
-    AdamW BatchNorm BatchNormConfig Dropout Func FuncT GroupNorm Init LayerNormConfig Module ModuleT
+    AdamW BatchNorm BatchNormConfig Dropout GroupNorm Init LayerNormConfig Module ModuleT
     Optimizer PReLU ParamsAdamW SGD VarBuilder VarMap attention batch_norm cpu_flash_attention
-    encoding func func_t group_norm init kv_cache loss moe optim prelu rotary_emb sampling
+    encoding group_norm init kv_cache loss moe optim prelu rotary_emb sampling
     var_builder var_map varlen_attention
 ];
 
@@ -64,7 +70,7 @@ const SAME_OPS: &[&str] = list![
 ];
 
 /// Modules of `candle_nn` that hold some of [`NN`].
-const NN_MODULES: &[&str] = list![activation conv embedding layer_norm linear rnn sequential];
+const NN_MODULES: &[&str] = list![activation conv embedding func layer_norm linear rnn sequential];
 
 /// Functions that `candle_nn::ops` and `candle_dynquant::ops` have under the same name.
 const OPS: &[&str] = list![layer_norm rms_norm sigmoid silu softmax softmax_last_dim swiglu];
@@ -231,6 +237,11 @@ pub fn is_codebook(name: &str) -> bool {
 /// Whether this name of `nn` is a layer that a walk looks for.
 pub fn is_layer(name: &str) -> bool {
     LAYERS.contains(&name)
+}
+
+/// Whether a function of this name of `nn` loads a layer.
+pub fn makes_layer(name: &str) -> bool {
+    MAKERS.contains(&name)
 }
 
 /// Whether a type of this name of `nn` is `Clone`.

@@ -31,7 +31,11 @@ impl Unused {
         // The trait of `xs.i(..)`.
         let used = if name == "IndexOp" { "i" } else { name };
         let named = named || name == "IndexOp";
-        named && self.before.contains_key(used) && !self.now.contains_key(used)
+        // Another import may begin with it.
+        let root = root(used);
+        let is_in =
+            |names: &BTreeMap<String, usize>| names.contains_key(used) || names.contains_key(&root);
+        named && is_in(&self.before) && !is_in(&self.now)
     }
 
     /// Whether a function has lost its last use, so that only its declaration has the name.
@@ -55,13 +59,22 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, unused: &Unused) {
     }
 }
 
+/// A name as the root of an import, among the names of a file.
+fn root(name: &str) -> String {
+    format!("use {name}")
+}
+
 fn idents(text: &str) -> BTreeMap<String, usize> {
     fn count(tokens: TokenStream, counts: &mut BTreeMap<String, usize>) {
-        let mut in_use = false;
+        let (mut in_use, mut is_root) = (false, false);
         let mut tokens = tokens.into_iter();
         while let Some(token) = tokens.next() {
             match token {
-                TokenTree::Ident(ident) if ident == "use" => in_use = true,
+                TokenTree::Ident(ident) if ident == "use" => (in_use, is_root) = (true, true),
+                TokenTree::Ident(ident) if is_root => {
+                    is_root = false;
+                    *counts.entry(root(&ident.to_string())).or_default() += 1;
+                }
                 TokenTree::Ident(ident) if ident == "fn" => function(&mut tokens, counts),
                 TokenTree::Punct(punct) if punct.as_char() == ';' => in_use = false,
                 TokenTree::Ident(ident) if !in_use => {
@@ -136,5 +149,10 @@ mod tests {
         assert!(unused.is_import("D") && !unused.is_import("Tensor"));
         let used = format!("{of_own} fn i() {{ D::Minus1 }}");
         assert!(!Unused::new(before, &used).is_import("D"));
+        let before = "use candle_nn as nn; use nn::{Linear, Conv1d};";
+        let now = "use candle_nn as nn; use candle_dynquant::nn::Linear;";
+        assert!(Unused::new(before, now).is_import("nn"));
+        let used = format!("{now} use nn::Init;");
+        assert!(!Unused::new(before, &used).is_import("nn"));
     }
 }

@@ -70,13 +70,48 @@ impl SimpleBackend for Backend {
         device: &Device,
     ) -> CandleResult<Tensor> {
         // Before anything is read.
-        self.0.check_shape(name, shape.dims())?;
-        self.get_unchecked(name, dtype, device)
+        let axes = self.axes(name, shape.dims());
+        if axes.is_none() {
+            self.0.check_shape(name, shape.dims())?;
+        }
+        self.answer(name, dtype, device, axes.as_deref())
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
+        self.answer(name, dtype, device, None)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        let said = self.format(name).is_some() || self.attention(name).is_some();
+        said || self.0.files.find(name).is_some()
+    }
+}
+
+impl Backend {
+    /// The axes in the file, less the first, of a convolution's weight that is asked for by its
+    /// float shape.
+    fn axes(&self, name: &str, dims: &[usize]) -> Option<Vec<usize>> {
+        let (_, entry) = self.0.files.find(name)?;
+        let (channels, kernel) = dims.split_at_checked(2)?;
+        let is_stored = entry.shape == [&[1], kernel, channels].concat();
+        let axes = || (kernel.len()..dims.len()).chain(0..kernel.len());
+        (is_stored && self.0.weights.contains_key(name)).then(|| axes().collect())
+    }
+
+    /// A tensor, or one with its axes in another order, which is remembered.
+    fn answer(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+        axes: Option<&[usize]>,
+    ) -> CandleResult<Tensor> {
         match self.read(name, dtype)? {
             Some(tensor) => {
+                let tensor = match axes {
+                    Some(axes) => tensor.squeeze(0)?.permute(axes)?.contiguous()?,
+                    None => tensor,
+                };
                 let tensor = tensor.to_dtype(dtype)?.to_device(device)?;
                 // The description of a weight tells its name, which the asker may not know.
                 let base = name.strip_suffix(FORMAT);
@@ -90,10 +125,5 @@ impl SimpleBackend for Backend {
             }
             .with_path(self.0.files.path())),
         }
-    }
-
-    fn contains_tensor(&self, name: &str) -> bool {
-        let said = self.format(name).is_some() || self.attention(name).is_some();
-        said || self.0.files.find(name).is_some()
     }
 }

@@ -50,7 +50,8 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
         match place.map_err(|e| e.at(&held.path)) {
             Ok(Some(place)) => {
                 let (name, part) = place.part(source)?;
-                let is_changed = !equals(&held.weight.tensor, &name, part, source)?;
+                let rows = as_matrix(&held.weight.tensor)?;
+                let is_changed = !equals(&rows, &name, part, source)?;
                 if is_changed && !held.is_known() {
                     unsaved.push(held.path.clone());
                     continue;
@@ -69,6 +70,14 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
         }
     }
     Ok((found, unsaved))
+}
+
+/// A weight as a matrix, whose columns are its last axis.
+fn as_matrix(weight: &Tensor) -> Result<Tensor> {
+    Ok(match weight.rank() {
+        rank @ 3.. => weight.flatten_to(rank - 2)?,
+        _ => weight.clone(),
+    })
 }
 
 /// Whether the source has a vector of this name and shape, with other elements.

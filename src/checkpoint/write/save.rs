@@ -188,7 +188,8 @@ impl SavedView {
 /// A computed weight as it is written.
 fn added<'a>(name: &'a str, held: &'a Held) -> Output<'a> {
     let pieces = std::slice::from_ref(&held.weight);
-    WrittenWeight::pieces(name, &held.weight.shape(), held.weight.format(), pieces)
+    let [stored, _] = held.weight.shapes();
+    WrittenWeight::pieces(name, &stored, held.weight.format(), pieces)
 }
 
 /// The weights by the tensors that they replace.

@@ -61,9 +61,12 @@ impl Geometry {
         }
     }
 
-    /// The shape of a weight with its taps first.
+    /// The shape of a weight with its taps first, as a file has it: `[1, kernel.., out channels, in
+    /// channels]`, of a transposed convolution `[1, kernel, 1, ..]`. By the number of axes it is
+    /// never taken for a float weight, or for the other kind.
     pub fn taps(&self, dims: &[usize]) -> Vec<usize> {
-        [&dims[2..], &self.channels(dims)].concat()
+        let more: &[usize] = if self.is_transposed() { &[1] } else { &[] };
+        [&[1], &dims[2..], more, &self.channels(dims)].concat()
     }
 
     /// A float weight as the matrices of its taps, one below the other.
@@ -103,15 +106,17 @@ impl QuantizedTaps {
         }
     }
 
+    /// The shape with the taps first.
+    pub fn shape(&self) -> Vec<usize> {
+        self.geometry.taps(&self.dims)
+    }
+
     /// The weight as a float tensor of its shape.
     pub fn value(&self) -> Result<Tensor> {
-        let taps = self
-            .weight
-            .dequantize()?
-            .reshape(self.geometry.taps(&self.dims))?;
+        let taps = self.weight.dequantize()?.reshape(self.shape())?;
         let rank = taps.rank();
         let channels = self.geometry.channels(&[rank - 2, rank - 1]);
         let order: Vec<usize> = channels.into_iter().chain(0..rank - 2).collect();
-        Ok(taps.permute(order)?.contiguous()?)
+        Ok(taps.permute(order)?.reshape(&*self.dims)?)
     }
 }

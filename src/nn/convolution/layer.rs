@@ -18,7 +18,9 @@ use crate::tap::{self, Replay, Tap};
 use crate::tensor::{
     Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
 };
-use crate::weight::{Origin, QWeight, Quantized, StoredValue, StoredWeight, find};
+use crate::weight::{
+    Origin, QWeight, Quantized, QuantizedEntry, StoredValue, StoredWeight, find, origin,
+};
 
 /// A convolution of any rank: the part that the layers share.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ pub struct AnyConvolution {
     pub activation: Option<FusedActivation>,
     origin: Option<Origin>,
     pub name: Option<Arc<str>>,
+    /// Whether the weight may be in no checkpoint.
+    is_computed: bool,
     pub tap: Option<Tap>,
 }
 
@@ -41,17 +45,78 @@ enum ConvolutionWeight {
 }
 
 impl AnyConvolution {
+    /// A layer of a weight that a checkpoint may have quantized.
     pub fn new(weight: Tensor, bias: Option<Tensor>, rank: usize, geometry: Geometry) -> Self {
+        let dims = weight.dims().to_vec();
+        let is_weight = dims.len() == rank + 2;
+        let origin = (is_weight.then(|| geometry.taps(&dims)))
+            .and_then(|taps| origin::of_convolution(&weight, &taps));
+        let quantized = origin.as_ref().and_then(|origin| {
+            let (gates, of_taps) = geometry.gates(bias.as_ref(), &dims).ok()?;
+            let weight = origin.weight().ok()??.qweight(gates, of_taps.as_ref());
+            Some(QuantizedTaps::new(weight.ok()?, dims, geometry))
+        });
         Self {
-            rank,
-            weight: ConvolutionWeight::Float(weight),
+            weight: match quantized {
+                Some(quantized) => ConvolutionWeight::Quantized(Arc::new(quantized)),
+                None => ConvolutionWeight::Float(weight),
+            },
             bias,
+            rank,
             geometry,
             activation: None,
-            origin: None,
+            origin,
             name: None,
+            is_computed: false,
             tap: None,
         }
+    }
+
+    /// A layer of a computed weight, which a checkpoint may have quantized.
+    pub fn computed(
+        weight: Tensor,
+        bias: Option<Tensor>,
+        rank: usize,
+        geometry: Geometry,
+        vb: &VarBuilder<'_>,
+    ) -> CandleResult<Self> {
+        let name = prefix_of(vb);
+        let found = find(vb, "weight").filter(|found| found.format.is_multiplied());
+        // A weight of another rank is an error when it is used.
+        let layer = match found.filter(|_| weight.rank() == rank + 2) {
+            None => Self::new(weight, bias, rank, geometry),
+            Some(found) => Self::quantized(&found, weight.dims(), bias, geometry)
+                .map_err(|error| error.at(name.as_deref().unwrap_or("convolution")))?,
+        };
+        Ok(Self {
+            name,
+            is_computed: true,
+            ..layer
+        })
+    }
+
+    /// A layer of the quantized weight of a checkpoint, for a float weight of `dims`.
+    fn quantized(
+        found: &QuantizedEntry,
+        dims: &[usize],
+        bias: Option<Tensor>,
+        geometry: Geometry,
+    ) -> Result<Self> {
+        let shape = geometry.taps(dims);
+        let (gates, of_taps) = geometry.gates(bias.as_ref(), dims)?;
+        let weight = found.read(&shape, |parts| parts.qweight(gates, of_taps.as_ref()))?;
+        let taps = QuantizedTaps::new(weight, dims.to_vec(), geometry);
+        Ok(Self {
+            weight: ConvolutionWeight::Quantized(Arc::new(taps)),
+            bias,
+            rank: dims.len() - 2,
+            geometry,
+            activation: None,
+            origin: Some(found.origin(&shape)),
+            name: None,
+            is_computed: false,
+            tap: None,
+        })
     }
 
     /// Loads a weight of `dims`, quantized where the checkpoint has it so.
@@ -104,28 +169,13 @@ impl AnyConvolution {
                 let weight = vb.get_with_hints(&*dims, "weight", init)?;
                 Self::new(weight, bias()?, kernel.len(), geometry)
             }
-            Some(found) => {
-                let (bias, shape) = (bias()?, geometry.taps(&dims));
-                let (gates, of_taps) = geometry.gates(bias.as_ref(), &dims).map_err(at)?;
-                let weight = found.read(&shape, |parts| parts.qweight(gates, of_taps.as_ref()))?;
-                let taps = QuantizedTaps::new(weight, dims, geometry);
-                Self {
-                    weight: ConvolutionWeight::Quantized(Arc::new(taps)),
-                    origin: Some(found.origin(&shape)),
-                    ..Self::new(
-                        Tensor::zeros(0, vb.dtype(), vb.device())?,
-                        bias,
-                        kernel.len(),
-                        geometry,
-                    )
-                }
-            }
+            Some(found) => Self::quantized(&found, &dims, bias()?, geometry).map_err(at)?,
         };
         Ok(Self { name, ..layer })
     }
 
     /// The shape of the weight.
-    fn dims(&self) -> &[usize] {
+    pub fn dims(&self) -> &[usize] {
         match &self.weight {
             ConvolutionWeight::Float(weight) => weight.dims(),
             ConvolutionWeight::Quantized(taps) => &taps.dims,
@@ -409,10 +459,11 @@ impl AnyConvolution {
             ConvolutionWeight::Quantized(taps) => StoredValue::Quantized(Quantized::Weight {
                 weight: Arc::clone(&taps.weight),
                 multiplied: true,
-                float: taps.dims.clone(),
+                shapes: Some([taps.shape(), taps.dims.clone()]),
             }),
         };
-        StoredWeight::new("weight", value).with_bias(self.bias.clone())
+        let weight = StoredWeight::new("weight", value).with_bias(self.bias.clone());
+        weight.computed(self.is_computed)
     }
 
     pub fn value(&self) -> Result<Tensor> {

@@ -40,6 +40,30 @@ macro_rules! convolutions {
                 }
             }
 
+            /// A layer whose weight is computed while the model is loaded, such as one that is
+            /// normalized by its gains: the quantized `weight` of `vb` where a checkpoint has that.
+            ///
+            /// Quantized, it is saved as `weight` of `vb`, beside the tensors that it is computed
+            /// from.
+            ///
+            /// # Errors
+            /// When the quantized weight has another shape.
+            pub fn computed(
+                weight: Tensor,
+                bias: Option<Tensor>,
+                config: $config,
+                vb: VarBuilder<'_>,
+            ) -> CandleResult<Self> {
+                let geometry = config.into();
+                let convolution = AnyConvolution::computed(weight, bias, $rank, geometry, &vb)?;
+                Ok(Self { convolution, config })
+            }
+
+            /// The sizes of the kernel, without a quantized weight being dequantized.
+            pub fn kernel_size(&self) -> &[usize] {
+                self.convolution.dims().get(2..).unwrap_or_default()
+            }
+
             /// The configuration.
             pub fn config(&self) -> &$config {
                 &self.config

@@ -157,7 +157,7 @@ fn matrices_in_other_forms_are_not_skipped() {
     }
 }
 
-/// Weights of layers and layers made in `forward`, and convolutions whose size is found elsewhere.
+/// Weights of layers, layers made in `forward`, and convolutions that are methods of tensors.
 #[test]
 fn products_of_layers_and_convolutions_are_listed() {
     let folder = folder();
@@ -166,30 +166,24 @@ fn products_of_layers_and_convolutions_are_listed() {
         a: Vec<Linear> @ vec![candle_nn::linear(n, 4, vb)?] @ for a in &self.a { let w = a.weight(); xs.matmul(&w.i(0)?)?; } @ weight of `a`, a layer,
         a: Tensor @ vb.get((n, 4), "a")? @ Linear::new(self.a.narrow(0, 0, 1)?, None).forward(xs) @ a layer of `a` of `Net` is made at each call
         @ @ let l = Linear::new(self.half(1)?, None); xs.apply(&l) @ a layer of `a` of `Net`
-        a: Tensor @ vb.get((4, n, 1), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ `conv1d` of size 1 is a `Linear`
-        a: Tensor @ vb.get((4, n, k), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ `conv1d` is a `Linear` by another name if its size is 1
-        a: Tensor @ vb.get((4, n, 1), "a")? @ xs.conv1d(&self.a, 0, 2, 1, 1) @ -
-        a: Tensor @ vb.get((4, n, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
-        a: Conv1d @ Conv1d::new(vb.get((4, n, 1), "a")?, None, c) @ xs.apply(&self.a) @ `Conv1d` of size 1
-        a: Conv1d @ Conv1d::new(vb.get((4, n, 5), "a")?, None, c) @ xs.apply(&self.a) @ -
-        a: Conv1d @ candle_nn::conv1d(4, 4, ONE, c, vb)? @ xs.apply(&self.a) @ `conv1d` of size 1
-        a: Conv1d @ candle_nn::conv1d(4, 4, THREE, c, vb)? @ xs.apply(&self.a) @ -
-        a: Conv1d @ candle_nn::conv1d(4, 4, n, c, vb)? @ xs.apply(&self.a) @ if its size is 1
-        a: Conv1d @ conv(1, vb)? @ xs.apply(&self.a) @ `conv1d` of size 1
-        a: Conv1d @ conv(3, vb)? @ xs.apply(&self.a) @ -
+        a: Tensor @ vb.get((4, n, 1), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ `conv1d` is no layer
+        a: Tensor @ vb.get((4, MANY, k), "a")? @ xs.conv1d_with_algo(&self.a, 0, 2, 1, ONE, algo) @ `conv1d_with_algo` is no layer
+        a: Tensor @ vb.get((4, n, 3, 3), "a")? @ xs.conv2d(&self.a, 1, 2, 1, self.groups) @ `conv2d` is no layer
+        a: Tensor @ vb.get((4, n, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 4) @ -
+        a: Tensor @ vb.get((4, ONE, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
+        a: Tensor @ Tensor::ones((4, n, 3), d, c)? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
+        a: Conv1d @ Conv1d::new(vb.get((4, n, 1), "a")?, None, c) @ xs.apply(&self.a) @ -
+        a: Conv1d @ candle_nn::conv1d(4, 4, ONE, c, vb)? @ xs.apply(&self.a) @ -
         a: u8 @ 0 @ let w = vb.get((4, n), "w")?; xs.matmul(&w.t()?) @ `vb.get(..)` is read and multiplies as a tensor
         @ @ let f = move |w: &Tensor| xs.matmul(w); f(&vb.get((4, n), "w")?) @ `vb.get(..)` is read
         @ @ seq().add_fn(move |xs| xs.matmul(&vb.get(4, "w")?)).forward(xs) @ `vb.get(..)` is read
         @ @ let all = candle::safetensors::load("w", d)?; xs.matmul(&all["w"]) @ `load(..)` is read
         @ @ candle_nn::linear(4, 4, vb)?.forward(xs) @ a layer, `linear(..)`, is made at each call
     "#;
-    let others = "use candle_nn::Conv1d;\nconst ONE: usize = 1;\nconst THREE: usize = 3;\n";
-    let conv = "fn conv(k: usize, vb: VarBuilder) -> Result<Conv1d> {\n    \
-                candle_nn::conv1d(4, 4, k, c, vb)\n}\n";
+    let others = "use candle_nn::Conv1d;\nconst ONE: usize = 1;\nconst MANY: usize = 64;\n";
     for [fields, made, body, expected] in table(cases) {
-        let conv = if made.starts_with("conv(") { conv } else { "" };
         let made = format!("let a = {made}; Ok(Self {{ a }})");
-        let net = format!("{others}{conv}    pub struct Net");
+        let net = format!("{others}    pub struct Net");
         let text = model(fields, &made, body).replace("    pub struct Net", &net);
         let path = file(&folder, "a.rs", &text);
         let todo = &json(&[], &path)["files"][0]["todo"];
@@ -246,10 +240,6 @@ fn norms_and_constructors_are_known_in_modules() {
         has(&ported, "#[quantizable(skip)]\n    net: inner::Net");
     }
     let cases = r#"
-        candle_nn::conv1d(4, n, 1, Default::default(), vb)? @ `conv1d` of size 1 is a `Linear`
-        let k = 1; candle_nn::conv2d_no_bias(4, n, k, Conv2dConfig { stride: 1, ..c }, vb)? @ of size 1
-        candle_nn::conv1d(4, n, 3, Default::default(), vb)? @ -
-        candle_nn::conv1d(4, n, 1, Conv1dConfig { groups: 4, ..c }, vb)? @ -
         let q = vb.get(n, "q")?; Linear::new(Tensor::cat(&[&(q * 0.5)?, k], 0)?, None) @ is computed
         let w = (vb.get((n, 4), "w")? * 2.)?; Linear::new(w, None) @ the weight of a `Linear` is computed
         Linear::new(vb.get((2 * n, 4), "w")?.t()?, None) @ -

@@ -1,0 +1,313 @@
+//! Closures as layers: the layers that a closure captures are given to `Func::holding`, where a
+//! walk sees them.
+
+use std::ops::Range;
+
+use syn::{Expr, ExprCall, ExprClosure, Pat, Type};
+
+use super::draft::Draft;
+use super::facts::{self, Facts};
+use super::scopes::Origin;
+use super::syntax::{arguments as items, called, get, ident, segments, values, variable, words};
+use super::table;
+use super::types::{arguments, last_name};
+use super::unit::Unit;
+use super::walk::{Node, exprs, nodes};
+
+/// The most layers of a closure: the largest tuple that the library walks through.
+const MAX_LAYERS: usize = 8;
+
+/// The depth to which a value is followed.
+const DEPTH: usize = 12;
+
+/// A call of `Func::new` or `Func::holding` with a closure.
+struct Made<'u> {
+    facts: Facts<'u>,
+    call: &'u ExprCall,
+    closure: &'u ExprClosure,
+    is_new: bool,
+}
+
+/// Gives the layers that closures capture to `Func::holding`.
+pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
+    for made in all(unit).filter(|made| made.is_new) {
+        let (names, _) = made.captured();
+        if names.is_empty() || names.len() > MAX_LAYERS {
+            continue;
+        }
+        let Some(edits) = made.edits(&names) else {
+            continue;
+        };
+        for (range, text) in edits {
+            draft.edits.replace(range, text);
+        }
+    }
+}
+
+/// Lists closures that hide layers.
+pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
+    for made in all(unit) {
+        let (names, mut hidden) = made.captured();
+        let is_left = made.is_new && (names.len() > MAX_LAYERS || made.edits(&names).is_none());
+        if is_left {
+            hidden.extend(names);
+        }
+        if let Some(name) = hidden.first() {
+            let what = format!("a closure hides the layers in `{name}`");
+            let advice = "give the layers, options, `Vec`s or tuples of them to `Func::holding`, \
+                          whose closure takes them; or put `// dynquant: keep` here";
+            draft.list(unit.todo(unit.source.start(made.closure), what, advice));
+        }
+    }
+}
+
+/// The closures that become layers.
+fn all<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Made<'u>> {
+    facts::all(unit).flat_map(move |facts| {
+        let calls = exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::Call));
+        calls.filter_map(move |call| {
+            let closure = get!(call.args.last()?, Expr::Closure)?;
+            let path = match facts.resolve(&segments(called(call)?)) {
+                Origin::Nn(path) | Origin::Ours(path) => path,
+                _ => return None,
+            };
+            let [.., layer, new] = &path[..] else {
+                return None;
+            };
+            let is_new = new == "new" && call.args.len() == 1;
+            let made = Made {
+                facts,
+                call,
+                closure,
+                is_new,
+            };
+            let is_made = table::is_closure(layer) && (is_new || new == "holding");
+            (is_made && !unit.source.is_kept(unit.source.start(call))).then_some(made)
+        })
+    })
+}
+
+impl<'u> Made<'u> {
+    fn range(&self, node: &'u Expr) -> Range<usize> {
+        self.facts.unit.source.range(node)
+    }
+
+    /// The variables of layers that the closure captures, in the order of their use, and those of
+    /// results of layers.
+    fn captured(&self) -> (Vec<String>, Vec<String>) {
+        let (mut layers, mut results) = (Vec::new(), Vec::new());
+        for expr in exprs(&*self.closure.body) {
+            let Some(name) = get!(expr, Expr::Path).and_then(|_| ident(expr)) else {
+                continue;
+            };
+            if layers.contains(&name) || results.contains(&name) || !self.captures(&name, expr) {
+                continue;
+            }
+            let at = self.range(expr).start;
+            if self.facts.is_layer(&name, at, 0, DEPTH) {
+                layers.push(name);
+            } else if self.facts.is_layer(&name, at, 1, DEPTH) {
+                results.push(name);
+            }
+        }
+        (layers, results)
+    }
+
+    /// Whether a variable in the closure is one of the function around it.
+    fn captures(&self, name: &str, expr: &'u Expr) -> bool {
+        let at = self.range(expr).start;
+        let closure = self.facts.unit.source.range(self.closure);
+        let bindings = self.facts.bindings(name);
+        let bound = bindings.and_then(|bindings| bindings.last(at, at));
+        bound.is_none_or(|bound| !closure.contains(&bound.at))
+    }
+
+    /// The edits that make the layers of these names arguments of the closure; `None` if one of
+    /// them is in a macro.
+    fn edits(&self, names: &[String]) -> Option<Vec<(Range<usize>, String)>> {
+        let source = self.facts.unit.source;
+        let in_macro = nodes(&*self.closure.body).any(|node| {
+            get!(node, Node::Macro).is_some_and(|call| {
+                let tokens = call.tokens.to_string();
+                words(&tokens).any(|word| names.iter().any(|name| name == word))
+            })
+        });
+        let function = called(self.call)?;
+        let first = self.closure.inputs.first()?;
+        if in_macro {
+            return None;
+        }
+        let (list, pattern) = match names {
+            [name] => (name.clone(), name.clone()),
+            names => (
+                format!("({})", names.join(", ")),
+                format!("({})", names.join(", ")),
+            ),
+        };
+        let new = source.range(&function.segments.last()?.ident);
+        let closure = source.start(self.closure);
+        let input = source.start(first);
+        let mut edits = vec![
+            (new, "holding".to_owned()),
+            (closure..closure, format!("{list}, ")),
+            (input..input, format!("{pattern}, ")),
+        ];
+        let mut known = Vec::new();
+        for expr in exprs(&*self.closure.body) {
+            // The places where a variable may be a reference as well, and those where it becomes
+            // one.
+            let (inner, is_reference) = match expr {
+                Expr::Reference(reference) => (&*reference.expr, reference.mutability.is_none()),
+                Expr::MethodCall(call) => (&*call.receiver, false),
+                Expr::Field(field) => (&*field.base, false),
+                Expr::Index(index) => (&*index.expr, false),
+                _ => continue,
+            };
+            let name = get!(inner, Expr::Path).and_then(|_| ident(inner));
+            if !name.is_some_and(|name| names.contains(&name) && self.captures(&name, inner)) {
+                continue;
+            }
+            let (outer, inner) = (self.range(expr), self.range(inner));
+            known.push(inner.start);
+            if is_reference {
+                edits.push((outer.start..inner.start, String::new()));
+            }
+        }
+        for expr in exprs(&*self.closure.body) {
+            let name = get!(expr, Expr::Path).and_then(|_| ident(expr));
+            let at = self.range(expr).start;
+            let is_it =
+                name.is_some_and(|name| names.contains(&name) && self.captures(&name, expr));
+            if is_it && !known.contains(&at) {
+                return None;
+            }
+        }
+        Some(edits)
+    }
+}
+
+impl Facts<'_> {
+    /// Whether a variable is a layer, or an option or a `Vec` of layers, once `tries` results are
+    /// unwrapped.
+    fn is_layer(&self, name: &str, at: usize, tries: usize, depth: usize) -> bool {
+        let bindings = self.bindings(name);
+        let Some(binding) = bindings.and_then(|bindings| bindings.last(at, at)) else {
+            let ty = self.type_of_parameter(name);
+            return ty.is_some_and(|ty| self.is_layer_type(ty, tries));
+        };
+        let added = self.added(name).into_iter();
+        let mut added = added.filter(|_| tries == 0);
+        if added.any(|value| self.gives_layer(value, None, 0, depth)) {
+            return true;
+        }
+        let start = |expr: &Expr| self.unit.source.start(expr);
+        let Some(value) = binding.value else {
+            return false;
+        };
+        // The number of the variable in `let (a, b) = ..`.
+        let locals = nodes(self.function.block).filter_map(|node| get!(node, Node::Local));
+        let mut locals = locals.filter(|local| {
+            let init = local.init.as_ref();
+            init.is_some_and(|init| start(&init.expr) == start(value))
+        });
+        let number = locals.next().and_then(|local| {
+            let tuple = get!(&local.pat, Pat::Tuple)?;
+            let mut names = tuple.elems.iter().map(variable);
+            names.position(|one| one.as_deref() == Some(name))
+        });
+        self.gives_layer(value, number, tries, depth)
+    }
+
+    /// Whether a value is a layer; `number` is its place in a tuple.
+    fn gives_layer(&self, expr: &Expr, number: Option<usize>, tries: usize, depth: usize) -> bool {
+        let Some(depth) = depth.checked_sub(1) else {
+            return false;
+        };
+        let gives = |expr: &Expr, tries| self.gives_layer(expr, number, tries, depth);
+        match expr {
+            Expr::Paren(inner) => gives(&inner.expr, tries),
+            Expr::Try(inner) => gives(&inner.expr, tries + 1),
+            Expr::Tuple(tuple) => number
+                .and_then(|number| tuple.elems.iter().nth(number))
+                .is_some_and(|one| self.gives_layer(one, None, tries, depth)),
+            Expr::Path(_) => ident(expr).is_some_and(|name| {
+                let at = self.unit.source.start(expr);
+                number.is_none() && self.is_layer(&name, at, tries, depth)
+            }),
+            Expr::Macro(call) if call.mac.path.is_ident("vec") => {
+                let items = items(&call.mac).into_iter().flatten();
+                items.into_iter().any(|item| gives(&item, tries))
+            }
+            Expr::MethodCall(call) if call.method == "collect" => {
+                let map = get!(&*call.receiver, Expr::MethodCall);
+                let map = map.filter(|map| map.method == "map");
+                let closure = map.and_then(|map| get!(map.args.first()?, Expr::Closure));
+                closure.is_some_and(|closure| gives(&closure.body, tries))
+            }
+            Expr::MethodCall(call) if call.method == "clone" => gives(&call.receiver, tries),
+            Expr::Call(call) => self.call_gives_layer(call, tries, depth),
+            other => values(other).into_iter().any(|value| gives(value, tries)),
+        }
+    }
+
+    fn call_gives_layer(&self, call: &ExprCall, tries: usize, depth: usize) -> bool {
+        let Some(path) = called(call).map(segments) else {
+            return false;
+        };
+        let inner = |tries| {
+            let value = call.args.first();
+            value.is_some_and(|value| self.gives_layer(value, None, tries, depth))
+        };
+        match &path[..] {
+            [some] if some == "Some" => return inner(tries),
+            [ok] if ok == "Ok" => return tries > 0 && inner(tries - 1),
+            _ => {}
+        }
+        match self.resolve(&path) {
+            Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => match &path[..] {
+                [.., layer, new] if table::is_layer(layer) => {
+                    ["from_weights", "holding", "new", "tied"].contains(&new.as_str())
+                        == (tries == 0)
+                }
+                [.., name] => tries == 1 && table::makes_layer(name),
+                [] => false,
+            },
+            _ => {
+                let [name] = &path[..] else { return false };
+                let mut all = facts::all(self.unit);
+                let function = all.find(|one| {
+                    let function = one.function;
+                    function.owner.is_none() && function.signature.ident == *name
+                });
+                let output = function.and_then(|one| {
+                    let output = get_type(&one.function.signature.output)?;
+                    Some(one.is_layer_type(output, tries))
+                });
+                output.unwrap_or(false)
+            }
+        }
+    }
+
+    fn is_layer_type(&self, ty: &Type, tries: usize) -> bool {
+        let inner = |tries| {
+            let inner = arguments(ty).into_iter().next();
+            inner.is_some_and(|ty| self.is_layer_type(ty, tries))
+        };
+        match last_name(ty).as_deref() {
+            Some("Result") => tries > 0 && inner(tries - 1),
+            Some("Option" | "Vec") => inner(tries),
+            _ if tries > 0 => false,
+            _ => {
+                let origin = self.unit.origin(&self.function.module, ty);
+                origin.is_some_and(|origin| origin.layer().is_some())
+            }
+        }
+    }
+}
+
+fn get_type(output: &syn::ReturnType) -> Option<&Type> {
+    match output {
+        syn::ReturnType::Type(_, ty) => Some(ty),
+        syn::ReturnType::Default => None,
+    }
+}
