@@ -2,3 +2,4 @@
 
 mod crepe;
 mod reference;
+mod silero;
