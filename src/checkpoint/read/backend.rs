@@ -74,7 +74,7 @@ impl SimpleBackend for Backend {
         if axes.is_none() {
             self.0.check_shape(name, shape.dims())?;
         }
-        self.answer(name, dtype, device, axes.as_deref())
+        self.answer(name, dtype, device, axes.map(|axes| (axes, shape.dims())))
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
@@ -89,27 +89,32 @@ impl SimpleBackend for Backend {
 
 impl Backend {
     /// The axes in the file, less the first, of a convolution's weight that is asked for by its
-    /// float shape.
-    fn axes(&self, name: &str, dims: &[usize]) -> Option<Vec<usize>> {
+    /// float shape: `[1, kernel.., out channels, in channels]` there, of a transposed one
+    /// `[1, kernel, 1, out channels, in channels]`.
+    fn axes(&self, name: &str, dims: &[usize]) -> Option<&'static [usize]> {
         let (_, entry) = self.0.files.find(name)?;
-        let (channels, kernel) = dims.split_at_checked(2)?;
-        let is_stored = entry.shape == [&[1], kernel, channels].concat();
-        let axes = || (kernel.len()..dims.len()).chain(0..kernel.len());
-        (is_stored && self.0.weights.contains_key(name)).then(|| axes().collect())
+        let stored = entry.shape.strip_prefix(&[1])?;
+        let axes: &[usize] = match (dims, stored) {
+            ([n, k, taps], stored) if stored == [*taps, *n, *k] => &[1, 2, 0],
+            ([k, n, taps], stored) if stored == [*taps, 1, *n, *k] => &[3, 2, 0, 1],
+            ([n, k, h, w], stored) if stored == [*h, *w, *n, *k] => &[2, 3, 0, 1],
+            _ => return None,
+        };
+        self.0.weights.contains_key(name).then_some(axes)
     }
 
-    /// A tensor, or one with its axes in another order, which is remembered.
+    /// A tensor, or one with its axes in another order and of another shape, which is remembered.
     fn answer(
         &self,
         name: &str,
         dtype: DType,
         device: &Device,
-        axes: Option<&[usize]>,
+        axes: Option<(&[usize], &[usize])>,
     ) -> CandleResult<Tensor> {
         match self.read(name, dtype)? {
             Some(tensor) => {
                 let tensor = match axes {
-                    Some(axes) => tensor.squeeze(0)?.permute(axes)?.contiguous()?,
+                    Some((axes, dims)) => tensor.squeeze(0)?.permute(axes)?.reshape(dims)?,
                     None => tensor,
                 };
                 let tensor = tensor.to_dtype(dtype)?.to_device(device)?;
