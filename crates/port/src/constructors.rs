@@ -80,7 +80,7 @@ fn computed(facts: Facts<'_>, call: &ExprCall) -> Option<Found> {
     };
     let is_made = match layer.as_str() {
         "Linear" => ["new", "from_weights"].contains(&new.as_str()),
-        "Conv1d" | "Conv2d" => new == "new",
+        "Conv1d" | "Conv2d" | "ConvTranspose1d" => new == "new",
         _ => false,
     };
     let weight = call.args.first().filter(|_| is_made)?;
@@ -142,12 +142,14 @@ fn named(facts: Facts<'_>, call: &ExprCall) -> Option<Vec<(Range<usize>, String)
 /// read, and advice.
 fn convolution(facts: Facts<'_>, call: &ExprMethodCall) -> Option<Found> {
     let (unit, name) = (facts.unit, call.method.to_string());
-    let layer = match name.trim_end_matches("_with_algo") {
-        "conv1d" => "Conv1d",
-        "conv2d" => "Conv2d",
+    // The place of the groups among the arguments, and the axis of the input channels.
+    let (layer, at, axis) = match name.trim_end_matches("_with_algo") {
+        "conv1d" => ("Conv1d", 4, 1),
+        "conv2d" => ("Conv2d", 4, 1),
+        "conv_transpose1d" => ("ConvTranspose1d", 5, 0),
         _ => return None,
     };
-    let (weight, groups) = (call.args.first()?, call.args.iter().nth(4)?);
+    let (weight, groups) = (call.args.first()?, call.args.iter().nth(at)?);
     let groups = sizes(facts, groups, 4);
     if !groups.iter().any(|size| size.is_none_or(|size| size == 1)) {
         return None;
@@ -162,10 +164,10 @@ fn convolution(facts: Facts<'_>, call: &ExprMethodCall) -> Option<Found> {
     let is_narrow = match read {
         Some((holder, field)) => unit.built.given(&holder, &field).any(|value| {
             let facts = Facts::around(unit, unit.source.start(value));
-            facts.is_some_and(|facts| is_narrow(facts, value))
+            facts.is_some_and(|facts| is_narrow(facts, value, axis))
         }),
         None if shape(facts, weight).is_none() => return None,
-        None => is_narrow(facts, weight),
+        None => is_narrow(facts, weight, axis),
     };
     let condition = if groups.contains(&None) {
         "if its groups are 1: "
@@ -181,8 +183,8 @@ fn convolution(facts: Facts<'_>, call: &ExprMethodCall) -> Option<Found> {
 }
 
 /// Whether a weight has too few input channels to be quantized, by the shape with which it is read.
-fn is_narrow(facts: Facts<'_>, weight: &Expr) -> bool {
-    let channels = shape(facts, weight).and_then(|shape| shape.elems.iter().nth(1));
+fn is_narrow(facts: Facts<'_>, weight: &Expr, axis: usize) -> bool {
+    let channels = shape(facts, weight).and_then(|shape| shape.elems.iter().nth(axis));
     let sizes = channels.map_or(vec![None], |channels| sizes(facts, channels, 4));
     sizes
         .iter()

@@ -20,7 +20,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
                 let conv = get!(&*weight.receiver, Expr::Field).filter(|_| is_weight)?;
                 let origin = unit.origin(&facts.function.module, facts.type_of(conv)?)?;
                 let rank = match origin.layer()? {
-                    "Conv1d" => 1,
+                    "Conv1d" | "ConvTranspose1d" => 1,
                     "Conv2d" => 2,
                     _ => return None,
                 };

@@ -37,7 +37,7 @@ pub struct Mapped {
 /// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms,
 /// whose range can be moved to weights.
 const LAYERS: &[&str] = list![
-    Conv1d Conv2d Embedding Func FuncT GRU LSTM LayerNorm Linear RmsNorm Sequential
+    Conv1d Conv2d ConvTranspose1d Embedding Func FuncT GRU LSTM LayerNorm Linear RmsNorm Sequential
 ];
 
 /// Types and functions that `candle_dynquant::nn` defines under `candle_nn`'s names.
@@ -51,7 +51,7 @@ const NN: &[&str] = list![
 
 /// Functions of `nn` that load a layer.
 const MAKERS: &[&str] = list![
-    conv1d conv1d_no_bias conv2d conv2d_no_bias embedding gru layer_norm layer_norm_no_bias linear
+    conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d conv_transpose1d_no_bias embedding gru layer_norm layer_norm_no_bias linear
     linear_b linear_no_bias lstm rms_norm
 ];
 

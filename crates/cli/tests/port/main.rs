@@ -169,6 +169,7 @@ fn products_of_layers_and_convolutions_are_listed() {
         a: Tensor @ vb.get((4, n, 1), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ `conv1d` is no layer
         a: Tensor @ vb.get((4, MANY, k), "a")? @ xs.conv1d_with_algo(&self.a, 0, 2, 1, ONE, algo) @ `conv1d_with_algo` is no layer
         a: Tensor @ vb.get((4, n, 3, 3), "a")? @ xs.conv2d(&self.a, 1, 2, 1, self.groups) @ `conv2d` is no layer
+        a: Tensor @ vb.get((n, 4, 8), "a")? @ xs.conv_transpose1d(&self.a, 0, 0, 4, 1, 1) @ `conv_transpose1d` is no layer
         a: Tensor @ vb.get((4, n, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 4) @ -
         a: Tensor @ vb.get((4, ONE, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
         a: Tensor @ Tensor::ones((4, n, 3), d, c)? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
