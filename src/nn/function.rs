@@ -130,7 +130,7 @@ impl<'a> Func<'a> {
 }
 
 impl<'a> FuncT<'a> {
-    /// As [`Func::new`].
+    /// A layer of a closure: see [`Func::new`].
     pub fn new<F>(f: F) -> Self
     where
         F: 'a + Fn(&Tensor, bool) -> CandleResult<Tensor> + Send + Sync,
@@ -140,7 +140,7 @@ impl<'a> FuncT<'a> {
         Self { body }
     }
 
-    /// As [`Func::holding`].
+    /// A layer of a closure over a tree of layers: see [`Func::holding`].
     pub fn holding<L, F>(layers: L, f: F) -> Self
     where
         L: 'a + Quantizable + Clone + Send + Sync,

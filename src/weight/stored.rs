@@ -38,7 +38,7 @@ pub(crate) enum Quantized {
         weight: Arc<QWeight>,
         /// Whether the layer multiplies, too.
         multiplied: bool,
-        /// Of a convolution the shapes of its tensor in a file and of its float tensor.
+        /// The shapes of a convolution's tensor in a file and of its float tensor; `None` of matrices.
         shapes: Option<[Vec<usize>; 2]>,
     },
     Table(Arc<QTable>),
