@@ -108,8 +108,9 @@ fn the_readme_counts_the_models_that_were_ported() {
     let lines = include_str!("../docs/porting.md").lines();
     let table = lines.skip_while(|line| !line.starts_with("| model | lines |"));
     let models = table.skip(2).take_while(|line| line.starts_with("| `"));
-    assert_eq!(models.count(), 18);
-    assert!(include_str!("../README.md").contains("[Eighteen models of candle-transformers]"));
+    let count = models.count();
+    let readme = include_str!("../README.md");
+    assert!(readme.contains(&format!("[{count} models of candle-transformers]")));
 }
 
 /// The messages in the first column of the tables of a section, as patterns.

@@ -185,7 +185,7 @@ impl QConfig {
     ///
     /// let qconfig = QConfig::int8().reduce_range();
     /// assert_eq!(qconfig.to_string(), "qint8 of 7 bits per channel, u8 per row");
-    /// assert_eq!(QConfigSpec::all_kinds(qconfig).min_params(1_000), QConfigSpec::int8_reduce_range());
+    /// assert!(QConfigSpec::int8_reduce_range().to_string().contains(&qconfig.to_string()));
     /// ```
     #[must_use]
     pub const fn reduce_range(mut self) -> Self {
