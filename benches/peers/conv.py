@@ -20,18 +20,22 @@ ROWS = [
 
 
 def parse(name):
-    return sizes(name, rf"{SIZE}x{SIZE}x{SIZE}(?:x{SIZE})? {SIZE} k{SIZE} s{SIZE} p(\d+)", FORM)
+    image = rf"{SIZE}x{SIZE}x{SIZE}x{SIZE}"
+    signal = rf"{SIZE}x{SIZE}x{SIZE}"
+    shape = image if name.count("x") == 3 else signal
+    return sizes(name, rf"{shape} {SIZE} k{SIZE} s{SIZE} p(\d+)", FORM)
 
 
 class Convolution(Case):
     group = "conv"
 
-    def __init__(self, batch, channels, first, second, out_channels, kernel, stride, padding):
-        shape = [batch, channels, first] + ([second] if second else [])
+    def __init__(self, batch, channels, *rest):
+        *spatial, out_channels, kernel, stride, padding = rest
+        shape = [batch, channels, *spatial]
         self.name = f"{'x'.join(map(str, shape))} {out_channels} k{kernel} s{stride} p{padding}"
         self.facts = {"group": self.group, "stride": stride, "padding": padding}
         torch.manual_seed(0)
-        module = torch.nn.Conv2d if second else torch.nn.Conv1d
+        module = torch.nn.Conv2d if len(spatial) == 2 else torch.nn.Conv1d
         self.float = module(channels, out_channels, kernel, stride, padding).eval()
         self.xs = torch.randn(shape)
 

@@ -40,7 +40,7 @@ pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, p
     // SAFETY: an `Isa` of AMX exists only where the CPU, or its emulation, has tiles; parts of a
     // `Grid` are disjoint, and one thread computes each.
     unsafe {
-        if !fills_a_tile(&part) {
+        if !fills_a_tile(product, &part) {
             avx512_vnni::multiply_blocks(product, out, part);
         } else if product.format().has_offsets() {
             on_tiles::<true>(product, out, part);

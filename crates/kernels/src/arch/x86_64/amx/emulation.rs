@@ -162,7 +162,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
         // SAFETY: the CPU has these features, and tiles or the handler; the contract is the same.
         return unsafe { nest::multiply(product, out, part) };
     }
-    if !fills_a_tile(&part) {
+    if !fills_a_tile(product, &part) {
         // SAFETY: the contract is the same. Others have no registers for the panels of AMX.
         return unsafe { portable::multiply_by::<LINE, 64, 4>(product, out, part) };
     }

@@ -31,8 +31,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-INT8; parts of a `Grid` are
     // disjoint, and one thread computes each.
     unsafe {
-        // Rows of a tile lie at one distance from each other, as windows do not.
-        if fills_a_tile(&part) && product.windows.is_none() {
+        if fills_a_tile(product, &part) {
             multiply_on_tiles(product, out, part, finish, activate)
         } else {
             avx512_vnni::multiply(product, out, part)
@@ -175,8 +174,9 @@ pub const FEW: usize = 2;
 
 /// Whether a part of int8 has the rows of a tile. Fewer are left to registers: both wait for
 /// weights then, and sums in registers need no trip through memory.
-pub fn fills_a_tile(part: &Part) -> bool {
-    part.rows.len() >= HEIGHT
+pub fn fills_a_tile<G>(product: &Product<'_, G>, part: &Part) -> bool {
+    // Rows of a tile lie at one distance from each other, as windows do not.
+    part.rows.len() >= HEIGHT && product.windows.is_none()
 }
 
 /// The sums of `C` adjacent tiles, with the parameters of their rows and of their channels.
