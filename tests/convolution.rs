@@ -177,7 +177,7 @@ fn transposed_layers_are_candles_and_near_them_in_int8() -> TestResult {
     Ok(())
 }
 
-/// In a batch, in a longer signal, and in chunks that keep what the next windows read.
+/// Outputs are the same in a batch, in a longer signal, and in chunks that keep what is read again.
 #[test]
 fn an_output_depends_on_its_window_only() -> TestResult {
     let weight = tensor(&[40, 32, 5], 1)?;
@@ -501,6 +501,21 @@ fn hostile_shapes_are_errors_that_name_them() -> TestResult {
     for layer in layer(signals(1 << 40, 1, 1))? {
         let message = error(&layer, &[1, 16, 9]);
         assert!(message.contains("shape mismatch"), "{message}");
+    }
+    // Few outputs of padding that no memory holds.
+    let [quantized, _] = layer(signals(1 << 40, 1 << 40, 1))?;
+    let message = error(&quantized, &[1, 16, 9]);
+    assert!(message.contains("shape mismatch"), "{message}");
+    for stride in [0, usize::MAX] {
+        let config = ConvTranspose1dConfig {
+            padding: 2,
+            stride,
+            ..Default::default()
+        };
+        let float = nn::ConvTranspose1d::new(tensor(&[16, 8, 3], 1)?, None, config);
+        for layer in [int8(&float)?, float] {
+            assert!(layer.forward(&tensor(&[1, 16, 9], 1)?).is_err());
+        }
     }
     for layer in layer(signals(0, 1, 1))? {
         for shape in [&[16, 9][..], &[1, 15, 9], &[1, 16, 2], &[1, 16, 9, 9], &[]] {

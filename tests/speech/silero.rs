@@ -156,7 +156,7 @@ fn int8_is_close_to_the_reference() -> Result<()> {
     Ok(())
 }
 
-/// Without the two convolutions that cost most, decisions are the float ones but for ties.
+/// Decisions are the float ones, but for ties, if the two convolutions that cost most stay float.
 #[test]
 fn most_in_int8_decides_as_the_reference() -> Result<()> {
     let Some(setup) = Setup::new()? else {

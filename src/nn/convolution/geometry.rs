@@ -37,6 +37,9 @@ impl Geometry {
     pub fn outputs(&self, size: usize, taps: usize) -> Option<usize> {
         let reach = self.dilation.checked_mul(taps.checked_sub(1)?)?;
         let padding = self.padding.checked_mul(2)?;
+        if self.stride == 0 {
+            return None;
+        }
         if let Some(output_padding) = self.output_padding {
             let last = size.checked_sub(1)?.checked_mul(self.stride)?;
             let end = last.checked_add(reach)?.checked_add(output_padding)?;

@@ -240,6 +240,14 @@ impl AnyConvolution {
                 ..every_position
             }
         };
+        // Memory that is taken beside the output: codes of padding, or the products of all taps.
+        let [rows, columns] = convolution.padding.map(|padding| padding.saturating_mul(2));
+        let [rows, columns] = [rows.saturating_add(height), columns.saturating_add(width)];
+        sizes::allocated("convolution", &[batch, rows, columns, channels.div_ceil(4)])?;
+        if geometry.is_transposed() {
+            let products = taps.weight.shape()[0];
+            sizes::allocated("convolution", &[batch, products, width])?;
+        }
         if convolution.out_size().is_none() {
             return Err(self.no_window(xs));
         }
