@@ -365,9 +365,9 @@ impl AnyConvolution {
                 cudnn_fwd_algo: algo,
                 output_padding,
             } = geometry;
-            match self.rank {
+            match (output_padding, self.rank) {
                 // candle's is wrong for the second sample and those behind it, without padding.
-                _ if let Some(more) = output_padding => {
+                (Some(more), _) => {
                     let sample = |i| {
                         xs.narrow(0, i, 1)?
                             .conv_transpose1d(weight, padding, more, stride, dilation, groups)
@@ -375,8 +375,12 @@ impl AnyConvolution {
                     let samples = (0..shape[0]).map(sample);
                     Tensor::cat(&samples.collect::<CandleResult<Vec<_>>>()?, 0)?
                 }
-                2 => xs.conv2d_with_algo(weight, padding, stride, dilation, groups, algo)?,
-                _ => xs.conv1d_with_algo(weight, padding, stride, dilation, groups, algo)?,
+                (None, 2) => {
+                    xs.conv2d_with_algo(weight, padding, stride, dilation, groups, algo)?
+                }
+                (None, _) => {
+                    xs.conv1d_with_algo(weight, padding, stride, dilation, groups, algo)?
+                }
             }
         };
         let ys = match &self.bias {
