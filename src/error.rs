@@ -100,8 +100,6 @@ pub(crate) enum Fault {
         "output channel {channel} can overflow the i32 accumulator: expected 255 * sum|codes| < 2^31, got {got}; keep this layer float"
     )]
     AccumulatorOverflow { channel: usize, got: i64 },
-    #[error("groups: expected 1, got {groups}; keep this convolution float")]
-    GroupedConvolution { groups: usize },
     #[error("rule {rule} matches no layer: {hint}")]
     UnmatchedRule { rule: String, hint: String },
     #[error("nothing to quantize: {hint}")]
@@ -192,7 +190,6 @@ impl Fault {
             | Self::UnsupportedQConfig { .. }
             | Self::UnsupportedCheckpoint { .. }
             | Self::Unsavable { .. }
-            | Self::GroupedConvolution { .. }
             | Self::UnavailableIsa { .. } => ErrorKind::Unsupported,
             Self::NonFiniteWeight { .. } | Self::NonFiniteBias { .. } => ErrorKind::NonFinite,
             Self::AccumulatorOverflow { .. } => ErrorKind::AccumulatorOverflow,

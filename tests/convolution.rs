@@ -1,4 +1,5 @@
-//! Convolutions: candle's in float, near them in int8, and the same bits wherever a window stands.
+//! Convolutions: candle's but for rounding in float, near them in int8, and the same bits wherever a
+//! window stands.
 
 mod common;
 
@@ -66,24 +67,91 @@ fn decibels(float: &Tensor, quantized: &Tensor) -> candle_dynquant::Result<f64> 
     Ok(deviation.sqnr_db())
 }
 
+fn grouped(groups: usize, stride: usize) -> Conv2dConfig {
+    Conv2dConfig {
+        groups,
+        ..images(1, stride, 1)
+    }
+}
+
 #[test]
-fn float_layers_are_candles_bit_by_bit() -> TestResult {
+fn float_layers_are_candles_but_for_rounding() -> TestResult {
     for (layer, xs) in layers()? {
         let (weight, bias) = (layer.weight().clone(), layer.bias().cloned());
         let candle = candle_nn::Conv1d::new(weight, bias, *layer.config());
-        assert_eq!(bits(&layer.forward(&xs)?)?, bits(&candle.forward(&xs)?)?);
+        assert!(decibels(&candle.forward(&xs)?, &layer.forward(&xs)?)? > 120.);
+        let strided = xs.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
+        assert_eq!(
+            bits(&layer.forward(&strided)?)?,
+            bits(&layer.forward(&xs)?)?
+        );
         let halves = layer.forward(&xs.to_dtype(DType::BF16)?)?;
         assert_eq!(halves.dtype(), DType::BF16);
     }
-    let config = Conv2dConfig {
-        groups: 4,
-        ..images(1, 2, 1)
+    for (weight, groups, stride) in [
+        ([12, 2, 3, 3], 4, 2),
+        ([8, 1, 3, 2], 8, 1),
+        ([60, 8, 3, 3], 1, 1),
+    ] {
+        let config = grouped(groups, stride);
+        let bias = tensor(&weight[..1], 5)?;
+        let candle = candle_nn::Conv2d::new(tensor(&weight, 4)?, Some(bias), config);
+        let xs = tensor(&[2, 8, 9, 11], 6)?;
+        let layer = nn::Conv2d::from(candle.clone()).with_activation(FusedActivation::Relu);
+        let expected = candle.forward(&xs)?.relu()?;
+        assert!(
+            decibels(&expected, &layer.forward(&xs)?)? > 120.,
+            "{config:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Gradients flow through candle's operations.
+#[test]
+fn float_layers_have_gradients() -> TestResult {
+    let weight = candle_core::Var::from_tensor(&tensor(&[12, 8, 3], 1)?)?;
+    let layer = nn::Conv1d::new(weight.as_tensor().clone(), None, signals(1, 1, 1));
+    let xs = tensor(&[1, 8, 20], 2)?;
+    let gradients = layer.forward(&xs)?.sqr()?.sum_all()?.backward()?;
+    assert!(gradients.get(&weight).is_some());
+    Ok(())
+}
+
+#[test]
+fn groups_are_convolutions_of_their_channels() -> TestResult {
+    let (weight, bias) = (tensor(&[48, 20, 3, 3], 1)?, tensor(&[48], 2)?);
+    let xs = tensor(&[2, 40, 9, 8], 3)?;
+    let layer = nn::Conv2d::new(weight.clone(), Some(bias.clone()), grouped(2, 2));
+    let quantized = int8(&layer)?;
+    let ys = quantized.forward(&xs)?;
+    let alone = (0..2).map(|group| {
+        let (weight, bias) = (
+            weight.narrow(0, group * 24, 24)?,
+            bias.narrow(0, group * 24, 24)?,
+        );
+        let of_group = int8(&nn::Conv2d::new(weight, Some(bias), images(1, 2, 1)))?;
+        Ok(of_group.forward(&xs.narrow(1, group * 20, 20)?)?)
+    });
+    let alone = Tensor::cat(&alone.collect::<candle_dynquant::Result<Vec<_>>>()?, 1)?;
+    assert_eq!(bits(&ys)?, bits(&alone)?);
+    assert!(decibels(&layer.forward(&xs)?, &ys)? > 35.);
+    assert!(decibels(&weight, quantized.weight())? > 40.);
+    let config = ConvTranspose1dConfig {
+        padding: 1,
+        stride: 2,
+        groups: 2,
+        ..Default::default()
     };
-    let weight = tensor(&[12, 2, 3, 3], 4)?;
-    let candle = candle_nn::Conv2d::new(weight, Some(tensor(&[12], 5)?), config);
-    let xs = tensor(&[2, 8, 9, 11], 6)?;
-    let layer = nn::Conv2d::from(candle.clone());
-    assert_eq!(bits(&layer.forward(&xs)?)?, bits(&candle.forward(&xs)?)?);
+    let (weight, bias) = (tensor(&[32, 24, 4], 1)?, tensor(&[48], 2)?);
+    let candle = candle_nn::ConvTranspose1d::new(weight.clone(), Some(bias), config);
+    let layer = nn::ConvTranspose1d::from(candle.clone());
+    let xs = tensor(&[1, 32, 10], 3)?;
+    let float = layer.forward(&xs)?;
+    assert!(decibels(&candle.forward(&xs)?, &float)? > 120.);
+    let quantized = int8(&layer)?;
+    assert!(decibels(&float, &quantized.forward(&xs)?)? > 35.);
+    assert!(decibels(&weight, quantized.weight())? > 40.);
     Ok(())
 }
 
@@ -154,14 +222,14 @@ fn transposed() -> Result<Vec<(nn::ConvTranspose1d, Tensor)>> {
 }
 
 #[test]
-fn transposed_layers_are_candles_and_near_them_in_int8() -> TestResult {
+fn transposed_layers_are_candles_or_near_them_in_int8() -> TestResult {
     for (layer, xs) in transposed()? {
         let (weight, bias) = (layer.weight().clone(), layer.bias().cloned());
         let candle = candle_nn::ConvTranspose1d::new(weight, bias, *layer.config());
         // Of a batch, candle's is wrong without padding.
         let samples = (0..2).map(|i| candle.forward(&xs.narrow(0, i, 1)?));
         let float = Tensor::cat(&samples.collect::<Result<Vec<_>>>()?, 0)?;
-        assert_eq!(bits(&layer.forward(&xs)?)?, bits(&float)?);
+        assert!(decibels(&float, &layer.forward(&xs)?)? > 120.);
         let quantized = int8(&layer)?;
         let ys = quantized.forward(&xs)?;
         assert_eq!(ys.dims(), float.dims(), "{:?}", layer.config());
@@ -242,14 +310,10 @@ struct Net {
 }
 
 fn net() -> Result<Net> {
-    let groups = |groups| Conv2dConfig {
-        groups,
-        ..images(1, 1, 1)
-    };
     Ok(Net {
         stem: nn::Conv2d::new(tensor(&[32, 3, 7, 7], 1)?, None, images(3, 2, 1)),
         body: nn::Conv2d::new(tensor(&[32, 32, 3, 3], 2)?, None, images(1, 1, 1)),
-        depthwise: nn::Conv2d::new(tensor(&[32, 1, 3, 3], 3)?, None, groups(32)),
+        depthwise: nn::Conv2d::new(tensor(&[32, 1, 3, 3], 3)?, None, grouped(32, 1)),
         grouped: nn::Conv1d::new(
             tensor(&[64, 32, 3], 4)?,
             None,
@@ -266,12 +330,11 @@ fn net() -> Result<Net> {
 fn a_preset_takes_those_that_gain_and_says_why_others_stay() -> TestResult {
     let report = quantize_dynamic(&mut net()?, &QConfigSpec::int8())?;
     let swapped: Vec<_> = report.swapped().map(|layer| &*layer.path).collect();
-    assert_eq!(swapped, ["body", "head"]);
+    assert_eq!(swapped, ["body", "grouped", "head"]);
     let text = report.to_string();
     for reason in [
         "left: a convolution of 3 input channels of a group, fewer than 16",
         "left: a convolution of 1 input channels of a group, fewer than 16",
-        "left: a convolution of 2 groups",
     ] {
         assert!(text.contains(reason), "{reason}: {text}");
     }
@@ -279,20 +342,10 @@ fn a_preset_takes_those_that_gain_and_says_why_others_stay() -> TestResult {
     let report = quantize_dynamic(&mut net()?, &QConfigSpec::pytorch())?;
     assert_eq!(report.swapped().count(), 1);
     let report = quantize_dynamic(&mut net()?, &QConfigSpec::int8().exclude(LayerKind::Conv2d))?;
-    assert_eq!(report.swapped().count(), 1);
+    assert_eq!(report.swapped().count(), 2);
     let one = QConfigSpec::new().name("stem", QConfig::int8());
     let report = quantize_dynamic(&mut net()?, &one)?;
     assert_eq!(report.swapped().count(), 1);
-    let mut model = net()?;
-    let grouped = QConfigSpec::int8().name("grouped", QConfig::int8());
-    let error = quantize_dynamic(&mut model, &grouped).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(
-        error
-            .to_string()
-            .contains("grouped: groups: expected 1, got 2"),
-        "{error}"
-    );
     // A rule for the whole model is one for its matrices.
     let all = QConfigSpec::new().name("", QConfig::float16());
     let report = quantize_dynamic(&mut net()?, &all)?;
@@ -302,6 +355,7 @@ fn a_preset_takes_those_that_gain_and_says_why_others_stay() -> TestResult {
         text.contains("left: a convolution of int8 or float, not"),
         "{text}"
     );
+    let mut model = net()?;
     let half = QConfigSpec::int8().name("body", QConfig::float16());
     let error = quantize_dynamic(&mut model, &half).unwrap_err();
     assert!(
@@ -344,6 +398,8 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         ("patch.weight", tensor(&[40, 16, 2, 2], 3)?),
         ("up.weight", tensor(&[24, 18, 4], 6)?),
         ("stem.weight", tensor(&[16, 3, 5, 4], 6)?),
+        ("groups.weight", tensor(&[48, 18, 2], 7)?),
+        ("ups.weight", tensor(&[36, 20, 3], 7)?),
     ]);
     candle_core::safetensors::save(&tensors, source.join("model.safetensors"))?;
     #[derive(Quantizable)]
@@ -352,13 +408,25 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         patch: nn::Conv2d,
         up: nn::ConvTranspose1d,
         stem: nn::Conv2d,
+        groups: nn::Conv1d,
+        ups: nn::ConvTranspose1d,
     }
+    let in_groups = Conv1dConfig {
+        groups: 2,
+        ..Default::default()
+    };
+    let ups_in_groups = ConvTranspose1dConfig {
+        groups: 2,
+        ..Default::default()
+    };
     let load = |vb: VarBuilder<'_>| -> Result<Two> {
         Ok(Two {
             conv: nn::conv1d(20, 24, 3, signals(1, 1, 1), vb.pp("conv"))?,
             patch: nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?,
             up: nn::conv_transpose1d_no_bias(24, 18, 4, Default::default(), vb.pp("up"))?,
             stem: nn::Conv2d::new(vb.get((16, 3, 5, 4), "stem.weight")?, None, images(0, 1, 1)),
+            groups: nn::conv1d_no_bias(36, 48, 2, in_groups, vb.pp("groups"))?,
+            ups: nn::conv_transpose1d_no_bias(36, 40, 3, ups_in_groups, vb.pp("ups"))?,
         })
     };
     // Of tensors that were read before.
@@ -382,7 +450,7 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         quantize_dynamic(&mut model, &QConfigSpec::int8())?
             .swapped()
             .count(),
-        3
+        5
     );
     checkpoint::save(&model, &float, &saved)?;
     let again = open(&saved)?;
@@ -410,6 +478,31 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     let (up, expected) = (loaded.up.forward(&ys)?, model.up.forward(&ys)?);
     assert_eq!(bits(&up)?, bits(&expected)?);
     assert!(loaded.conv.weight_infos()[0].quantized);
+    let signal = tensor(&[1, 36, 20], 8)?;
+    for [ours, theirs] in [
+        [
+            loaded.groups.forward(&signal)?,
+            model.groups.forward(&signal)?,
+        ],
+        [loaded.ups.forward(&signal)?, model.ups.forward(&signal)?],
+        [
+            floats.get((48, 18, 2), "groups.weight")?,
+            model.groups.weight().clone(),
+        ],
+        [
+            floats.get((36, 20, 3), "ups.weight")?,
+            model.ups.weight().clone(),
+        ],
+    ] {
+        assert_eq!(bits(&ours)?, bits(&theirs)?);
+    }
+    assert!(loaded.ups.weight_infos()[0].quantized);
+    let error = nn::conv1d_no_bias(18, 48, 2, Default::default(), floats.pp("groups"));
+    let error = error.map(drop).unwrap_err().to_string();
+    assert!(
+        error.contains("[1, 2, 48, 18]") && error.contains("[2, 2, 24, 18]"),
+        "{error}"
+    );
     let loaded_by_hand = by_hand(again.var_builder(DType::F32, &Device::Cpu))?;
     assert!(loaded_by_hand.patch.weight_infos()[0].quantized);
     assert_eq!(

@@ -105,6 +105,9 @@ pub struct WeightInfo {
     /// The place in the checkpoint that the weight was loaded from.
     #[serde(skip)]
     pub(crate) origin: Option<Origin>,
+    /// Output and input channels of a group of a convolution.
+    #[serde(skip)]
+    pub(crate) group_channels: Option<[usize; 2]>,
 }
 
 impl WeightInfo {
@@ -120,6 +123,7 @@ impl WeightInfo {
             underflowed: 0,
             id: None,
             origin: None,
+            group_channels: None,
         }
     }
 

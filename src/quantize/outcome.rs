@@ -113,9 +113,6 @@ impl LeftReason {
             Fault::AccumulatorOverflow { channel, got } => {
                 Some(Self::AccumulatorOverflow { channel, got })
             }
-            Fault::GroupedConvolution { groups } => Some(Self::Convolution {
-                why: format!("{groups} groups"),
-            }),
             _ => None,
         }
     }
@@ -127,15 +124,18 @@ impl LeftReason {
         }
     }
 
-    /// The reason of a convolution of as many input channels; `None` if it gains.
-    pub(super) fn of_convolution(channels: usize) -> Option<Self> {
-        (channels < MIN_CHANNELS).then(|| Self::Convolution {
-            why: format!("{channels} input channels of a group, fewer than {MIN_CHANNELS}"),
+    /// The reason of a convolution of as many output and input channels of a group; `None` if it
+    /// gains.
+    pub(super) fn of_convolution(channels: [usize; 2]) -> Option<Self> {
+        let few = ["output", "input"].into_iter().zip(channels);
+        let (side, few) = few.rev().find(|(_, channels)| *channels < MIN_CHANNELS)?;
+        Some(Self::Convolution {
+            why: format!("{few} {side} channels of a group, fewer than {MIN_CHANNELS}"),
         })
     }
 }
 
-/// Input channels from which a convolution of codes is faster than a float one.
+/// Channels of a group from which a convolution of codes is faster than a float one.
 const MIN_CHANNELS: usize = 16;
 
 impl fmt::Display for Outcome {

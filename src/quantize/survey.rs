@@ -50,9 +50,8 @@ impl FoundLayer {
 
     /// The reason to leave it, whatever preset or rule by kind matches.
     pub fn loses(&self) -> Option<LeftReason> {
-        let weight = self.weights.first().filter(|_| self.is_convolution())?;
-        let axis = usize::from(self.kind != LayerKind::ConvTranspose1d);
-        LeftReason::of_convolution(*weight.shape.get(axis)?)
+        let weight = self.weights.first()?;
+        LeftReason::of_convolution(weight.group_channels?)
     }
 
     /// Elements of its weights.

@@ -29,7 +29,7 @@ pub use calls::activation::{activate, activate_mul};
 pub use calls::attention::{attention, attention_to_bf16};
 pub use calls::attention_int8::{KeyValues, attend};
 pub use calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
-pub use calls::convolution::{Convolution, convolve};
+pub use calls::convolution::{Convolution, FloatWeight, convolve, convolve_f32};
 pub use calls::gemm::linear_f32;
 pub use calls::inputs::{InputFactor, InputProducts};
 pub use calls::linear::{linear, linear_each, linear_into};

@@ -73,47 +73,57 @@ pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithme
 pub fn linear(lhs: &[AffineRow], rhs: Int8<'_>, bias: &[f32]) -> Vec<f32> {
     let mut out = Vec::with_capacity(lhs.len() * bias.len());
     for row in lhs {
-        let k = row.codes.len();
         for (n, bias) in bias.iter().enumerate() {
-            let mut acc = 0i32;
-            for (code, weight) in row.codes.iter().zip(&rhs.codes[n * k..]) {
-                let weight = i32::from(*weight) - rhs.zero_points[n];
-                acc = acc.wrapping_add((i32::from(*code) - row.zero_point) * weight);
-            }
-            out.push((acc as f32).mul_add(row.scale * rhs.scales[n], *bias));
+            out.push((sum(row, rhs, n) as f32).mul_add(row.scale * rhs.scales[n], *bias));
         }
     }
     out
+}
+
+/// The sum of a row's products with an output channel's weights.
+fn sum(row: &AffineRow, rhs: Int8<'_>, channel: usize) -> i32 {
+    let weights = &rhs.codes[channel * row.codes.len()..];
+    let products = row.codes.iter().zip(weights).map(|(code, weight)| {
+        let weight = i32::from(*weight) - rhs.zero_points[channel];
+        (i32::from(*code) - row.zero_point) * weight
+    });
+    products.fold(0, i32::wrapping_add)
 }
 
 /// A convolution: `[windows, n]`, where each window reads a position, or padding, by each tap.
 ///
 /// A result begins with `bias[n]` and takes the taps in order: [`linear`] of the tap's position and
 /// its weights, `[n, k]` of `rhs`, `[taps, n, k]`, with the result so far as the bias. Padding
-/// changes nothing.
+/// changes nothing. With `exact` sums, positions and taps share their scales, and the sums of all
+/// taps are added in i32.
 pub fn windows(
     positions: &[AffineRow],
     windows: &[Vec<Option<usize>>],
     rhs: Int8<'_>,
     bias: &[f32],
+    exact: bool,
 ) -> Vec<f32> {
     let n = bias.len();
-    let window = |taps: &Vec<Option<usize>>| {
-        let taps = taps.iter().enumerate();
-        taps.fold(bias.to_vec(), |result, (tap, position)| {
-            let Some(row) = position.map(|position| &positions[position]) else {
-                return result;
-            };
-            let (channels, k) = (tap * n..(tap + 1) * n, row.codes.len());
-            let of_tap = Int8 {
-                codes: &rhs.codes[channels.start * k..channels.end * k],
-                scales: &rhs.scales[channels.clone()],
-                zero_points: &rhs.zero_points[channels],
-            };
-            linear(std::slice::from_ref(row), of_tap, &result)
+    let result = |taps: &[Option<usize>], channel: usize| {
+        let rows = taps.iter().enumerate().filter_map(|(tap, position)| {
+            let row = &positions[(*position)?];
+            Some((sum(row, rhs, tap * n + channel), row.scale, tap))
+        });
+        if exact {
+            let total = rows.reduce(|(total, of_all, _), (sum, scale, tap)| {
+                let scale = if of_all.is_nan() { of_all } else { scale };
+                (total.wrapping_add(sum), scale, tap)
+            });
+            return total.map_or(bias[channel], |(total, scale, _)| {
+                (total as f32).mul_add(scale * rhs.scales[channel], bias[channel])
+            });
+        }
+        rows.fold(bias[channel], |result, (sum, scale, tap)| {
+            (sum as f32).mul_add(scale * rhs.scales[tap * n + channel], result)
         })
     };
-    windows.iter().flat_map(window).collect()
+    let channels = |taps| (0..n).map(move |channel| result(taps, channel));
+    windows.iter().flat_map(|taps| channels(taps)).collect()
 }
 
 /// Weights in row order, `[n, k]`, with a scale for each block of 32 inputs.

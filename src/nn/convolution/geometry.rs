@@ -55,47 +55,58 @@ impl Geometry {
         self.output_padding.is_some()
     }
 
-    /// Output and input channels of a weight, of one group.
+    /// Output and input channels of a group, of a weight of `dims`.
     pub fn channels(&self, dims: &[usize]) -> [usize; 2] {
+        let of_group = dims[0] / self.groups.max(1);
         if self.is_transposed() {
-            [dims[1], dims[0]]
+            [dims[1], of_group]
         } else {
-            [dims[0], dims[1]]
+            [of_group, dims[1]]
         }
     }
 
-    /// The shape of a weight with its taps first, as a file has it: `[1, kernel.., out channels, in
-    /// channels]`, of a transposed convolution `[1, kernel, 1, ..]`. By the number of axes it is
-    /// never taken for a float weight, or for the other kind.
+    /// The shape of a weight with its taps first, as a file has it: `[groups, kernel.., out
+    /// channels, in channels]` of a group, of a transposed convolution `[groups, kernel, 1, ..]`. By
+    /// the number of axes it is never taken for a float weight, or for the other kind.
     pub fn taps(&self, dims: &[usize]) -> Vec<usize> {
         let more: &[usize] = if self.is_transposed() { &[1] } else { &[] };
-        [&[1], &dims[2..], more, &self.channels(dims)].concat()
+        [&[self.groups], &dims[2..], more, &self.channels(dims)].concat()
     }
 
-    /// A float weight as the matrices of its taps, one below the other.
+    /// A float weight as the matrices of its taps, one below the other, group by group.
     pub fn matrix(&self, weight: &Tensor) -> Result<Tensor> {
-        let [out_axis, in_axis] = self.channels(&[0, 1]);
-        let order: Vec<usize> = (2..weight.rank()).chain([out_axis, in_axis]).collect();
-        let [taps @ .., rows, columns] = &self.taps(weight.dims())[..] else {
-            return Err(mismatch("weight", "taps of a matrix each", weight));
-        };
-        let rows = rows * taps.iter().product::<usize>();
-        Ok(weight.permute(order)?.reshape((rows, *columns))?)
+        let dims = weight.dims();
+        let [_, columns] = self.channels(dims);
+        // Each group is `[out channels, in channels, ..]`, transposed the other way around.
+        let axes = if self.is_transposed() { [2, 1] } else { [1, 2] };
+        let order: Vec<usize> = [0]
+            .into_iter()
+            .chain(3..dims.len() + 1)
+            .chain(axes)
+            .collect();
+        let by_group =
+            weight.reshape([&[self.groups, dims[0] / self.groups], &dims[1..]].concat())?;
+        Ok(by_group.permute(order)?.reshape(((), columns))?)
     }
 
-    /// The gates of the packed weight, one a tap whose product is added by windows, and its bias,
-    /// with which the first begins.
+    /// The gates of the packed weight, one a tap of a group whose product is added by windows, and
+    /// its bias, with which the first tap begins.
     pub fn gates(&self, bias: Option<&Tensor>, dims: &[usize]) -> Result<(usize, Option<Tensor>)> {
-        let [channels, _] = self.channels(dims);
-        if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
-            return Err(mismatch("bias", format!("[{channels}]"), bias));
+        let ([channels, _], groups) = (self.channels(dims), self.groups);
+        let all = channels * groups;
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [all]) {
+            return Err(mismatch("bias", format!("[{all}]"), bias));
         }
         if self.is_transposed() {
-            return Ok((1, None));
+            return Ok((groups, None));
         }
         let taps: usize = dims[2..].iter().product();
-        let bias = bias.map(|bias| bias.pad_with_zeros(0, 0, channels * taps.saturating_sub(1)));
-        Ok((taps, bias.transpose()?))
+        let bias = bias.map(|bias| {
+            let bias = bias.reshape((groups, channels))?;
+            let bias = bias.pad_with_zeros(1, 0, channels * taps.saturating_sub(1));
+            bias?.flatten_all()
+        });
+        Ok((groups * taps, bias.transpose()?))
     }
 }
 
@@ -118,8 +129,12 @@ impl QuantizedTaps {
     pub fn value(&self) -> Result<Tensor> {
         let taps = self.weight.dequantize()?.reshape(self.shape())?;
         let rank = taps.rank();
-        let channels = self.geometry.channels(&[rank - 2, rank - 1]);
-        let order: Vec<usize> = channels.into_iter().chain(0..rank - 2).collect();
+        let channels = if self.geometry.is_transposed() {
+            [rank - 1, rank - 2]
+        } else {
+            [rank - 2, rank - 1]
+        };
+        let order: Vec<usize> = [0].into_iter().chain(channels).chain(1..rank - 2).collect();
         Ok(taps.permute(order)?.reshape(&*self.dims)?)
     }
 }

@@ -6,13 +6,13 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Init, VarBuilder, init};
 
 use super::geometry::{Geometry, QuantizedTaps};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::{self, FusedActivation};
 use crate::module::WeightInfo;
 use crate::nn::prefix::prefix_of;
 use crate::nn::projection::weight_info;
 use crate::ops;
-use crate::qconfig::QConfig;
+use crate::qconfig::{Granularity, QConfig};
 use crate::sizes;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{
@@ -200,15 +200,71 @@ impl AnyConvolution {
     }
 
     fn convolve(&self, xs: &Tensor) -> Result<Tensor> {
-        let (dims, geometry) = (self.dims(), self.geometry);
+        let geometry = self.geometry;
         let shape = self.output_shape(xs).ok_or_else(|| self.no_window(xs))?;
         sizes::computed("convolution", &shape, xs.elem_count())?;
-        let ConvolutionWeight::Quantized(taps) = &self.weight else {
-            return self.convolve_float(self.weight(), xs, &shape);
-        };
+        check_float(xs, "convolution")?;
+        if let ConvolutionWeight::Float(weight) = &self.weight {
+            if let Some(bias) = self.bias.as_ref().filter(|bias| bias.dims() != [shape[1]]) {
+                return Err(mismatch("bias", format!("[{}]", shape[1]), bias));
+            }
+            if weight.elem_count() == 0 || shape.contains(&0) {
+                return self.biased(Tensor::zeros(&*shape, weight.dtype(), weight.device())?, xs);
+            }
+            let mut tensors = [Some(xs), Some(weight), self.bias.as_ref()]
+                .into_iter()
+                .flatten();
+            if tensors.any(|tensor| tensor.track_op() || !tensor.device().is_cpu()) {
+                return self.convolve_by_candle(weight, xs, shape[0]);
+            }
+        }
+        let convolution = self.on_images(xs)?;
         let input = as_f32(xs, "convolution")?;
         let elements = Elements::new(&input);
-        // A signal is an image of one row, which no step leaves.
+        let ys = match &self.weight {
+            ConvolutionWeight::Quantized(taps) => {
+                kernels::convolve(&convolution, taps.weight.packed(), elements.as_slice()?)
+            }
+            ConvolutionWeight::Float(weight) => {
+                let isa = kernels::active()?;
+                let weight = as_f32(weight, "convolution")?;
+                let values = Elements::new(&weight);
+                let bias = match &self.bias {
+                    Some(bias) if !geometry.is_transposed() => to_f32_vec(bias, "convolution")?,
+                    _ => Vec::new(),
+                };
+                let weight = kernels::FloatWeight {
+                    values: values.as_slice()?,
+                    transposed: geometry.is_transposed(),
+                    bias: &bias,
+                    channels: self.products(),
+                };
+                kernels::convolve_f32(isa, &convolution, weight, elements.as_slice()?)
+            }
+        };
+        let ys = if geometry.is_transposed() {
+            self.overlapped(&ys, convolution.shape[3], &shape)?
+        } else {
+            from_f32_vec(ys, &shape, xs.dtype())?
+        };
+        without_gradient(ys.to_dtype(xs.dtype())?, &[xs])
+    }
+
+    /// Channels of the product of each position: the output channels or, transposed, those of all
+    /// taps.
+    fn products(&self) -> usize {
+        let dims = self.dims();
+        if self.geometry.is_transposed() {
+            self.geometry.groups * dims[1] * dims[2]
+        } else {
+            dims[0]
+        }
+    }
+
+    /// The convolution that the kernels compute, where a signal is an image of one row, which no
+    /// step leaves; transposed, the product of each position.
+    fn on_images(&self, xs: &Tensor) -> Result<kernels::Convolution> {
+        let (dims, geometry) = (self.dims(), self.geometry);
         let pair = |sizes: &[usize]| match *sizes {
             [width] => [1, width],
             _ => [sizes[0], sizes[1]],
@@ -219,51 +275,39 @@ impl AnyConvolution {
         };
         let [height, width] = pair(&xs.dims()[2..]);
         let [batch, channels] = [xs.dims()[0], xs.dims()[1]];
-        let every_position = kernels::Convolution {
+        let mut convolution = kernels::Convolution {
             shape: [batch, channels, height, width],
-            weight: taps.weight.packed(),
+            groups: geometry.groups,
             kernel: [1, 1],
             stride: [1, 1],
             padding: [0, 0],
             dilation: [1, 1],
             activation: None,
         };
-        let convolution = if geometry.is_transposed() {
-            every_position
+        if geometry.is_transposed() {
+            sizes::allocated("convolution", &[batch, self.products(), width])?;
         } else {
-            kernels::Convolution {
-                kernel: pair(&dims[2..]),
-                stride: of_geometry(geometry.stride, 1),
-                padding: of_geometry(geometry.padding, 0),
-                dilation: of_geometry(geometry.dilation, 1),
-                activation: self.activation.map(Into::into),
-                ..every_position
-            }
-        };
-        // Memory that is taken beside the output: codes of padding, or the products of all taps.
+            convolution.kernel = pair(&dims[2..]);
+            convolution.stride = of_geometry(geometry.stride, 1);
+            convolution.padding = of_geometry(geometry.padding, 0);
+            convolution.dilation = of_geometry(geometry.dilation, 1);
+            convolution.activation = self.activation.map(Into::into);
+        }
+        // Memory that is taken beside the output: codes of padding.
         let [rows, columns] = convolution.padding.map(|padding| padding.saturating_mul(2));
         let [rows, columns] = [rows.saturating_add(height), columns.saturating_add(width)];
         sizes::allocated("convolution", &[batch, rows, columns, channels.div_ceil(4)])?;
-        if geometry.is_transposed() {
-            let products = taps.weight.shape()[0];
-            sizes::allocated("convolution", &[batch, products, width])?;
+        match convolution.out_size() {
+            Some(_) => Ok(convolution),
+            None => Err(self.no_window(xs)),
         }
-        if convolution.out_size().is_none() {
-            return Err(self.no_window(xs));
-        }
-        let ys = kernels::convolve(&convolution, elements.as_slice()?);
-        let ys = if geometry.is_transposed() {
-            self.overlapped(&ys, width, &shape)?
-        } else {
-            from_f32_vec(ys, &shape, xs.dtype())?
-        };
-        without_gradient(ys.to_dtype(xs.dtype())?, &[xs])
     }
 
-    /// The sums of the products of positions, `[batch, taps, out channels, length]`, where each tap
-    /// of each position adds: in the order of taps, to the bias.
+    /// The sums of the products of positions, where each tap of each position adds: in the order of
+    /// taps, to the bias. The products are `[batch, groups, taps, channels, length]`; of a float
+    /// weight, channels come before taps.
     fn overlapped(&self, products: &[f32], length: usize, shape: &[usize]) -> Result<Tensor> {
-        let (geometry, taps) = (self.geometry, self.dims()[2]);
+        let (geometry, dims) = (self.geometry, self.dims());
         let &[_, channels, outputs] = shape else {
             return Err(Error::shape(
                 "convolution",
@@ -271,23 +315,26 @@ impl AnyConvolution {
                 shape,
             ));
         };
+        let (of_group, taps) = (dims[1], dims[2]);
+        let strides = match &self.weight {
+            ConvolutionWeight::Float(_) => [taps, 1],
+            ConvolutionWeight::Quantized(_) => [1, of_group],
+        };
         let bias = match &self.bias {
             Some(bias) => to_f32_vec(bias, "convolution")?,
             None => vec![0.; channels],
         };
         let mut ys = vec![0f32; shape.iter().product()];
         kernels::for_each_row(&mut ys, outputs, |row, ys| {
-            let (image, channel) = (row / channels, row % channels);
-            ys.fill(bias[channel]);
+            ys.fill(bias[row % channels]);
+            // Groups of all samples follow one another.
+            let first = row / of_group * taps * of_group + row % of_group * strides[0];
             for tap in 0..taps {
-                let row = (image * taps + tap) * channels + channel;
-                let products = &products[row * length..][..length];
+                let products = &products[(first + tap * strides[1]) * length..][..length];
                 // Position i adds to output `i * stride + offset - padding`.
                 let offset = tap * geometry.dilation;
-                let before = geometry
-                    .padding
-                    .saturating_sub(offset)
-                    .div_ceil(geometry.stride.max(1));
+                let before = geometry.padding.saturating_sub(offset);
+                let before = before.div_ceil(geometry.stride.max(1));
                 let first = before * geometry.stride + offset - geometry.padding;
                 let ys = ys.iter_mut().skip(first).step_by(geometry.stride.max(1));
                 for (y, product) in ys.zip(products.iter().skip(before)) {
@@ -331,14 +378,10 @@ impl AnyConvolution {
         if geometry.groups == 0 || [sizes.len(), taps.len()] != [self.rank; 2] {
             return None;
         }
-        let [mut out_channels, mut in_channels] = geometry.channels(dims);
-        let (of_group, all) = if geometry.is_transposed() {
-            (&mut out_channels, in_channels)
-        } else {
-            (&mut in_channels, out_channels)
-        };
-        *of_group = of_group.checked_mul(geometry.groups)?;
-        if *channels != in_channels || !all.is_multiple_of(geometry.groups) {
+        let [out_channels, in_channels] = geometry.channels(dims);
+        let out_channels = out_channels.checked_mul(geometry.groups)?;
+        let in_channels = in_channels.checked_mul(geometry.groups)?;
+        if *channels != in_channels || !dims[0].is_multiple_of(geometry.groups) {
             return None;
         }
         let outputs = sizes.iter().zip(taps);
@@ -349,47 +392,39 @@ impl AnyConvolution {
     }
 
     /// candle's convolution, in the dtype of the weight, so that gradients flow.
-    fn convolve_float(&self, weight: &Tensor, xs: &Tensor, shape: &[usize]) -> Result<Tensor> {
-        check_float(xs, "convolution")?;
-        let (dtype, geometry) = (xs.dtype(), self.geometry);
-        let is_empty = weight.elem_count() == 0 || shape.contains(&0);
-        let ys = if is_empty {
-            Tensor::zeros(shape, weight.dtype(), weight.device())?
-        } else {
-            let xs = xs.to_dtype(weight.dtype())?;
-            let Geometry {
-                padding,
-                stride,
-                dilation,
-                groups,
-                cudnn_fwd_algo: algo,
-                output_padding,
-            } = geometry;
-            match (output_padding, self.rank) {
-                // candle's is wrong for the second sample and those behind it, without padding.
-                (Some(more), _) => {
-                    let sample = |i| {
-                        xs.narrow(0, i, 1)?
-                            .conv_transpose1d(weight, padding, more, stride, dilation, groups)
-                    };
-                    let samples = (0..shape[0]).map(sample);
-                    Tensor::cat(&samples.collect::<CandleResult<Vec<_>>>()?, 0)?
-                }
-                (None, 2) => {
-                    xs.conv2d_with_algo(weight, padding, stride, dilation, groups, algo)?
-                }
-                (None, _) => {
-                    xs.conv1d_with_algo(weight, padding, stride, dilation, groups, algo)?
-                }
+    fn convolve_by_candle(&self, weight: &Tensor, xs: &Tensor, batch: usize) -> Result<Tensor> {
+        let input = xs.to_dtype(weight.dtype())?;
+        let Geometry {
+            padding,
+            stride,
+            dilation,
+            groups,
+            cudnn_fwd_algo: algo,
+            output_padding,
+        } = self.geometry;
+        let ys = match (output_padding, self.rank) {
+            // candle's is wrong for the second sample and those behind it, without padding.
+            (Some(more), _) => {
+                let sample = |i| {
+                    input
+                        .narrow(0, i, 1)?
+                        .conv_transpose1d(weight, padding, more, stride, dilation, groups)
+                };
+                let samples = (0..batch).map(sample);
+                Tensor::cat(&samples.collect::<CandleResult<Vec<_>>>()?, 0)?
             }
+            (None, 2) => input.conv2d_with_algo(weight, padding, stride, dilation, groups, algo)?,
+            (None, _) => input.conv1d_with_algo(weight, padding, stride, dilation, groups, algo)?,
         };
+        self.biased(ys, xs)
+    }
+
+    /// The products with the bias, activated, in the dtype of the input.
+    fn biased(&self, ys: Tensor, xs: &Tensor) -> Result<Tensor> {
         let ys = match &self.bias {
             Some(bias) => {
-                if bias.dims() != [shape[1]] {
-                    return Err(mismatch("bias", format!("[{}]", shape[1]), bias));
-                }
-                let mut of_channels = vec![1; shape.len()];
-                of_channels[1] = shape[1];
+                let mut of_channels = vec![1; ys.rank()];
+                of_channels[1] = bias.elem_count();
                 ys.broadcast_add(&bias.reshape(of_channels)?)?
             }
             None => ys,
@@ -398,12 +433,13 @@ impl AnyConvolution {
             None => ys,
             Some(activation) => ops::activate(&ys, activation)?,
         };
-        Ok(ys.to_dtype(dtype)?)
+        Ok(ys.to_dtype(xs.dtype())?)
     }
 
     pub fn info(&self) -> WeightInfo {
         WeightInfo {
             origin: self.origin.clone(),
+            group_channels: self.group_channels(),
             ..match &self.weight {
                 ConvolutionWeight::Float(weight) => WeightInfo::of_float("weight", weight),
                 ConvolutionWeight::Quantized(taps) => WeightInfo {
@@ -412,6 +448,11 @@ impl AnyConvolution {
                 },
             }
         }
+    }
+
+    /// Output and input channels of a group, if the weight has such axes.
+    fn group_channels(&self) -> Option<[usize; 2]> {
+        (self.dims().len() > 1).then(|| self.geometry.channels(self.dims()))
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -433,26 +474,30 @@ impl AnyConvolution {
                 weight,
             ));
         }
-        let (groups, geometry) = (self.geometry.groups, self.geometry);
-        if groups != 1 {
-            return Err(Error::from(Fault::GroupedConvolution { groups }));
-        }
-        if !matches!(qconfig, QConfig::Int8 { .. }) {
+        let geometry = self.geometry;
+        let QConfig::Int8 { activation, .. } = qconfig else {
             let expected = "int8 with dynamic activations, for a convolution";
             return Err(Error::qconfig(expected, qconfig));
-        }
+        };
         sizes::elements("weight", &dims)?;
         if dims.contains(&0) {
             return Err(mismatch("weight", "at least one of each dimension", weight));
         }
+        let groups = geometry.groups;
+        if groups == 0 || !dims[0].is_multiple_of(groups) {
+            let expected = format!("a number that divides {} channels", dims[0]);
+            return Err(Error::argument("groups", expected, groups));
+        }
         let (gates, bias) = geometry.gates(self.bias.as_ref(), &dims)?;
-        let weight = QWeight::of_gates(
-            gates,
-            &geometry.matrix(weight)?,
-            bias.as_ref(),
-            qconfig,
-            None,
-        )?;
+        let matrix = geometry.matrix(weight)?;
+        let [units, _] = geometry.channels(&dims);
+        let is_shared = activation.granularity == Granularity::PerTensor;
+        let weight = if is_shared && !geometry.is_transposed() {
+            let channels = (weight.flatten_from(1)?, units);
+            QWeight::of_taps(gates, &matrix, bias.as_ref(), qconfig, &channels)?
+        } else {
+            QWeight::of_gates(gates, &matrix, bias.as_ref(), qconfig, None)?
+        };
         Ok(Self {
             weight: ConvolutionWeight::Quantized(Arc::new(QuantizedTaps::new(
                 weight, dims, geometry,

@@ -241,6 +241,8 @@ pub struct Windows<'a> {
     pub taps: &'a [usize],
     /// The position that is row 0 of the activations.
     pub first: usize,
+    /// Whether the sums of all taps are one sum: positions and taps then share their scales.
+    pub exact: bool,
 }
 
 impl Windows<'_> {

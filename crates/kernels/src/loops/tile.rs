@@ -591,21 +591,39 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         let weights = panels.groups::<BYTES, NV>();
         let bias = panels.channels::<LANES, NV>(0).map(|c| *c.bias);
         let mut results = [bias; MR];
+        let channels = panels.channels::<LANES, NV>(0);
+        let mut acc = [[self.vector.start(Row::PLAIN, channels[0]); NV]; MR];
+        let mut scaled = [Row {
+            scale: -0.,
+            ..Row::PLAIN
+        }; MR];
         for (tap, offset) in windows.taps.iter().enumerate() {
             let channels = panels.channels::<LANES, NV>(tap * NV * LANES);
             let weights = &weights[tap * groups..][..groups];
             let rows: [_; MR] = std::array::from_fn(|r| self.product.row(starts[r] + offset));
             let of_rows: [_; MR] =
                 std::array::from_fn(|r| *self.product.parameters(starts[r] + offset));
-            let mut acc = [[self.vector.start(of_rows[0], channels[0]); NV]; MR];
             for r in 0..MR {
+                // A position of padding has the scale -0.
+                let has_scale = !(of_rows[r].scale == 0. || scaled[r].scale.is_nan());
+                if has_scale || !windows.exact {
+                    scaled[r] = of_rows[r];
+                }
                 for v in 0..NV {
-                    acc[r][v] = self.vector.start(of_rows[r], channels[v]);
+                    let start = self.vector.start(of_rows[r], channels[v]);
+                    acc[r][v] = if tap > 0 && windows.exact {
+                        self.vector.add(acc[r][v], start)
+                    } else {
+                        start
+                    };
                 }
             }
             for group in 0..groups {
                 // SAFETY: it is below `groups`.
                 unsafe { self.step(&mut acc, &rows, weights, group) };
+            }
+            if windows.exact && tap + 1 < windows.taps.len() {
+                continue;
             }
             for r in 0..MR {
                 for v in 0..NV {
@@ -615,7 +633,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
                         ..channels[v]
                     };
                     if let Some(out) = as_uninit(&mut results[r][v]).as_mut_array() {
-                        self.vector.finish(acc[r][v], of_rows[r], channels, out);
+                        self.vector.finish(acc[r][v], scaled[r], channels, out);
                     }
                 }
             }

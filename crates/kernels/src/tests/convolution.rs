@@ -1,11 +1,13 @@
 //! Convolutions against the oracle, which multiplies tap by tap.
 
+use std::ops::Range;
+
 use super::random::Random;
 use super::{Codes, PER_ROW, PER_TENSOR, Pool, activations, same_bits, some, weights};
-use crate::calls::convolution::{Convolution, convolve};
+use crate::calls::convolution::{Convolution, FloatWeight, convolve, convolve_f32};
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
-use crate::packed::{Element, Packed};
+use crate::packed::Packed;
 use crate::qparams::activation::DynamicConfig;
 use crate::reference::{self, AffineRow, Int8};
 
@@ -39,23 +41,30 @@ fn extent(values: &[f32]) -> [f32; 2] {
         })
 }
 
-/// The positions of the input, `[batch, height, width]`, each a row of its channels.
-fn positions(xs: &[f32], shape: [usize; 4], config: DynamicConfig) -> Vec<AffineRow> {
-    let [batch, channels, height, width] = shape;
+/// The positions of some channels of the input, `[batch, height, width]`, each a row.
+fn positions(
+    xs: &[f32],
+    [batch, all, height, width]: [usize; 4],
+    channels: Range<usize>,
+    config: DynamicConfig,
+) -> Vec<AffineRow> {
     let area = height * width;
-    let rows: Vec<Vec<f32>> = (0..batch * area)
-        .map(|place| {
-            let first = place / area * channels * area + place % area;
-            (0..channels).map(|c| xs[first + c * area]).collect()
+    let rows = |channels: Range<usize>| {
+        (0..batch * area).map(move |place| -> Vec<f32> {
+            let first = place / area * all * area + place % area;
+            channels.clone().map(|c| xs[first + c * area]).collect()
         })
-        .collect();
-    let finite = |row: &&Vec<f32>| row.iter().all(|x| x.is_finite());
-    let all: Vec<f32> = rows.iter().filter(finite).flatten().copied().collect();
-    let row = |row: &Vec<f32>| {
-        let [min, max] = extent(if config.per_row { row } else { &all });
-        reference::quantize_row(row, config.qparams(min, max), config.arithmetic)
     };
-    rows.iter().map(row).collect()
+    let finite = |row: &Vec<f32>| row.iter().all(|x| x.is_finite());
+    // By groups of channels, as each is a row.
+    let groups = (0..all).step_by(channels.len().max(1));
+    let rows_of_groups = groups.flat_map(|first| rows(first..first + channels.len()));
+    let all: Vec<f32> = rows_of_groups.filter(finite).flatten().collect();
+    let row = |row: Vec<f32>| {
+        let [min, max] = extent(if config.per_row { &row } else { &all });
+        reference::quantize_row(&row, config.qparams(min, max), config.arithmetic)
+    };
+    rows(channels).map(row).collect()
 }
 
 /// The position that each tap of each window reads.
@@ -91,54 +100,89 @@ fn channels_first(rows: &[f32], batch: usize, n: usize) -> Vec<f32> {
 }
 
 fn check(case: Case, codes: Codes, poison: Option<f32>) {
+    for (groups, config, affine, common) in [
+        (1, PER_ROW, false, false),
+        (1, PER_ROW, true, false),
+        (1, PER_TENSOR, false, false),
+        (1, PER_TENSOR, true, true),
+        (2, PER_ROW, true, false),
+        (2, PER_TENSOR, false, true),
+    ] {
+        check_config(case, groups, (config, affine, common), (codes, poison));
+    }
+}
+
+/// Checks a case, once or as several groups of channels; the taps of a channel may share their
+/// scales.
+fn check_config(
+    case: Case,
+    groups: usize,
+    (config, affine, common): (DynamicConfig, bool, bool),
+    (codes, poison): (Codes, Option<f32>),
+) {
     let (shape, n, [kernel, stride, padding, dilation]) = case;
     let [batch, k, height, width] = shape;
-    let taps = kernel[0] * kernel[1];
+    let (taps, all) = (kernel[0] * kernel[1], [batch, groups * k, height, width]);
+    let channels = groups * taps * n;
     let mut random = Random((n * 1_000_003 + width * 1_009 + taps) as u64);
-    let rhs = weights(codes, taps * n, k, &mut random);
-    let scales: Vec<f32> = (0..taps * n).map(|_| random.float().abs() + 1e-3).collect();
-    let mut bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+    let rhs = weights(codes, channels, k, &mut random);
+    let mut scales: Vec<f32> = (0..channels).map(|_| random.float().abs() + 1e-3).collect();
+    let mut zero_points = vec![0; channels];
+    if affine {
+        zero_points.fill_with(|| i32::from(random.next() as i8));
+    }
+    if common {
+        for i in 0..channels {
+            let of_first_tap = i / (taps * n) * taps * n + i % n;
+            (scales[i], zero_points[i]) = (scales[of_first_tap], zero_points[of_first_tap]);
+        }
+    }
+    let mut bias: Vec<f32> = (0..groups * n).map(|_| random.float()).collect();
     bias[0] = -0.;
-    let mut xs = activations(codes, batch * height * width, k, &mut random);
+    let mut xs = activations(codes, batch * height * width, groups * k, &mut random);
     if let (Some(value), false) = (poison, xs.is_empty()) {
         let at = random.below(xs.len());
         xs[at] = value;
     }
-    let symmetric = vec![0; taps * n];
-    let affine: Vec<i32> = symmetric
-        .iter()
-        .map(|_| i32::from(random.next() as i8))
-        .collect();
     let windows = windows(case);
-    for (config, zero_points) in [
-        (PER_ROW, &symmetric),
-        (PER_ROW, &affine),
-        (PER_TENSOR, &symmetric),
-    ] {
-        let rhs = Int8::new(&rhs, &scales, zero_points);
-        let positions = positions(&xs, shape, config);
-        let expected = reference::windows(&positions, &windows, rhs, &bias);
-        let mut expected = channels_first(&expected, batch, n);
-        let activation = (taps % 2 == 1).then_some(Activation::Gelu);
-        if let Some(activation) = activation {
-            activation::apply::<f32>(activation, &mut expected);
-        }
-        let mut of_taps = bias.clone();
-        of_taps.resize(taps * n, 0.);
-        for isa in Isa::available() {
-            let packed = Packed::int8(isa, k, taps, rhs, &of_taps).with(config);
-            let convolution = Convolution {
-                shape,
-                weight: &packed,
-                kernel,
-                stride,
-                padding,
-                dilation,
-                activation,
-            };
-            let case = format!("{isa} {case:?} {codes:?} {config:?} {poison:?}");
-            same_bits(&convolve(&convolution, &xs), &expected, &case);
-        }
+    let exact = common && !config.per_row;
+    let of_group = |group: usize| {
+        let of_taps = group * taps * n..(group + 1) * taps * n;
+        let rhs = Int8 {
+            codes: &rhs[of_taps.start * k..of_taps.end * k],
+            scales: &scales[of_taps.clone()],
+            zero_points: &zero_points[of_taps],
+        };
+        let positions = positions(&xs, all, group * k..(group + 1) * k, config);
+        let bias = &bias[group * n..][..n];
+        reference::windows(&positions, &windows, rhs, bias, exact)
+    };
+    let of_groups: Vec<_> = (0..groups).map(of_group).collect();
+    let rows = (0..windows.len()).flat_map(|window| {
+        let of_group = |results: &Vec<f32>| results[window * n..][..n].to_vec();
+        of_groups.iter().flat_map(of_group).collect::<Vec<_>>()
+    });
+    let mut expected = channels_first(&rows.collect::<Vec<_>>(), batch, groups * n);
+    let activation = (taps % 2 == 1).then_some(Activation::Gelu);
+    if let Some(activation) = activation {
+        activation::apply::<f32>(activation, &mut expected);
+    }
+    let with_taps = |bias: &[f32]| [bias, &vec![0.; (taps - 1) * n]].concat();
+    let bias: Vec<f32> = bias.chunks_exact(n).flat_map(with_taps).collect();
+    for isa in Isa::available() {
+        let rhs = Int8::new(&rhs, &scales, &zero_points);
+        let packed = Packed::int8(isa, k, groups * taps, rhs, &bias).with(config);
+        let convolution = Convolution {
+            shape: all,
+            groups,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            activation,
+        };
+        let case = format!("{isa} {case:?} {codes:?} {config:?} {poison:?} {groups} {affine}");
+        same_bits(&convolve(&convolution, &packed, &xs), &expected, &case);
     }
 }
 
@@ -179,14 +223,14 @@ fn a_result_depends_on_its_window_only() {
             let signal = xs.chunks_exact(60).flat_map(|x| &x[first..first + count]);
             let convolution = Convolution {
                 shape: [1, k, 1, count],
-                weight,
+                groups: 1,
                 kernel: [1, taps],
                 stride: ONE,
                 padding: [0, 0],
                 dilation: [1, 2],
                 activation: None,
             };
-            convolve(&convolution, &signal.copied().collect::<Vec<_>>())
+            convolve(&convolution, weight, &signal.copied().collect::<Vec<_>>())
         };
         let (all, some) = (of(0, 60), of(17, 30));
         let part = all.chunks_exact(52).flat_map(|channel| &channel[17..39]);
@@ -196,10 +240,9 @@ fn a_result_depends_on_its_window_only() {
 
 #[test]
 fn sizes_that_no_memory_holds_have_no_output() {
-    let weight = &Packed::zeros(Isa::available()[0], Element::Int8(PER_ROW), 4, 3, &[0.; 6]);
     let convolution = Convolution {
         shape: [1, 4, 1, 8],
-        weight,
+        groups: 1,
         kernel: [1, 3],
         stride: ONE,
         padding: [0, 0],
@@ -234,5 +277,107 @@ fn sizes_that_no_memory_holds_have_no_output() {
         },
     ] {
         assert_eq!(wrong.out_size(), None);
+    }
+}
+
+/// The sums of floats, in f64.
+fn float_sums(
+    [batch, k, height, width]: [usize; 4],
+    windows: &[Vec<Option<usize>>],
+    [xs, weights, bias]: [&[f32]; 3],
+    channels: Range<usize>,
+) -> Vec<f64> {
+    let area = height * width;
+    let taps = windows.first().map_or(0, Vec::len);
+    let of_image = windows.len() / batch.max(1);
+    let result = |image: usize, channel: usize, window: usize| {
+        let read = windows[image * of_image + window].iter().enumerate();
+        let terms = read.filter_map(|(tap, place)| Some((tap, (*place)? % area)));
+        let of_tap = |(tap, place): (usize, usize)| {
+            let product = |i: usize| {
+                let x = xs[(image * k + i) * area + place];
+                f64::from(x) * f64::from(weights[(channel * k + i) * taps + tap])
+            };
+            (0..k).map(product).sum::<f64>()
+        };
+        f64::from(bias[channel]) + terms.map(of_tap).sum::<f64>()
+    };
+    let channels = |image| channels.clone().map(move |channel| (image, channel));
+    (0..batch)
+        .flat_map(channels)
+        .flat_map(|(image, channel)| {
+            (0..of_image).map(move |window| result(image, channel, window))
+        })
+        .collect()
+}
+
+#[test]
+fn floats_equal_sums_in_f64() {
+    let stems = [
+        ([2, 1, 9, 40], 1, [[3, 3], ONE, ONE, ONE]),
+        ([1, 3, 30, 33], 3, [[7, 5], [2, 3], [3, 2], [1, 2]]),
+        ([1, 40, 1, 9_000], 2, [[1, 4], [1, 3], [0, 5], [1, 2]]),
+        ([1, 2, 1, 50], 9, [[1, 1], [1, 2], [0, 0], ONE]),
+        ([1, 6, 40, 41], 150, [[3, 3], [2, 1], [0, 2], ONE]),
+    ];
+    for (case, groups) in CASES
+        .into_iter()
+        .chain(stems)
+        .flat_map(|case| [(case, 1), (case, 3)])
+    {
+        let (shape, n, [kernel, stride, padding, dilation]) = case;
+        let [batch, k, height, width] = shape;
+        let (windows, taps) = (windows(case), kernel[0] * kernel[1]);
+        let mut random = Random(7);
+        let mut draw = |len: usize| -> Vec<f32> { (0..len).map(|_| random.float()).collect() };
+        let (terms, size) = (k * taps, k * height * width);
+        let (weights, bias) = (draw(groups * n * terms), draw(groups * n));
+        let xs = draw(batch * groups * size);
+        let of_group = |group: usize| {
+            let xs = xs.chunks_exact(size).skip(group).step_by(groups);
+            let xs: Vec<f32> = xs.flatten().copied().collect();
+            let weights = &weights[group * n * terms..][..n * terms];
+            float_sums(shape, &windows, [&xs, weights, &bias[group * n..]], 0..n)
+        };
+        let of_groups: Vec<_> = (0..groups).map(of_group).collect();
+        let of_sample = of_groups[0].len() / batch.max(1);
+        let samples = (0..batch).flat_map(|sample| {
+            let of_group = |results: &Vec<f64>| results[sample * of_sample..][..of_sample].to_vec();
+            of_groups.iter().flat_map(of_group).collect::<Vec<_>>()
+        });
+        let expected: Vec<f64> = samples.collect();
+        let convolution = Convolution {
+            shape: [batch, groups * k, height, width],
+            groups,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            activation: None,
+        };
+        let turned = |group: &[f32]| -> Vec<f32> {
+            (0..n * terms)
+                .map(|i| group[i % n * terms + i / n])
+                .collect()
+        };
+        let turned: Vec<f32> = weights.chunks_exact(n * terms).flat_map(turned).collect();
+        for (isa, transposed) in Isa::available()
+            .into_iter()
+            .flat_map(|isa| [(isa, false), (isa, true)])
+        {
+            let weight = FloatWeight {
+                values: if transposed { &turned } else { &weights },
+                transposed,
+                bias: &bias,
+                channels: groups * n,
+            };
+            let got = convolve_f32(isa, &convolution, weight, &xs);
+            assert_eq!(got.len(), expected.len(), "{case:?}");
+            let far = |(got, expected): &(&f32, &f64)| {
+                (f64::from(**got) - **expected).abs() > 1e-6 * (terms + 10) as f64
+            };
+            let far = got.iter().zip(&expected).find(far);
+            assert_eq!(far, None, "{isa} {case:?} {groups} {transposed}");
+        }
     }
 }

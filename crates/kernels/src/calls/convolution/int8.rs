@@ -1,12 +1,13 @@
-//! Convolutions: every position becomes a row of codes once, and windows of these are multiplied.
+//! Convolutions of codes: every position becomes a row of codes once, and windows of these are
+//! multiplied.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use super::linear::{Grid, SERIAL_MACS, parts_of};
-use super::quantize::{Codes, encode_rows, extent_of_finite, row};
+use super::Convolution;
 use crate::arch;
-use crate::loops::activation::Activation;
+use crate::calls::linear::{Grid, SERIAL_MACS, parts_of};
+use crate::calls::quantize::{Codes, encode_rows, extent_of_finite, row};
 use crate::loops::buffer::{self, Aligned, RowsMut};
 use crate::loops::product::{Part, Product, Row, Sink, Windows};
 use crate::loops::rows::Extent;
@@ -21,59 +22,20 @@ const POSITIONS: usize = 16;
 /// Floats of the results that are turned channels first together: half of a small L2.
 const RESULTS: usize = 32 << 10;
 
-/// A convolution of images, or of signals, whose height is 1.
-#[derive(Clone, Copy)]
-pub struct Convolution<'a> {
-    /// The input: batch, channels, height and width.
-    pub shape: [usize; 4],
-    /// The weight: a gate for each tap, which are in the order of rows, then of columns.
-    pub weight: &'a Packed,
-    /// Rows and columns of a window.
-    pub kernel: [usize; 2],
-    /// Positions from a window to the next.
-    pub stride: [usize; 2],
-    /// Positions before the first and after the last that contribute nothing.
-    pub padding: [usize; 2],
-    /// Positions from a tap to the next.
-    pub dilation: [usize; 2],
-    /// Applied to every element of the result.
-    pub activation: Option<Activation>,
-}
-
-impl Convolution<'_> {
-    /// Height and width with padding; `None` if memory cannot hold as many positions.
-    fn padded(&self) -> Option<[usize; 2]> {
-        let [batch, _, sizes @ ..] = self.shape;
-        let size = |i: usize| self.padding[i].checked_mul(2)?.checked_add(sizes[i]);
-        let padded = [size(0)?, size(1)?];
-        sizes::product(&[batch, padded[0], padded[1], self.weight.groups().max(1)])?;
-        Some(padded)
-    }
-
-    /// Height and width of the output; `None` if a window is larger than the input with its
-    /// padding, or memory cannot hold the input with its padding.
-    pub fn out_size(&self) -> Option<[usize; 2]> {
-        let padded = self.padded()?;
-        let size = |i: usize| {
-            let reach = self.dilation[i].checked_mul(self.kernel[i].checked_sub(1)?)?;
-            let left = padded[i].checked_sub(reach.checked_add(1)?)?;
-            Some(left.checked_div(self.stride[i])? + 1)
-        };
-        Some([size(0)?, size(1)?])
-    }
-}
-
 /// The convolution of `xs`, `[batch, channels, height, width]`: `[batch, out channels, height,
 /// width]` of the [output](Convolution::out_size), as
-/// [`reference::windows`](crate::reference::windows) says.
+/// [`reference::windows`](crate::reference::windows) says. The weight has a gate for each tap of
+/// each group of channels, group by group; taps are in the order of rows, then of columns.
+///
+/// Where all positions share a scale and the taps of each channel do, too, sums are exact over all
+/// taps, as ONNX Runtime's `ConvInteger` adds them.
 ///
 /// A position that holds a NaN or an infinity makes NaN of the results that read it, and changes no
 /// other. A result depends on its window only, unless all positions share a scale.
 ///
 /// # Panics
 /// If the number of values, the element or the sizes of the weight differ, or there is no output.
-pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
-    let rhs = convolution.weight;
+pub fn convolve(convolution: &Convolution, rhs: &Packed, xs: &[f32]) -> Vec<f32> {
     let Element::Int8(config) = rhs.element() else {
         panic!("weight: expected int8, got {:?}", rhs.element());
     };
@@ -84,19 +46,19 @@ pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
         &convolution.shape,
     );
     let [kernel_height, kernel_width] = convolution.kernel;
-    let taps = (rhs.gates(), rhs.k());
     assert_eq!(
-        (kernel_height * kernel_width, channels),
-        taps,
+        (kernel_height * kernel_width * convolution.groups, channels),
+        (rhs.gates(), rhs.k() * convolution.groups),
         "taps and channels"
     );
     let size = convolution.out_size().expect("an output");
-    let len = sizes::length("out", &[batch, rhs.n() / rhs.gates(), size[0], size[1]]);
     let padded = convolution.padded().expect("an input");
-    let mut codes = Codes::take();
-    let positions = batch * padded[0] * padded[1];
-    let (groups, rows) = codes.room(positions, positions * rhs.groups());
     let (starts, taps) = windows(convolution, padded, size);
+    let out_channels = rhs.n() / taps.len().max(1);
+    let len = sizes::length("out", &[batch, out_channels, size[0], size[1]]);
+    let mut codes = Codes::take();
+    let positions = batch * padded[0] * padded[1] * convolution.groups;
+    let (groups, rows) = codes.room(positions, positions * rhs.groups());
     // SAFETY: each part writes its elements, and together they are all.
     let out = unsafe {
         buffer::filled(len, |out| {
@@ -105,6 +67,7 @@ pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
             }
             let encoding = Positions {
                 convolution,
+                weight: rhs,
                 config,
                 padded,
                 xs,
@@ -116,6 +79,7 @@ pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
                 starts: &starts,
                 taps: &taps,
                 first: 0,
+                exact: !config.per_row && has_common_scales(rhs, taps.len()),
             };
             let out = Sink::channels(out, size[0] * size[1]);
             run(&encoding, windows, out);
@@ -127,7 +91,7 @@ pub fn convolve(convolution: &Convolution<'_>, xs: &[f32]) -> Vec<f32> {
 
 /// The first position of each window, and the distance of each tap.
 fn windows(
-    convolution: &Convolution<'_>,
+    convolution: &Convolution,
     [height, width]: [usize; 2],
     size: [usize; 2],
 ) -> (Vec<usize>, Vec<usize>) {
@@ -142,12 +106,27 @@ fn windows(
     (starts, taps)
 }
 
+/// Whether the taps of each channel share a scale and a zero point, and their sums fit into i32.
+fn has_common_scales(rhs: &Packed, taps: usize) -> bool {
+    let difference = if rhs.has_zero_points() { 255 } else { 128 };
+    let terms = i32::MAX as usize / (255 * difference);
+    let is_common = |panel: usize| {
+        let of_taps = rhs.panels_from(panel, taps);
+        let width = of_taps.scales.len() / taps;
+        let (scales, zero_points) = (of_taps.scales, of_taps.zero_points);
+        scales[width..] == scales[..scales.len() - width]
+            && zero_points.get(width..).unwrap_or_default()
+                == &zero_points[..zero_points.len().saturating_sub(width)]
+    };
+    taps.checked_mul(rhs.k())
+        .is_some_and(|count| count <= terms)
+        && (0..rhs.panels()).step_by(taps.max(1)).all(is_common)
+}
+
 /// Encodes the input and multiplies it, in phases on the same threads.
 fn run(encoding: &Positions<'_>, windows: Windows<'_>, out: Sink<'_>) {
-    let Convolution {
-        weight, activation, ..
-    } = *encoding.convolution;
-    let (m, n) = (windows.starts.len(), weight.n() / weight.gates());
+    let (weight, activation) = (encoding.weight, encoding.convolution.activation);
+    let (m, taps) = (windows.starts.len(), windows.taps.len());
     let work = m.saturating_mul(weight.n()).saturating_mul(weight.k());
     let threads = Threads::of_caller().for_multiply_adds(work);
     let count = if work < SERIAL_MACS {
@@ -157,7 +136,7 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, out: Sink<'_>) {
     };
     let grid = Grid::new(
         weight.isa(),
-        [m, weight.panels() / weight.gates()],
+        [m, weight.panels() / taps],
         weight.groups() * size_of::<[u8; 4]>(),
         count,
         1,
@@ -202,8 +181,26 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, out: Sink<'_>) {
                 activation,
                 windows: Some(windows),
             };
-            // SAFETY: parts of a grid do not overlap, and each index comes once.
-            unsafe { multiply(&product, windows, out, (n, grid.part(index)), &mut room) };
+            let part = grid.part(index);
+            // Panels of the same units of all groups of channels follow one another.
+            let count = encoding.convolution.groups;
+            let of_one = if count == 1 { part.panels.len() } else { 1 };
+            for panels in part.panels.clone().step_by(of_one.max(1)) {
+                let panels = panels..panels + of_one;
+                let group = panels.start % count;
+                let (positions, groups) = (rows.len() / count, codes.len() / count);
+                let product = Product {
+                    lhs: &codes[group * groups..][..groups],
+                    rows: &rows[group * positions..][..positions],
+                    ..product
+                };
+                let part = Part {
+                    panels,
+                    ..part.clone()
+                };
+                // SAFETY: parts of a grid do not overlap, and each index comes once.
+                unsafe { multiply(&product, windows, out, (count, part), &mut room) };
+            }
         }
         room.keep(&ROOM);
     };
@@ -216,7 +213,8 @@ thread_local! {
 
 /// The input on its way to codes of positions, padding included.
 struct Positions<'a> {
-    convolution: &'a Convolution<'a>,
+    convolution: &'a Convolution,
+    weight: &'a Packed,
     config: DynamicConfig,
     padded: [usize; 2],
     xs: &'a [f32],
@@ -232,18 +230,25 @@ impl Positions<'_> {
         self.padded[1].div_ceil(POSITIONS)
     }
 
-    fn parts(&self) -> usize {
+    /// Parts of a group of channels.
+    fn parts_of_group(&self) -> usize {
         self.convolution.shape[0] * self.padded[0] * self.columns()
+    }
+
+    fn parts(&self) -> usize {
+        self.convolution.groups * self.parts_of_group()
     }
 
     /// Takes the extent of some positions of a row, or writes their codes.
     fn part(&self, room: &mut Aligned, encodes: bool, index: usize) {
         let Convolution {
-            shape: [_, channels, height, width],
+            shape: [batch, all_channels, height, width],
             padding: [top, left],
-            weight,
             ..
         } = *self.convolution;
+        let weight = self.weight;
+        let channels = weight.k();
+        let (group, index) = (index / self.parts_of_group(), index % self.parts_of_group());
         let (row, first) = (index / self.columns(), index % self.columns() * POSITIONS);
         let end = self.padded[1].min(first + POSITIONS);
         let (image, y) = (row / self.padded[0], row % self.padded[0]);
@@ -253,7 +258,7 @@ impl Positions<'_> {
         } else {
             (first, first)
         };
-        let place = row * self.padded[1];
+        let place = (group * batch * self.padded[0] + row) * self.padded[1];
         let groups = weight.groups();
         // SAFETY: a part has these positions alone, and each index comes once a phase.
         let (codes, rows) = unsafe {
@@ -265,7 +270,8 @@ impl Positions<'_> {
         let (before, count) = (start - first, stop - start);
         let [values] = room.split([count * channels]);
         if count > 0 {
-            let at = (image * channels * height + y - top) * width + start - left;
+            let first = image * all_channels + group * channels;
+            let at = (first * height + y - top) * width + start - left;
             let to = RowsMut::of_matrix(values, channels);
             let (isa, size) = (weight.isa(), [channels, count]);
             isa.transpose((&self.xs[at..], height * width), to, size);
@@ -315,7 +321,8 @@ fn row_of(config: DynamicConfig, extent: Extent) -> Row {
     row(config.qparams(extent.min, extent.max))
 }
 
-/// Computes a part of the windows by some of the `n` channels, and turns it channels first.
+/// Computes a part of the windows by some channels, which are those of one group if there are
+/// several groups, and turns it channels first.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
@@ -323,13 +330,16 @@ unsafe fn multiply(
     product: &Product<'_, [u8; 4]>,
     windows: Windows<'_>,
     out: Sink<'_>,
-    (n, part): (usize, Part),
+    (groups, part): (usize, Part),
     room: &mut Aligned,
 ) {
-    let (rhs, gates) = (product.rhs, product.rhs.gates());
-    let panels = part.panels.start * gates..part.panels.end * gates;
-    let (first, last) = (rhs.panel(panels.start), rhs.panel(panels.end - gates));
+    let (rhs, taps) = (product.rhs, windows.taps.len());
+    let panels = part.panels.start * taps..part.panels.end * taps;
+    let (first, last) = (rhs.panel(panels.start), rhs.panel(panels.end - taps));
+    // Channels of the packed weight: those of a group for each tap.
     let channels = first.start..last.start + last.channels;
+    let (units, n) = (rhs.n() / rhs.gates(), rhs.n() / taps);
+    let channel = part.panels.start % groups * units + channels.start % units.max(1);
     let (width, image) = (channels.len(), out.width());
     let tile = rhs.isa().registers().tile_rows;
     let height = (RESULTS / width.max(1)).max(1).next_multiple_of(tile);
@@ -357,7 +367,7 @@ unsafe fn multiply(
         while row < rows.end {
             let (sample, place) = (row / image, row % image);
             let count = (image - place).min(rows.end - row);
-            let to = sample * n + channels.start..sample * n + channels.end;
+            let to = sample * n + channel..sample * n + channel + width;
             // SAFETY: these channels of these windows are in this part alone.
             let to = unsafe { out.rows(to, place..place + count) };
             let from = &results[(row - rows.start) * width..];
