@@ -341,6 +341,9 @@ fn a_preset_takes_those_that_gain_and_says_why_others_stay() -> TestResult {
     // As PyTorch, and where a rule says so.
     let report = quantize_dynamic(&mut net()?, &QConfigSpec::pytorch())?;
     assert_eq!(report.swapped().count(), 1);
+    // As ONNX Runtime.
+    let report = quantize_dynamic(&mut net()?, &QConfigSpec::onnxruntime())?;
+    assert_eq!(report.swapped().count(), 5);
     let report = quantize_dynamic(&mut net()?, &QConfigSpec::int8().exclude(LayerKind::Conv2d))?;
     assert_eq!(report.swapped().count(), 2);
     let one = QConfigSpec::new().name("stem", QConfig::int8());

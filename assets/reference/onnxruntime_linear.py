@@ -40,7 +40,6 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 
-import fixture
 import generator
 
 SEED = 20_260_120
@@ -159,6 +158,8 @@ def linear(x, codes, scale, zero_point, bias):
 
 
 def main():
+    import fixture  # needs torch
+
     cases, different, farthest = [], 0, 0.0
     results = {key: [] for key in ("scale", "zero_point", "codes", "output")}
     recipe = lambda seed, kind, exponent, constant: {"kind": kind, "seed": seed, "exponent": exponent, "constant": constant}

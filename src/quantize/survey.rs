@@ -10,6 +10,7 @@ use crate::kernels::Precision;
 use crate::module::{
     FoundTensor, Layer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
 };
+use crate::qconfig::{Arithmetic, QConfig};
 
 /// The last part of the names of output projections.
 const HEADS: [&str; 2] = ["lm_head", "embed_out"];
@@ -48,8 +49,13 @@ impl FoundLayer {
         LayerKind::CONVOLUTIONS.contains(&self.kind)
     }
 
-    /// The reason to leave it, whatever preset or rule by kind matches.
-    pub fn loses(&self) -> Option<LeftReason> {
+    /// The reason to leave it, whatever preset or rule by kind matches. ONNX Runtime leaves none.
+    pub fn loses(&self, qconfig: &QConfig) -> Option<LeftReason> {
+        if let QConfig::Int8 { activation, .. } = qconfig
+            && activation.arithmetic == Arithmetic::OnnxRuntime
+        {
+            return None;
+        }
         let weight = self.weights.first()?;
         LeftReason::of_convolution(weight.group_channels?)
     }

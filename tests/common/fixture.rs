@@ -18,7 +18,8 @@ impl Fixture {
         let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let (_, metadata) = SafeTensors::read_metadata(&bytes).expect("safetensors header");
         let metadata = metadata.metadata().clone().expect("fixtures have metadata");
-        assert_eq!(metadata["torch"], "2.9.1");
+        let torch = metadata.get("torch");
+        assert!(torch.is_none_or(|version| version == "2.9.1"), "{torch:?}");
         Self { bytes, metadata }
     }
 

@@ -101,7 +101,7 @@ impl QConfigSpec {
     /// The recommended preset: [`QConfig::int8`] for every kind that multiplies,
     /// including [`RNN`](LayerKind::RNN) and convolutions, which PyTorch omits.
     ///
-    /// Convolutions of fewer than 16 input channels or of several groups, as depthwise ones, stay
+    /// Convolutions of fewer than 16 input or output channels of a group, as depthwise ones, stay
     /// float: they would take more time.
     ///
     /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take
@@ -157,11 +157,13 @@ impl QConfigSpec {
         Self::all_kinds(QConfig::bfloat16())
     }
 
-    /// ONNX Runtime's `quantize_dynamic` with its defaults, for every kind that multiplies: it
-    /// knows Linear (as MatMul) and LSTM alone. With other options:
-    /// `QConfigSpec::all_kinds(QConfig::onnxruntime(options))`.
+    /// ONNX Runtime's `quantize_dynamic` with its defaults, for every kind that multiplies, and for
+    /// convolutions that are not transposed: it knows Linear (as MatMul), Conv and LSTM alone. With
+    /// other options: `QConfigSpec::all_kinds(QConfig::onnxruntime(options))`.
     pub fn onnxruntime() -> Self {
-        Self::all_kinds(QConfig::onnxruntime(OnnxRuntimeOptions::DEFAULT))
+        let qconfig = QConfig::onnxruntime(OnnxRuntimeOptions::DEFAULT);
+        let spec = Self::all_kinds(qconfig.clone());
+        spec.presets([LayerKind::Conv1d, LayerKind::Conv2d], &qconfig)
     }
 
     /// PyTorch's six default kinds, all with `qconfig`.
@@ -422,7 +424,7 @@ impl QConfigSpec {
         let parameters = layer.parameters();
         if layer.is_quantized() {
             Decision::Leave(LeftReason::AlreadyQuantized)
-        } else if let (Some(reason), false) = (layer.loses(), exact) {
+        } else if let Some(reason) = layer.loses(qconfig).filter(|_| !exact) {
             Decision::Leave(reason)
         } else if layer.precision.is_none() && parameters < self.min_params && !exact {
             Decision::Leave(LeftReason::TooSmall {
