@@ -139,8 +139,11 @@ impl<'a> Blocks<'a> {
             parts: 1,
         };
         if threads > 1 && channels[1] >= FEW {
-            let wanted = (TASKS_PER_THREAD * threads).div_ceil(blocks.count().max(1));
-            blocks.parts = wanted.min(channels[1] / FEW);
+            // Each part makes the matrix of windows anew.
+            let tasks = blocks.count().max(1);
+            let for_all = threads.div_ceil(tasks).min(channels[1] / (2 * FEW));
+            let wanted = (TASKS_PER_THREAD * threads).div_ceil(tasks);
+            blocks.parts = wanted.min(channels[1] / CHANNELS).max(for_all).max(1);
         }
         blocks
     }
