@@ -21,7 +21,7 @@ enum Command {
     /// Rewrites model files: imports, derives, heads and attention. Prints the changes.
     Port(candle_dynquant_port::Args),
     /// Quantizes a safetensors file or a Hugging Face folder, tensor by tensor.
-    Quantize(checkpoint::QuantizeArgs),
+    Quantize(Box<checkpoint::QuantizeArgs>),
     /// Writes a quantized checkpoint as floats.
     Dequantize(checkpoint::DequantizeArgs),
     /// Shows the tensors of a checkpoint: dtypes, shapes, sizes, scales.

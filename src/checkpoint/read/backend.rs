@@ -88,19 +88,10 @@ impl SimpleBackend for Backend {
 }
 
 impl Backend {
-    /// The axes in the file, less the first, of a convolution's weight that is asked for by its
-    /// float shape: `[1, kernel.., out channels, in channels]` there, of a transposed one
-    /// `[1, kernel, 1, out channels, in channels]`.
+    /// The axes in the file of a convolution's weight that is asked for by its float shape.
     fn axes(&self, name: &str, dims: &[usize]) -> Option<&'static [usize]> {
-        let (_, entry) = self.0.files.find(name)?;
-        let stored = entry.shape.strip_prefix(&[1])?;
-        let axes: &[usize] = match (dims, stored) {
-            ([n, k, taps], stored) if stored == [*taps, *n, *k] => &[1, 2, 0],
-            ([k, n, taps], stored) if stored == [*taps, 1, *n, *k] => &[3, 2, 0, 1],
-            ([n, k, h, w], stored) if stored == [*h, *w, *n, *k] => &[2, 3, 0, 1],
-            _ => return None,
-        };
-        self.0.weights.contains_key(name).then_some(axes)
+        let (shape, axes) = self.0.float_weight(name)?;
+        (shape == dims).then_some(axes)
     }
 
     /// A tensor, or one with its axes in another order and of another shape, which is remembered.
@@ -114,7 +105,7 @@ impl Backend {
         match self.read(name, dtype)? {
             Some(tensor) => {
                 let tensor = match axes {
-                    Some((axes, dims)) => tensor.squeeze(0)?.permute(axes)?.reshape(dims)?,
+                    Some((axes, dims)) => tensor.permute(axes)?.reshape(dims)?,
                     None => tensor,
                 };
                 let tensor = tensor.to_dtype(dtype)?.to_device(device)?;

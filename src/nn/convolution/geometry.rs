@@ -4,8 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use candle_core::conv::CudnnFwdAlgo;
+use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig};
 
-use crate::error::Result;
+use crate::error::{Error, Fault, Result};
+use crate::module::LayerKind;
+use crate::qconfig::QConfig;
 use crate::tensor::mismatch;
 use crate::weight::QWeight;
 
@@ -51,6 +54,15 @@ impl Geometry {
         Some(left.checked_div(self.stride)? + 1)
     }
 
+    /// Checks that a quantized convolution has that form.
+    pub fn check(qconfig: &QConfig) -> Result<()> {
+        if matches!(qconfig, QConfig::Int8 { .. }) {
+            return Ok(());
+        }
+        let expected = "int8 with dynamic activations, for a convolution";
+        Err(Error::qconfig(expected, qconfig))
+    }
+
     pub fn is_transposed(&self) -> bool {
         self.output_padding.is_some()
     }
@@ -64,11 +76,22 @@ impl Geometry {
         }
     }
 
+    /// The geometry of a layer of that kind with candle's defaults, and the dimensions of its
+    /// weight; `None` of another kind.
+    pub fn of_kind(kind: &LayerKind) -> Option<(Self, usize)> {
+        match kind {
+            LayerKind::Conv1d => Some((Conv1dConfig::default().into(), 3)),
+            LayerKind::Conv2d => Some((Conv2dConfig::default().into(), 4)),
+            LayerKind::ConvTranspose1d => Some((ConvTranspose1dConfig::default().into(), 3)),
+            _ => None,
+        }
+    }
+
     /// The shape of a weight with its taps first, as a file has it: `[1, kernel.., out channels, in
-    /// channels]`, of a transposed convolution `[1, kernel, 1, ..]`. By the number of axes it is
-    /// never taken for a float weight, or for the other kind.
+    /// channels]`, of a transposed convolution `[1, kernel, 1, 1, ..]`. By the number of axes it is
+    /// never taken for a float weight, or for another kind.
     pub fn taps(&self, dims: &[usize]) -> Vec<usize> {
-        let more: &[usize] = if self.is_transposed() { &[1] } else { &[] };
+        let more: &[usize] = if self.is_transposed() { &[1, 1] } else { &[] };
         [&[1], &dims[2..], more, &self.channels(dims)].concat()
     }
 
@@ -85,8 +108,14 @@ impl Geometry {
 
     /// The gates of the packed weight, one a tap whose product is added by windows, and its bias,
     /// with which the first begins.
+    ///
+    /// # Errors
+    /// When the convolution has groups, or the bias another length.
     pub fn gates(&self, bias: Option<&Tensor>, dims: &[usize]) -> Result<(usize, Option<Tensor>)> {
-        let [channels, _] = self.channels(dims);
+        let (groups, [channels, _]) = (self.groups, self.channels(dims));
+        if groups != 1 {
+            return Err(Error::from(Fault::GroupedConvolution { groups }));
+        }
         if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
             return Err(mismatch("bias", format!("[{channels}]"), bias));
         }
@@ -97,6 +126,19 @@ impl Geometry {
         let bias = bias.map(|bias| bias.pad_with_zeros(0, 0, channels * taps.saturating_sub(1)));
         Ok((taps, bias.transpose()?))
     }
+}
+
+/// The shape of the float weight whose [taps](Geometry::taps) a file has, and the order of the axes
+/// there that makes it; `None` of a tensor that has no taps.
+pub fn of_taps(taps: &[usize]) -> Option<(Vec<usize>, &'static [usize])> {
+    let (rank, axes): (_, &[usize]) = match taps {
+        [1, _, _, _] => (3, &[2, 3, 1, 0]),
+        [1, _, _, _, _] => (4, &[3, 4, 1, 2, 0]),
+        [1, _, 1, 1, _, _] => (3, &[5, 4, 1, 0, 2, 3]),
+        _ => return None,
+    };
+    let dims = axes[..rank].iter().map(|axis| taps[*axis]);
+    Some((dims.collect(), axes))
 }
 
 impl QuantizedTaps {

@@ -6,7 +6,7 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Init, VarBuilder, init};
 
 use super::geometry::{Geometry, QuantizedTaps};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::kernels::{self, FusedActivation};
 use crate::module::WeightInfo;
 use crate::nn::prefix::prefix_of;
@@ -53,7 +53,8 @@ impl AnyConvolution {
             .and_then(|taps| origin::of_convolution(&weight, &taps));
         let quantized = origin.as_ref().and_then(|origin| {
             let (gates, of_taps) = geometry.gates(bias.as_ref(), &dims).ok()?;
-            let weight = origin.weight().ok()??.qweight(gates, of_taps.as_ref());
+            // Of another kind or of groups, the layer keeps the floats.
+            let weight = origin.whole().ok()?.qweight(gates, of_taps.as_ref());
             Some(QuantizedTaps::new(weight.ok()?, dims, geometry))
         });
         Self {
@@ -433,19 +434,13 @@ impl AnyConvolution {
                 weight,
             ));
         }
-        let (groups, geometry) = (self.geometry.groups, self.geometry);
-        if groups != 1 {
-            return Err(Error::from(Fault::GroupedConvolution { groups }));
-        }
-        if !matches!(qconfig, QConfig::Int8 { .. }) {
-            let expected = "int8 with dynamic activations, for a convolution";
-            return Err(Error::qconfig(expected, qconfig));
-        }
+        let geometry = self.geometry;
+        let (gates, bias) = geometry.gates(self.bias.as_ref(), &dims)?;
+        Geometry::check(qconfig)?;
         sizes::elements("weight", &dims)?;
         if dims.contains(&0) {
             return Err(mismatch("weight", "at least one of each dimension", weight));
         }
-        let (gates, bias) = geometry.gates(self.bias.as_ref(), &dims)?;
         let weight = QWeight::of_gates(
             gates,
             &geometry.matrix(weight)?,

@@ -14,7 +14,7 @@ use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
 use crate::trace;
 use crate::weight::StoredWeight;
-use geometry::Geometry;
+pub(crate) use geometry::{Geometry, of_taps};
 use layer::AnyConvolution;
 
 /// The layers, by candle's names.
