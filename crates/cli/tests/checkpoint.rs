@@ -508,6 +508,15 @@ fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
 }
 
 #[test]
+fn presets_are_listed_and_shown() {
+    let names = done(&["presets"], &[]);
+    assert_eq!(names.lines().collect::<Vec<_>>(), QConfigSpec::PRESETS);
+    has(&done(&["presets", "int4"], &[]), "output projection: qint8");
+    let output = text(&dynquant(&["presets", "int9"], &[]));
+    has(&output, "expected one of int8, int8_reduce_range");
+}
+
+#[test]
 fn mistakes_are_named_and_change_nothing() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let float = float(&folder);

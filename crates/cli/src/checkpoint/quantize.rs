@@ -1,4 +1,4 @@
-//! `dynquant quantize` and `dynquant dequantize`.
+//! `dynquant quantize`, `presets` and `dequantize`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
 use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfig, QConfigSpec};
 use candle_dynquant_io::print;
 
-use super::args::{DequantizeArgs, QuantizeArgs};
+use super::args::{DequantizeArgs, PresetsArgs, QuantizeArgs};
 use super::progress::Progress;
 use super::readers;
 use super::table::{megabytes, table};
@@ -80,6 +80,14 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     }
     print::line(left(&plan, &tensors, after))?;
     Ok(notes.into_iter().try_for_each(print::line)?)
+}
+
+pub fn presets(args: &PresetsArgs) -> Result<()> {
+    match &args.name {
+        Some(name) => print::part(QConfigSpec::preset(name)?)?,
+        None => print::line(QConfigSpec::PRESETS.join("\n"))?,
+    }
+    Ok(())
 }
 
 pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
