@@ -107,10 +107,7 @@ impl Geometry {
     }
 
     /// The gates of the packed weight, one a tap whose product is added by windows, and its bias,
-    /// with which the first begins.
-    ///
-    /// # Errors
-    /// When the convolution has groups, or the bias another length.
+    /// with which the first begins; an error of groups.
     pub fn gates(&self, bias: Option<&Tensor>, dims: &[usize]) -> Result<(usize, Option<Tensor>)> {
         let (groups, [channels, _]) = (self.groups, self.channels(dims));
         if groups != 1 {

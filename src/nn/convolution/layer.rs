@@ -35,6 +35,8 @@ pub struct AnyConvolution {
     pub name: Option<Arc<str>>,
     /// Whether the weight may be in no checkpoint.
     is_computed: bool,
+    /// Whether it was scaled, so that its weight differs from its checkpoint's.
+    folded: bool,
     pub tap: Option<Tap>,
 }
 
@@ -69,6 +71,7 @@ impl AnyConvolution {
             origin,
             name: None,
             is_computed: false,
+            folded: false,
             tap: None,
         }
     }
@@ -116,6 +119,7 @@ impl AnyConvolution {
             origin: Some(found.origin(&shape)),
             name: None,
             is_computed: false,
+            folded: false,
             tap: None,
         })
     }
@@ -461,7 +465,7 @@ impl AnyConvolution {
         let value = match &self.weight {
             ConvolutionWeight::Float(weight) => StoredValue::Float {
                 weight: weight.clone(),
-                folded: false,
+                folded: self.folded,
             },
             ConvolutionWeight::Quantized(taps) => StoredValue::Quantized(Quantized::Weight {
                 weight: Arc::clone(&taps.weight),
@@ -478,6 +482,28 @@ impl AnyConvolution {
             ConvolutionWeight::Float(weight) => Ok(weight.clone()),
             ConvolutionWeight::Quantized(taps) => taps.value(),
         }
+    }
+
+    /// This convolution with the weights of each input channel (`dim` 1), in all taps, times a
+    /// factor; `None` if it is quantized, has groups or other channels, and for outputs.
+    pub fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
+        let ConvolutionWeight::Float(weight) = &self.weight else {
+            return Ok(None);
+        };
+        let [_, axis] = self.geometry.channels(&[0, 1]);
+        let is_input = weight.dims().get(axis) == Some(&factors.elem_count());
+        if dim == 0 || self.geometry.groups != 1 || !is_input {
+            return Ok(None);
+        }
+        let mut shape = vec![1; weight.rank()];
+        shape[axis] = factors.elem_count();
+        let factors = factors.to_dtype(weight.dtype())?.reshape(shape)?;
+        Ok(Some(Self {
+            weight: ConvolutionWeight::Float(weight.broadcast_mul(&factors)?),
+            folded: true,
+            tap: None,
+            ..self.clone()
+        }))
     }
 
     pub fn replay(&self) -> Replay {

@@ -157,6 +157,11 @@ macro_rules! convolutions {
                 Ok(vec![self.convolution.value()?])
             }
 
+            fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
+                let scaled = self.convolution.scale(dim, factors)?;
+                Ok(scaled.map(|convolution| Self { convolution, ..self.clone() }))
+            }
+
             fn attach(&mut self, tap: Option<Tap>) -> bool {
                 self.convolution.tap = tap;
                 true
