@@ -13,6 +13,7 @@ use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tensor::to_f32_vec;
+use crate::weight::origin::Part;
 use crate::weight::{QTable, QWeight, Quantized, check_sums};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
@@ -43,13 +44,16 @@ impl<'a> SourceWeight<'a> {
         let found = self.source.files.find(name);
         let (shard, entry) = found.ok_or_else(|| invalid(name, "a matrix", "none"))?;
         let shape = match self.taps {
-            None => entry.shape.clone(),
+            None if entry.shape.len() > 1 => entry.shape.clone(),
             Some((geometry, rank)) if entry.shape.len() == rank && !entry.shape.contains(&0) => {
                 geometry.taps(&entry.shape)
             }
-            Some((_, rank)) => {
-                let expected = format!("{rank} dimensions of at least one each");
-                return Err(invalid(name, expected, format!("{:?}", entry.shape)));
+            _ => {
+                return Err(invalid(
+                    name,
+                    "a weight of its layer",
+                    format!("{:?}", entry.shape),
+                ));
             }
         };
         Ok((shard, entry, shape))
@@ -58,14 +62,9 @@ impl<'a> SourceWeight<'a> {
     /// The rows that are quantized, and their length.
     pub fn matrix(self) -> Result<[usize; 2]> {
         let (_, _, shape) = self.stored()?;
-        match &shape[..] {
-            [rows @ .., k] if !rows.is_empty() => {
-                let shape = [rows.iter().product(), *k];
-                sizes::weight("quantize weight", shape)?;
-                Ok(shape)
-            }
-            _ => Err(invalid(self.name, "a matrix", "none")),
-        }
+        let matrix = Part::whole(&shape).shape;
+        sizes::weight("quantize weight", matrix)?;
+        Ok(matrix)
     }
 }
 

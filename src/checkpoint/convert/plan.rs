@@ -144,10 +144,9 @@ impl Plan {
 
     /// [`new`](Self::new) with the kinds of tensors by their names.
     ///
-    /// The name of a convolution stands for all below it, too, `""` for all of the checkpoint, the
-    /// longest that fits counts: `weight` of four dimensions is a Conv2d's, of three a Conv1d's or a
-    /// ConvTranspose1d's. Groups are in no checkpoint: where a layer has some, its quantized weight
-    /// is an error when it is loaded. A spec leaves convolutions of few channels, as depthwise ones.
+    /// The name of a convolution stands for all below it, too, `""` for all; the longest counts.
+    /// `weight` of four dimensions is a Conv2d's, of three a Conv1d's or a ConvTranspose1d's. Files
+    /// know no groups: a layer with groups refuses to load codes.
     ///
     /// # Errors
     /// As [`new`](Self::new); when a kind is another one.
@@ -309,9 +308,8 @@ fn tell_convolutions(
         if last != "weight" || entry.shape.len() != rank || !entry.is_float() {
             continue;
         }
-        let below = module.strip_prefix(name);
-        let is_below = below.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-        if !(is_below || name.is_empty() || name == tensor) {
+        let rest = tensor.strip_prefix(name);
+        if !rest.is_some_and(|rest| rest.is_empty() || name.is_empty() || rest.starts_with('.')) {
             others.push(module);
             continue;
         }
@@ -325,9 +323,11 @@ fn tell_convolutions(
             }),
         }
     }
+    if fits {
+        return Ok(());
+    }
     let weight = ["weight of three dimensions", "weight of four dimensions"][usize::from(rank > 3)];
-    fits.then_some(())
-        .ok_or_else(|| unknown_name(weight, name, &others))
+    Err(unknown_name(weight, name, &others))
 }
 
 /// Whether experts are stored as `[experts, in, out]`, as in gpt-oss and Llama 4: by the sizes of

@@ -41,7 +41,7 @@ pub struct TensorInfo {
     /// The dtype in the file, as safetensors names it: `F32`, `I8`; `I4` for 4 bits; for GGUF's
     /// blocks that are read as floats the name of the block type.
     pub dtype: String,
-    /// The shape of the tensor; of a quantized convolution that of its float weight.
+    /// The shape of the tensor; of a quantized convolution the float weight's.
     pub shape: Vec<usize>,
     /// The number of bytes in the file.
     pub bytes: u64,

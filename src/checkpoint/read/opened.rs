@@ -80,7 +80,7 @@ impl Opened {
         of_taps(&entry.shape).filter(|_| self.weights.contains_key(name))
     }
 
-    /// The shape of a tensor, of a quantized convolution that of its float weight.
+    /// The shape of a tensor, of a quantized convolution the float weight's.
     pub fn shape(&self, name: &str, entry: &Entry) -> Vec<usize> {
         let shape = self.float_weight(name).map(|(shape, _)| shape);
         shape.unwrap_or_else(|| entry.shape.clone())

@@ -86,13 +86,6 @@ All other tensors are copied. --dry-run shows all layers, and at the end the mat
 
 Rules of a spec match NAME. A weight takes about 100 MB of memory, whatever its size; one with a single scale is read twice.";
 
-/// Arguments of `presets`.
-#[derive(clap::Args)]
-pub struct PresetsArgs {
-    /// The preset whose rules are shown.
-    pub name: Option<String>,
-}
-
 /// Arguments of `dequantize`.
 #[derive(clap::Args)]
 pub struct DequantizeArgs {

@@ -9,7 +9,7 @@ mod readers;
 mod table;
 mod weights;
 
-pub use args::{DequantizeArgs, DiffArgs, InspectArgs, PresetsArgs, QuantizeArgs};
+pub use args::{DequantizeArgs, DiffArgs, InspectArgs, QuantizeArgs};
 pub use diff::run as diff;
 pub use inspect::run as inspect;
 pub use quantize::{dequantize, presets, run as quantize};

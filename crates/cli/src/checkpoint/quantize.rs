@@ -7,7 +7,7 @@ use candle_dynquant::checkpoint::{self, Plan, PlannedLayer, TensorInfo};
 use candle_dynquant::{Checkpoint, LayerKind, LeftReason, QConfig, QConfigSpec};
 use candle_dynquant_io::print;
 
-use super::args::{DequantizeArgs, PresetsArgs, QuantizeArgs};
+use super::args::{DequantizeArgs, QuantizeArgs};
 use super::progress::Progress;
 use super::readers;
 use super::table::{megabytes, table};
@@ -82,8 +82,8 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     Ok(notes.into_iter().try_for_each(print::line)?)
 }
 
-pub fn presets(args: &PresetsArgs) -> Result<()> {
-    match &args.name {
+pub fn presets(name: Option<&str>) -> Result<()> {
+    match name {
         Some(name) => print::part(QConfigSpec::preset(name)?)?,
         None => print::line(QConfigSpec::PRESETS.join("\n"))?,
     }
