@@ -5,6 +5,7 @@
     check_example.py lstm PRESET         of LIMITS, for either network of assets/lstm
     check_example.py generate PRESET     of LIMITS, for assets/decoder with --perplexity
     check_example.py generate answer WORDS      for a text that has to contain all of them
+    .. | check_example.py presets EXAMPLE       prints those presets of a list that have a limit for an example
     check_example.py tune STRATEGY
     check_example.py interrupted COMMAND..      runs the example tune, and sends it ctrl-c after a trial
 
@@ -18,7 +19,8 @@ import subprocess
 import sys
 
 # For each preset the max loss of bert's held-out accuracy, in points, and the greatest rises of held-out perplexity of
-# lstm and generate, as shares of the float model's.
+# lstm and generate, as shares of the float model's. None: not run, since another preset has such products.
+EXAMPLES = ("bert", "lstm", "generate")
 LIMITS = {
     "int8": (0.3, 0.003, 0.002),
     "int8_reduce_range": (0.4, 0.003, None),
@@ -54,6 +56,31 @@ STAGES = {
     "sampling": 1,
     "between the layers": 1,
 }
+
+
+def row(preset):
+    """The limits of a preset by example."""
+    if preset not in LIMITS:
+        sys.exit(f"the preset {preset} has no row in LIMITS")
+    return dict(zip(EXAMPLES, LIMITS[preset], strict=True))
+
+
+def limit_of(example, preset):
+    limit = row(preset)[example]
+    if limit is None:
+        sys.exit(f"{example} has no limit for the preset {preset} in LIMITS")
+    return limit
+
+
+def presets(example):
+    """Prints the presets of a list that have a limit for an example; each row of LIMITS has to be in the list."""
+    names = sys.stdin.read().split()
+    limits = {name: row(name)[example] for name in names}
+    if unknown := sorted(LIMITS.keys() - limits.keys()):
+        sys.exit(f"not among the presets {', '.join(names) or '(none)'}: {', '.join(unknown)}")
+    print(*(name for name, limit in limits.items() if limit is not None))
+    if left := [name for name, limit in limits.items() if limit is None]:
+        print(f"{example} is not run with {', '.join(left)}", file=sys.stderr)
 
 
 def named(result, *more):
@@ -100,7 +127,7 @@ def bert(result, preset):
         checks[f"SQNR of at least {bound} dB"] = quantized["sqnr_db"] >= bound
         checks["mean cosine of at least 0.998"] = quantized["cosine_mean"] >= 0.998
     else:
-        loss, (limit, _, _) = 100 * (float_["accuracy"] - quantized["accuracy"]), LIMITS[preset]
+        loss, limit = 100 * (float_["accuracy"] - quantized["accuracy"]), limit_of("bert", preset)
         checks["float accuracy of at least 75 %"] = float_["accuracy"] >= 0.75
         checks[f"loss of at most {limit} points"] = loss <= limit
         checks["agreement"] = quantized["agreement"] >= 0.9
@@ -109,8 +136,7 @@ def bert(result, preset):
 
 def lstm(result, preset):
     float_, quantized = sides = result["float"], result["quantized"]
-    _, limit, _ = LIMITS[preset]
-    checks = named(result, "kind") | sizes(result) | perplexity(result, 2.6, limit)
+    checks = named(result, "kind") | sizes(result) | perplexity(result, 2.6, limit_of("lstm", preset))
     return checks | {
         "speeds": all(0 < side[key] for side in sides for key in ("tokens_per_s", "scored_tokens_per_s")),
         "the preset asked for": result["preset"] == preset,
@@ -153,7 +179,7 @@ def generate(result, preset, *words):
         return checks | {f"the word {word}": word.lower() in result["text"].lower() for word in words}
     float_, quantized = result["float"], result["quantized"]
     checks["a text that is long enough"] = quantized["tokens"] == float_["tokens"] > 40_000
-    return checks | perplexity(result, 11.9, LIMITS[preset][2])
+    return checks | perplexity(result, 11.9, limit_of("generate", preset))
 
 
 def files(result):
@@ -197,6 +223,8 @@ def interrupt(command):
 
 def main():
     kind, *arguments = sys.argv[1:]
+    if kind == "presets":
+        return presets(*arguments)
     check = {own.__name__: own for own in (bert, lstm, generate, tune, interrupted)}[kind]
     result = interrupt(arguments) if check is interrupted else json.load(sys.stdin)
     print(json.dumps(result))

@@ -315,7 +315,7 @@ fn net() -> Result<Net> {
         body: nn::Conv2d::new(tensor(&[32, 32, 3, 3], 2)?, None, images(1, 1, 1)),
         depthwise: nn::Conv2d::new(tensor(&[32, 1, 3, 3], 3)?, None, grouped(32, 1)),
         grouped: nn::Conv1d::new(
-            tensor(&[64, 32, 3], 4)?,
+            tensor(&[128, 32, 3], 4)?,
             None,
             Conv1dConfig {
                 groups: 2,
@@ -333,8 +333,8 @@ fn a_preset_takes_those_that_gain_and_says_why_others_stay() -> TestResult {
     assert_eq!(swapped, ["body", "grouped", "head"]);
     let text = report.to_string();
     for reason in [
-        "left: a convolution of 3 input channels of a group, fewer than 16",
-        "left: a convolution of 1 input channels of a group, fewer than 16",
+        "left: a convolution of 3 input channels of a group, fewer than 32",
+        "left: a convolution of 1 input channels of a group, fewer than 32",
     ] {
         assert!(text.contains(reason), "{reason}: {text}");
     }
@@ -447,14 +447,13 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     };
     let open =
         |path: &std::path::Path| -> candle_dynquant::Result<Checkpoint> { Checkpoint::open(path) };
+    let named = ["conv", "patch", "up", "groups", "ups"].into_iter();
+    let spec = named.fold(QConfigSpec::new(), |spec, name| {
+        spec.name(name, QConfig::int8())
+    });
     let float = open(&source)?;
     let mut model = load(float.var_builder(DType::F32, &Device::Cpu))?;
-    assert_eq!(
-        quantize_dynamic(&mut model, &QConfigSpec::int8())?
-            .swapped()
-            .count(),
-        5
-    );
+    assert_eq!(quantize_dynamic(&mut model, &spec)?.swapped().count(), 5);
     checkpoint::save(&model, &float, &saved)?;
     let again = open(&saved)?;
     let loaded = load(again.var_builder(DType::F32, &Device::Cpu))?;
@@ -513,7 +512,7 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         bits(&model.patch.forward(&image)?)?
     );
     let mut model = by_hand(float.var_builder(DType::F32, &Device::Cpu))?;
-    quantize_dynamic(&mut model, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut model, &spec)?;
     let saved_by_hand = folder.path().join("by_hand");
     checkpoint::save(&model, &float, &saved_by_hand)?;
     // Saved again from the quantized files.
@@ -557,7 +556,7 @@ fn a_computed_weight_is_saved_by_its_name() -> TestResult {
         normed(inputs, vb.pp("conv"))
     };
     let mut layer = load(&float, 20)?;
-    quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
+    quantize_dynamic(&mut layer, &QConfigSpec::new().name("", QConfig::int8()))?;
     assert_eq!(layer.kernel_size(), [3]);
     checkpoint::save(&layer, &float, &saved)?;
     let again = Checkpoint::open(&saved)?;

@@ -17,7 +17,9 @@
 //! | `weight_zero_point_unsigned` | F32 | as the scale | the same, exact, for this crate |
 //! | `weight` | F16, BF16 | `[out_features, in_features]` | float16 weights, bfloat16 weights |
 //!
-//! Experts, `[experts, out_features, in_features]`, have scales `[experts, out_features, 1]`. A
+//! Experts, `[experts, out_features, in_features]`, have scales `[experts, out_features, 1]`.
+//! Convolutions, which only this crate reads, are the matrices of their taps, `[1, kernel..,
+//! out_channels, in_channels]`, transposed ones `[1, kernel, 1, 1, ..]`, with scales alike. A
 //! weight that is a part of a tensor which stays is beside it, as `NAME.quantized` or
 //! `NAME.quantized_..` with the same suffixes; the metadata says which part it is, and has version
 //! 2 then.

@@ -8,11 +8,13 @@ use crate::tensor::to_f32_vec;
 /// Exponents beyond which no factor goes, so that halves stay normal.
 const MAX_EXPONENT: f64 = 8.;
 
-/// The maximum of each column's absolute values over all matrices.
+/// The maximum of each column's absolute values over all matrices, or of each input channel's of a
+/// convolution.
 pub(super) fn column_maxima(matrices: &[Tensor]) -> Result<Vec<f32>> {
     let mut maxima: Vec<f32> = Vec::new();
     for matrix in matrices.iter().filter(|matrix| matrix.elem_count() > 0) {
-        let columns = to_f32_vec(&matrix.abs()?.max(0)?, "equalize")?;
+        let columns = matrix.transpose(0, 1)?.flatten_from(1)?.abs()?.max(1)?;
+        let columns = to_f32_vec(&columns, "equalize")?;
         maxima.resize(columns.len(), 0.);
         for (max, column) in maxima.iter_mut().zip(columns) {
             *max = max.max(column);

@@ -15,7 +15,7 @@ use crate::error::{Error, Fault, Result};
 use crate::inspect::gathered;
 use crate::module::{AnyNorm, Layer, LayerKind, MemoryId, Quantizable, Visitor, Walk, WeightId};
 use crate::name_regex::NameRegex;
-use crate::nn::Linear;
+use crate::nn::{Conv1d, Conv2d, Linear};
 use crate::quantize::Skipped;
 
 /// A layer or a norm of the model.
@@ -24,6 +24,8 @@ struct ProbedLayer {
     is_norm: bool,
     /// Whether its inputs can be multiplied by factors.
     folds: bool,
+    /// Whether it is a convolution, which folds factors of a norm of its channels.
+    is_convolution: bool,
     /// Elements of a row of its output, if they can be divided by factors.
     divides: Option<usize>,
     /// Columns of its weights; the length of a norm.
@@ -62,13 +64,22 @@ impl Visitor for Probed {
         }
         let weights = layer.weight_infos();
         let is_float = weights.iter().all(|w| !w.quantized);
-        let linear = (layer as &dyn Any).downcast_ref::<Linear>();
+        let any = layer as &dyn Any;
+        let linear = any.downcast_ref::<Linear>();
         let linear = linear.filter(|linear| linear.projection().activation().is_none());
+        let conv1d = any
+            .downcast_ref::<Conv1d>()
+            .map(|layer| layer.config().groups);
+        let conv2d = any
+            .downcast_ref::<Conv2d>()
+            .map(|layer| layer.config().groups);
+        let is_convolution = conv1d.or(conv2d) == Some(1);
         let divided = linear.filter(|_| is_float).and(weights.first());
         self.places.push(ProbedLayer {
             path: path.to_owned(),
             is_norm: false,
-            folds: layer.kind() == LayerKind::Linear && is_float,
+            folds: (layer.kind() == LayerKind::Linear || is_convolution) && is_float,
+            is_convolution,
             divides: divided.and_then(|weight| weight.shape.first().copied()),
             sizes: weights
                 .iter()
@@ -85,6 +96,7 @@ impl Visitor for Probed {
             path: path.to_owned(),
             is_norm: true,
             folds: true,
+            is_convolution: false,
             divides: Some(norm.affine().weight.elem_count()),
             sizes: vec![norm.affine().weight.elem_count()],
             weights: Vec::new(),
@@ -163,7 +175,7 @@ impl Probed {
             let mut residuals = self.readers(&outputs, 1);
             residuals.retain(|place| place.is_norm);
             let fault = (self.missed(source, &unused))
-                .or_else(|| self.fault(&layers, &residuals, &outputs, named.is_empty()));
+                .or_else(|| self.fault((source, &layers), &residuals, &outputs, named.is_empty()));
             match fault {
                 Some(reason) => found.left.push(Skipped::new(source.path.clone(), reason)),
                 None => found
@@ -202,7 +214,8 @@ impl Probed {
         };
         let mut readers: BTreeMap<usize, Vec<&ProbedLayer>> = BTreeMap::new();
         for reader in &self.places {
-            let is_reader = !reader.is_norm && reader.folds && !known.contains(&reader.path);
+            let is_linear = !reader.is_norm && reader.folds && !reader.is_convolution;
+            let is_reader = is_linear && !known.contains(&reader.path);
             let reads = |call: &ProbedCall| call.inputs.iter().any(|input| outputs.contains(input));
             if !is_reader || reader.calls.iter().any(reads) {
                 continue;
@@ -217,7 +230,7 @@ impl Probed {
             let source = &self.places[index];
             let fault = (self.missed(source, &unused))
                 .or_else(|| self.tied(source))
-                .or_else(|| self.fault(&layers, &[], &outputs, false));
+                .or_else(|| self.fault((source, &layers), &[], &outputs, false));
             (EqualizedPair::new(source, &layers, &[]), fault)
         });
         Ok(pairs.collect())
@@ -272,7 +285,7 @@ impl Probed {
     /// for what they read: the norm's output may reach them through a copy.
     fn fault(
         &self,
-        layers: &[&ProbedLayer],
+        (source, layers): (&ProbedLayer, &[&ProbedLayer]),
         residuals: &[&ProbedLayer],
         outputs: &BTreeSet<MemoryId>,
         seen: bool,
@@ -283,9 +296,10 @@ impl Probed {
         };
         let reads_others = |place: &ProbedLayer| format!("{} reads other tensors too", place.path);
         for place in layers {
-            if place.is_norm || !place.folds {
-                let layer = &place.path;
-                return Some(format!("read by {layer}, which is not a float Linear"));
+            let has_channels = source.is_norm && place.sizes.first() == source.divides.as_ref();
+            if place.is_norm || !place.folds || place.is_convolution && !has_channels {
+                let expected = "a float Linear, or Conv1d or Conv2d of the norm's channels";
+                return Some(format!("read by {}, which is not {expected}", place.path));
             }
             if seen && !only(place, 0) {
                 return Some(reads_others(place));

@@ -66,10 +66,11 @@ const GUESSES: usize = 2;
 /// # Theory
 /// Where every reader of a norm's output `y` multiplies it, `y W^T = (y / s) (W s)^T` for any
 /// factors `s`, one a channel: the norm's weight and bias are divided by `s`, and the columns of
-/// `W` multiplied. Nothing is added at run time. Per-row int8 loses least where the channels of `y`
-/// have similar ranges and so have the columns of `W`: `s = max|y|^alpha / max|W|^(1 - alpha)`,
-/// SmoothQuant's formula, with `y` as it is on a few typical inputs. (By the norm's weight and bias
-/// instead of `y`, nothing is gained: a trained norm's outliers come from what it normalizes.)
+/// `W`, in each tap of a convolution, multiplied. Nothing is added at run time. Per-row int8 loses
+/// least where the channels of `y` have similar ranges and so have the columns of `W`:
+/// `s = max|y|^alpha / max|W|^(1 - alpha)`, SmoothQuant's formula, with `y` as it is on a few
+/// typical inputs. (By the norm's weight and bias instead of `y`, nothing is gained: a trained
+/// norm's outliers come from what it normalizes.)
 ///
 /// A layer takes the norm's place where its output reaches the next one times something that does
 /// not depend on it ([`between_layers`](Equalization::between_layers)): its rows and its bias are

@@ -24,4 +24,5 @@ pub(crate) use norm::{Affine, AnyNorm};
 pub use tied::{LentWeight, WeightId};
 pub(crate) use walk::{FoundTensor, TensorField};
 pub use walk::{Quantizable, Visitor, VisitorMut, Walk, WalkMut};
+pub(crate) use weight_info::ConvolutionCost;
 pub use weight_info::{WeightDType, WeightInfo};

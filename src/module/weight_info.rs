@@ -105,9 +105,18 @@ pub struct WeightInfo {
     /// The place in the checkpoint that the weight was loaded from.
     #[serde(skip)]
     pub(crate) origin: Option<Origin>,
-    /// Output and input channels of a group of a convolution.
+    /// What decides whether a convolution gains.
     #[serde(skip)]
-    pub(crate) group_channels: Option<[usize; 2]>,
+    pub(crate) convolution: Option<ConvolutionCost>,
+}
+
+/// The sizes of a convolution that decide whether it is faster with codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConvolutionCost {
+    /// Input channels of a group.
+    pub channels: usize,
+    /// Products for each value that is read or written.
+    pub products: usize,
 }
 
 impl WeightInfo {
@@ -123,7 +132,7 @@ impl WeightInfo {
             underflowed: 0,
             id: None,
             origin: None,
-            group_channels: None,
+            convolution: None,
         }
     }
 

@@ -32,6 +32,7 @@ pub use convolution::{
     Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
     conv1d_no_bias, conv2d, conv2d_no_bias,
 };
+pub(crate) use convolution::{Geometry, of_taps};
 pub use embedding::{Embedding, embedding};
 pub use function::{Func, FuncT, func, func_t};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::error::{Error, Fault};
+use crate::module::ConvolutionCost;
 use crate::qconfig::QConfig;
 use crate::qconfig::file::serialize_named;
 
@@ -124,19 +125,24 @@ impl LeftReason {
         }
     }
 
-    /// The reason of a convolution of as many output and input channels of a group; `None` if it
-    /// gains.
-    pub(super) fn of_convolution(channels: [usize; 2]) -> Option<Self> {
-        let few = ["output", "input"].into_iter().zip(channels);
-        let (side, few) = few.rev().find(|(_, channels)| *channels < MIN_CHANNELS)?;
-        Some(Self::Convolution {
-            why: format!("{few} {side} channels of a group, fewer than {MIN_CHANNELS}"),
-        })
+    /// The reason of a convolution that would not gain.
+    pub(super) fn of_convolution(cost: ConvolutionCost) -> Option<Self> {
+        let ConvolutionCost { channels, products } = cost;
+        let why = if channels < MIN_CHANNELS {
+            format!("{channels} input channels of a group, fewer than {MIN_CHANNELS}")
+        } else if products < MIN_PRODUCTS {
+            format!("{products} products a value, fewer than {MIN_PRODUCTS}")
+        } else {
+            return None;
+        };
+        Some(Self::Convolution { why })
     }
 }
 
-/// Channels of a group from which a convolution of codes is faster than a float one.
-const MIN_CHANNELS: usize = 16;
+/// Input channels and products from which a convolution of codes is faster than a float one: by
+/// `cargo bench --bench convolution`, with AVX2, where codes gain least.
+const MIN_CHANNELS: usize = 32;
+const MIN_PRODUCTS: usize = 64;
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

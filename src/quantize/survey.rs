@@ -57,7 +57,7 @@ impl FoundLayer {
             return None;
         }
         let weight = self.weights.first()?;
-        LeftReason::of_convolution(weight.group_channels?)
+        LeftReason::of_convolution(weight.convolution?)
     }
 
     /// Elements of its weights.

@@ -52,8 +52,6 @@ pub(crate) fn observe(
 pub(crate) struct Parameters {
     dtype: QDType,
     choice: Choice,
-    /// Rows of the weight that share a channel's parameters, and channels that follow one another.
-    taps: [usize; 2],
 }
 
 enum Choice {
@@ -77,37 +75,17 @@ impl Parameters {
         let choice = match config.range_formula()? {
             // Before the first element there is one scale for all.
             Some(formula) if integers && weight.elem_count() > 0 => Choice::Ranges(formula),
-            _ => return Self::of_taps(isa, weight, config, [1, weight.dims2()?.0]),
+            _ => {
+                let qparams = observe(isa, weight, CHANNELS, config)?;
+                if let ZeroPoints::Float(_) = qparams.zero_points() {
+                    let expected = "integer zero points, for a weight that is multiplied";
+                    return Err(unsupported(expected.into(), config.qscheme.to_string()));
+                }
+                Choice::Observed(qparams)
+            }
         };
-        let (dtype, taps) = (config.dtype, [1, weight.dims2()?.0]);
-        Ok(Self {
-            dtype,
-            choice,
-            taps,
-        })
-    }
-
-    /// The parameters that an observer chooses for channels of `weight`, for rows that are these
-    /// channels: a number of them that follow one another, once for each of some taps, and the next.
-    ///
-    /// # Errors
-    /// As [`choose`](Self::choose).
-    pub fn of_taps(
-        isa: Isa,
-        weight: &Tensor,
-        config: &ObserverConfig,
-        taps: [usize; 2],
-    ) -> Result<Self> {
-        let qparams = observe(isa, weight, "output channels", config)?;
-        if let ZeroPoints::Float(_) = qparams.zero_points() {
-            let expected = "integer zero points, for a weight that is multiplied";
-            return Err(unsupported(expected.into(), config.qscheme.to_string()));
-        }
-        Ok(Self {
-            dtype: config.dtype,
-            choice: Choice::Observed(qparams),
-            taps,
-        })
+        let dtype = config.dtype;
+        Ok(Self { dtype, choice })
     }
 
     /// How the values of each of these channels become i8.
@@ -118,12 +96,7 @@ impl Parameters {
         let stored = |coding: Coding| coding.moved(-self.dtype.offset());
         let range = channels.range.clone();
         match &self.choice {
-            Choice::Observed(qparams) => {
-                let [taps, units] = self.taps;
-                let channel = |row: usize| row / units / taps * units + row % units;
-                let coding = |row| stored(qparams.coding(channel(row)));
-                Ok(range.map(coding).collect())
-            }
+            Choice::Observed(qparams) => Ok(range.map(|i| stored(qparams.coding(i))).collect()),
             Choice::Ranges(formula) => {
                 let extents = channels.extents()?;
                 let ranges: Vec<_> = extents.iter().map(Extent::range).collect();

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::{self, Element, InputFactor, Isa, OutOfRange, Packed, PanelValues};
-use crate::observer::{ObserverConfig, ZeroPoints};
+use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
@@ -69,35 +69,6 @@ impl QWeight {
         config: &QConfig,
         inputs: Option<&InputFactor>,
     ) -> Result<Self> {
-        let parameters =
-            |isa, weight: &Tensor, observer: &_| Parameters::choose(isa, weight, observer);
-        Self::pack(gates, (weight, bias), config, inputs, parameters)
-    }
-
-    /// [`of_gates`](Self::of_gates) of the taps of a convolution, group by group, whose parameters
-    /// are chosen by output channel: of `channels`, with the number in a group.
-    pub(crate) fn of_taps(
-        gates: usize,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        config: &QConfig,
-        (channels, of_group): &(Tensor, usize),
-    ) -> Result<Self> {
-        let parameters = |isa, weight: &Tensor, observer: &_| {
-            let channels = as_f32(channels, "quantize weight")?;
-            let taps = weight.dims()[0] / channels.dims()[0].max(1);
-            Parameters::of_taps(isa, &channels, observer, [taps, *of_group])
-        };
-        Self::pack(gates, (weight, bias), config, None, parameters)
-    }
-
-    fn pack(
-        gates: usize,
-        (weight, bias): (&Tensor, Option<&Tensor>),
-        config: &QConfig,
-        inputs: Option<&InputFactor>,
-        parameters: impl Fn(Isa, &Tensor, &ObserverConfig) -> Result<Parameters>,
-    ) -> Result<Self> {
         let isa = kernels::active()?;
         let &[n, k] = weight.dims() else {
             let expected = "[out_features, in_features]";
@@ -115,7 +86,7 @@ impl QWeight {
                 weight: observer,
                 activation,
             } => {
-                let parameters = parameters(isa, &weight, observer)?;
+                let parameters = Parameters::choose(isa, &weight, observer)?;
                 let codings = |channels: &PanelValues<'_>| parameters.codings(channels);
                 let products = (*activation).into();
                 kernels::pack_int8(isa, k, gates, values, bias, products, codings)?

@@ -348,8 +348,37 @@ fn what_cannot_be_folded_is_left_and_undone() {
     });
     assert_eq!(
         report.unwrap().left[0].reason,
-        "read by first, which is not a float Linear"
+        "read by first, which is not a float Linear, or Conv1d or Conv2d of the norm's channels"
     );
+}
+
+/// A norm before convolutions, as a Conformer's.
+#[test]
+fn convolutions_of_a_norms_channels_are_folded() {
+    #[derive(Quantizable, Clone)]
+    struct Conformer(nn::LayerNorm, nn::Conv1d, nn::Conv2d);
+    for groups in 1..=2 {
+        let mut config = nn::Conv1dConfig::default();
+        (config.padding, config.groups) = (1, groups);
+        let signal = nn::Conv1d::new(random(&[8, HIDDEN / groups, 3]), None, config);
+        let image = nn::Conv2d::new(random(&[8, HIDDEN, 1, 1]), None, Default::default());
+        let mut model = Conformer(norm(), signal, image);
+        let (float, xs) = (model.clone(), random(&[2, 5, HIDDEN]));
+        let forward = |Conformer(norm, signal, image): &Conformer| {
+            let ys = norm.forward(&xs)?.transpose(1, 2)?;
+            signal.forward(&ys)? + image.forward(&ys.unsqueeze(2)?)?.squeeze(2)?
+        };
+        let report = equalize(&mut model, &Equalization::default(), forward).unwrap();
+        let text = [
+            "0 -> 1, 2",
+            "0 left: read by 1, which is not a float Linear",
+        ][groups - 1];
+        assert!(report.to_string().contains(text), "{report}");
+        assert_eq!(
+            bits(&forward(&model).unwrap()),
+            bits(&forward(&float).unwrap())
+        );
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ struct Model {
     query: nn::Linear,
     post: nn::LayerNorm,
     rms: nn::RmsNorm,
-    up: nn::Linear,
+    up: nn::Conv1d,
     old: nn::LayerNorm,
     head: nn::Linear,
 }
@@ -32,7 +32,7 @@ impl Model {
             query: linear("block.query")?,
             post: nn::layer_norm_no_bias(HIDDEN, 1e-5, vb.pp("block.post"))?,
             rms: nn::rms_norm(HIDDEN, 1e-6, vb.pp("rms"))?,
-            up: linear("up")?,
+            up: nn::conv1d(HIDDEN, HIDDEN, 1, Default::default(), vb.pp("up"))?,
             old: nn::layer_norm(HIDDEN, 1e-5, vb.pp("old"))?,
             head: linear("head")?,
         })
@@ -48,7 +48,8 @@ impl Model {
         let xs = self
             .post
             .forward_add(&self.query.forward(&normal)?, &normal)?;
-        let xs = (&xs + self.up.forward(&self.rms.forward(&xs)?)?)?;
+        let signal = self.rms.forward(&xs)?.t()?.unsqueeze(0)?;
+        let xs = (&xs + self.up.forward(&signal)?.squeeze(0)?.t()?)?;
         self.head.forward(&self.old.forward(&xs)?)
     }
 
@@ -75,7 +76,9 @@ fn write_float(path: &Path, dtype: DType) -> Result<()> {
         tensors.insert(bias.to_owned(), random(&[HIDDEN]).to_dtype(dtype)?);
     }
     for layer in ["block.query", "up", "head"] {
-        let weight = (random(&[HIDDEN, HIDDEN]) * 0.2)?.to_dtype(dtype)?;
+        let shape = [HIDDEN, HIDDEN, 1];
+        let shape = &shape[..if layer == "up" { 3 } else { 2 }];
+        let weight = (random(shape) * 0.2)?.to_dtype(dtype)?;
         tensors.insert(format!("{layer}.weight"), weight);
         tensors.insert(format!("{layer}.bias"), random(&[HIDDEN]).to_dtype(dtype)?);
     }
@@ -299,7 +302,7 @@ fn a_norm_that_the_source_has_not_is_no_matter_until_it_is_folded() -> Result<()
     let vb = source.var_builder(DType::F32, &Device::Cpu);
     let mut model = Own {
         norm: nn::LayerNorm::new_no_bias(gain(HIDDEN), 1e-5),
-        up: nn::linear(HIDDEN, HIDDEN, vb.pp("up"))?,
+        up: nn::linear(HIDDEN, HIDDEN, vb.pp("head"))?,
     };
     checkpoint::save(&model, &source, &out)?;
     let xs = random(&[6, HIDDEN]);

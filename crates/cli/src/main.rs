@@ -21,7 +21,12 @@ enum Command {
     /// Rewrites model files: imports, derives, heads and attention. Prints the changes.
     Port(candle_dynquant_port::Args),
     /// Quantizes a safetensors file or a Hugging Face folder, tensor by tensor.
-    Quantize(checkpoint::QuantizeArgs),
+    Quantize(Box<checkpoint::QuantizeArgs>),
+    /// Lists the presets, or shows the rules of one.
+    Presets {
+        /// The preset whose rules are shown.
+        name: Option<String>,
+    },
     /// Writes a quantized checkpoint as floats.
     Dequantize(checkpoint::DequantizeArgs),
     /// Shows the tensors of a checkpoint: dtypes, shapes, sizes, scales.
@@ -35,6 +40,7 @@ impl Command {
         match self {
             Self::Port(args) => return candle_dynquant_port::run(args),
             Self::Quantize(args) => checkpoint::quantize(args)?,
+            Self::Presets { name } => checkpoint::presets(name.as_deref())?,
             Self::Dequantize(args) => checkpoint::dequantize(args)?,
             Self::Inspect(args) => checkpoint::inspect(args)?,
             Self::Diff(args) => checkpoint::diff(args)?,

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use anyhow::{Context, Result};
-use candle_dynquant::candle_core::{DType, Device, Tensor, safetensors};
+use candle_dynquant::candle_core::{DType, Device, Module, Tensor, safetensors};
 use candle_dynquant::{
-    Checkpoint, QConfig, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic,
+    Checkpoint, Layer, QConfig, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic,
 };
 use common::{command, command_for_small, has, stderr, stdout};
 use tempfile::TempDir;
@@ -99,6 +99,134 @@ fn a_file_is_that_of_a_saved_model() -> Result<()> {
         let args = ["quantize", "--embeddings", "--preset", preset, "-o"];
         has(&done(&args, &[&written, &float]), "3 of 3 layers quantized");
         assert!(fs::read(&saved)? == fs::read(&written)?, "{preset}");
+    }
+    Ok(())
+}
+
+/// The convolutions of a file as torch writes it, beside a batch norm.
+#[derive(Quantizable)]
+struct Convolutions {
+    tall: nn::Conv2d,
+    signal: nn::Conv1d,
+    up: nn::ConvTranspose1d,
+}
+
+const SHAPES: [(&str, &[usize]); 8] = [
+    ("features.0.weight", &[32, 3, 3, 3]),
+    ("features.1.weight", &[32]),
+    ("features.1.num_batches_tracked", &[]),
+    ("features.3.weight", &[48, 32, 3, 1]),
+    ("features.4.weight", &[48, 1, 3, 3]),
+    ("conv.weight", &[24, 20, 3]),
+    ("conv.bias", &[24]),
+    ("up.weight", &[24, 24, 4]),
+];
+
+impl Convolutions {
+    fn write(path: &Path) -> Result<()> {
+        let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
+        let tensors = SHAPES.map(|(name, shape)| Ok((name, random(shape)?)));
+        let tensors = tensors.into_iter().collect::<Result<HashMap<_, _>>>()?;
+        Ok(safetensors::save(&tensors, path)?)
+    }
+
+    fn load(path: &Path) -> Result<Self> {
+        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+        let tall = vb.get((48, 32, 3, 1), "features.3.weight")?;
+        Ok(Self {
+            tall: nn::Conv2d::new(tall, None, Default::default()),
+            signal: nn::conv1d(20, 24, 3, Default::default(), vb.pp("conv"))?,
+            up: nn::conv_transpose1d_no_bias(24, 24, 4, Default::default(), vb.pp("up"))?,
+        })
+    }
+
+    fn outputs(&self) -> Result<Vec<f32>> {
+        let xs = Tensor::arange(0., 2560f32, &Device::Cpu)?.sin()?;
+        let ys = self.tall.forward(&xs.reshape((2, 32, 20, 2))?)?;
+        let zs = self.signal.forward(&xs.reshape((1, 20, 128))?)?;
+        let zs = self.up.forward(&zs)?.flatten_all()?;
+        Ok(Tensor::cat(&[ys.flatten_all()?, zs], 0)?.to_vec1()?)
+    }
+}
+
+const KINDS: [&str; 6] = ["--conv1d", "", "--conv2d", "", "--conv-transpose1d", "up"];
+
+#[test]
+fn convolutions_are_those_of_a_saved_model() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [float, saved, written, back, yaml] =
+        ["float", "saved", "written", "back", "spec.yaml"].map(|name| folder.path().join(name));
+    Convolutions::write(&float)?;
+    for spec in [
+        "preset: int8\nrules: [{kind: Conv2d, qconfig: pytorch}]\n",
+        "preset: int8\n",
+    ] {
+        let mut model = Convolutions::load(&float)?;
+        quantize_dynamic(&mut model, &QConfigSpec::from_yaml(spec)?.min_params(0))?;
+        checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
+        fs::write(&yaml, spec)?;
+        let args = [&["quantize"], &KINDS[..], &["-o"]].concat();
+        let output = done(&args, &[&written, &float, Path::new("--spec"), &yaml]);
+        has(&output, "3 of 5 layers quantized");
+        assert!(fs::read(&saved)? == fs::read(&written)?, "{spec}");
+        let loaded = Convolutions::load(&written)?;
+        assert_eq!(loaded.outputs()?, model.outputs()?);
+        assert_ne!(loaded.outputs()?, Convolutions::load(&float)?.outputs()?);
+    }
+    let args = [&["quantize", "--dry-run"], &KINDS[..]].concat();
+    let output = done(&args, &[&float]);
+    let words: Vec<_> = output.split_whitespace().collect();
+    for line in [
+        "features.0 Conv2d [32, 3, 3, 3] F32 left: a convolution of 3 input channels",
+        "features.4 Conv2d [48, 1, 3, 3] F32 left: a convolution of 1 input channels",
+        "conv Conv1d [24, 20, 3] F32 qint8 per channel, u8 per row; this library's",
+        "up ConvTranspose1d [24, 24, 4] F32 qint8",
+    ] {
+        has(&words.join(" "), line);
+    }
+    has(&done(&["inspect"], &[&written]), "[48, 32, 3, 1]");
+    let output = done(&["diff"], &[&float, &written]);
+    for name in ["features.3", "conv", "up"] {
+        let line = output.lines().find(|line| line.starts_with(name));
+        let sqnr = line.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
+        assert!(sqnr > Some(35f64), "{output}");
+    }
+    has(&output, "5 tensors are the same");
+    done(&["dequantize", "-o"], &[&back, &written]);
+    let output = done(&["diff"], &[&written, &back]);
+    has(&output, "8 tensors are the same");
+    Ok(())
+}
+
+#[test]
+fn convolutions_of_another_kind_or_of_groups_are_refused_or_float() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [float, out] = ["float", "out"].map(|name| folder.path().join(name));
+    Convolutions::write(&float)?;
+    let args = ["quantize", "--conv1d", "", "--exclude", "conv", "-o"];
+    done(&args, &[&out, &float]);
+    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
+    let error = nn::conv_transpose1d_no_bias(24, 24, 4, Default::default(), vb.pp("up"));
+    let error = error.map(drop).unwrap_err().to_string();
+    has(&error, "\"up.weight\": expected [1, 4, 1, 1, 24, 24], got");
+    assert!(!vb.contains_tensor("conv.weight_scale"));
+    let mut groups = nn::Conv1dConfig::default();
+    groups.groups += 1;
+    let error = nn::conv1d_no_bias(48, 24, 4, groups, vb.pp("up"));
+    let error = error.map(drop).unwrap_err().to_string();
+    has(&error, "\"up.weight\": expected [2, 4, 12, 24], got");
+    // By the floats, which are right for any layer.
+    let weight = vb.get((24, 24, 4), "up.weight")?;
+    let of_groups = nn::Conv1d::new(weight.clone(), None, groups);
+    let transposed = nn::ConvTranspose1d::new(weight, None, Default::default());
+    assert!(!of_groups.weight_infos()[0].quantized && !transposed.weight_infos()[0].quantized);
+    for (option, name, expected) in [
+        ("--conv2d", "conv", "unknown weight of four dimensions"),
+        ("--conv1d", "upp", "did you mean `up`?"),
+        ("--exclude", "features.3", "expected one with a matrix"),
+    ] {
+        let output = dynquant(&["quantize", "--dry-run", option, name], &[&float]);
+        has(&text(&output), expected);
     }
     Ok(())
 }
@@ -351,6 +479,13 @@ fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
         has(&said, ": output channel 0 can overflow");
     }
     Ok(())
+}
+
+#[test]
+fn presets_are_listed_and_shown() {
+    let names = done(&["presets"], &[]);
+    assert_eq!(names.lines().collect::<Vec<_>>(), QConfigSpec::PRESETS);
+    has(&done(&["presets", "int4"], &[]), "output projection: qint8");
 }
 
 #[test]

@@ -28,7 +28,7 @@ const COMPUTES: &[&str] = list![
 ];
 
 /// The input channels of a convolution that the preset quantizes.
-const MIN_CHANNELS: usize = 16;
+const MIN_CHANNELS: usize = 32;
 
 const LINEAR_ADVICE: &str = "quantized, it is saved only under a name: `nn::Linear::computed(inputs, \
     outputs, vb.pp(name), || Ok((weight, bias)))`; or compute with what the layer is given or gives; \

@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
-use crate::checkpoint::read::{self, Entry, Opened, Shard, invalid};
+use crate::checkpoint::read::{Entry, Opened, Shard, invalid};
 use crate::error::{Error, Fault, Result};
+use crate::module::LayerKind;
+use crate::nn::Geometry;
 use crate::observer::{WeightQParams, ZeroPoints};
 use crate::qconfig::QConfig;
 use crate::sizes;
+use crate::tensor::to_f32_vec;
+use crate::weight::origin::Part;
 use crate::weight::{QTable, QWeight, Quantized, check_sums};
 
 /// Elements of a weight that are read and quantized at once, where the observer allows it.
@@ -17,16 +21,51 @@ pub const BLOCK: usize = 1 << 22;
 /// Elements that take as much memory as the range, scale and zero point kept for a row meanwhile.
 const ROW: usize = 32;
 
-/// A matrix of the source.
-pub fn matrix<'a>(source: &'a Opened, name: &str) -> Result<(&'a Shard, &'a Entry, [usize; 2])> {
-    let found = source.files.find(name);
-    let found = found.and_then(|(shard, entry)| {
-        let shape = read::matrix(name, entry).ok()?;
-        Some((shard, entry, shape))
-    });
-    let found = found.ok_or_else(|| invalid(name, "a matrix", "none"))?;
-    sizes::weight("quantize weight", found.2)?;
-    Ok(found)
+/// A weight of the source, and the layout of its taps if it is a convolution's.
+#[derive(Clone, Copy)]
+pub struct SourceWeight<'a> {
+    pub source: &'a Opened,
+    pub name: &'a str,
+    taps: Option<(Geometry, usize)>,
+}
+
+impl<'a> SourceWeight<'a> {
+    pub fn new(source: &'a Opened, name: &'a str, kind: &LayerKind) -> Self {
+        Self {
+            source,
+            name,
+            taps: Geometry::of_kind(kind),
+        }
+    }
+
+    /// The tensor, and the shape that it is written in.
+    pub fn stored(self) -> Result<(&'a Shard, &'a Entry, Vec<usize>)> {
+        let name = self.name;
+        let found = self.source.files.find(name);
+        let (shard, entry) = found.ok_or_else(|| invalid(name, "a matrix", "none"))?;
+        let shape = match self.taps {
+            None if entry.shape.len() > 1 => entry.shape.clone(),
+            Some((geometry, rank)) if entry.shape.len() == rank && !entry.shape.contains(&0) => {
+                geometry.taps(&entry.shape)
+            }
+            _ => {
+                return Err(invalid(
+                    name,
+                    "a weight of its layer",
+                    format!("{:?}", entry.shape),
+                ));
+            }
+        };
+        Ok((shard, entry, shape))
+    }
+
+    /// The rows that are quantized, and their length.
+    pub fn matrix(self) -> Result<[usize; 2]> {
+        let (_, _, shape) = self.stored()?;
+        let matrix = Part::whole(&shape).shape;
+        sizes::weight("quantize weight", matrix)?;
+        Ok(matrix)
+    }
 }
 
 /// Rows that are read and quantized at once: of short rows fewer, because each has parameters
@@ -37,15 +76,24 @@ pub fn rows_of_block(k: usize) -> usize {
 
 /// Calls `with` with the rows and the elements of each block of that many rows.
 pub fn blocks(
-    source: &Opened,
-    name: &str,
+    weight: SourceWeight<'_>,
     rows: usize,
     mut with: impl FnMut(Range<usize>, Vec<f32>) -> Result<()>,
 ) -> Result<()> {
-    let (shard, entry, [n, k]) = matrix(source, name)?;
+    let (name, [n, k]) = (weight.name, weight.matrix()?);
+    let (shard, entry, _) = weight.stored()?;
+    // The rows of a tap are spread over the tensor.
+    let of_taps = weight.taps.map(|(geometry, _)| {
+        let values = shard.floats(name, entry, 0..entry.elements())?;
+        geometry.matrix(&Tensor::from_vec(values, &*entry.shape, &Device::Cpu)?)
+    });
+    let of_taps = of_taps.transpose()?;
     for row in (0..n).step_by(rows.max(1)) {
         let end = n.min(row.saturating_add(rows));
-        let values = shard.floats(name, entry, row * k..end * k)?;
+        let values = match &of_taps {
+            Some(all) => to_f32_vec(&all.narrow(0, row, end - row)?, "quantize weight")?,
+            None => shard.floats(name, entry, row * k..end * k)?,
+        };
         with(row..end, values).map_err(|error| below(error, row))?;
     }
     Ok(())
@@ -68,13 +116,12 @@ fn below(mut error: Error, first: usize) -> Error {
 
 /// Calls `with` with each block of rows of a matrix, quantized.
 pub fn quantized_blocks(
-    source: &Opened,
-    name: &str,
+    weight: SourceWeight<'_>,
     config: &QConfig,
     mut with: impl FnMut(&Quantized) -> Result<()>,
 ) -> Result<()> {
-    let (_, _, shape) = matrix(source, name)?;
-    let observed = observed(source, name, config)?;
+    let shape = weight.matrix()?;
+    let observed = observed(weight, config)?;
     let one_scale = config
         .observer()
         .is_some_and(|codes| !codes.qscheme.is_per_channel());
@@ -83,7 +130,7 @@ pub fn quantized_blocks(
     } else {
         rows_of_block(shape[1])
     };
-    blocks(source, name, rows, |rows, values| {
+    blocks(weight, rows, |rows, values| {
         let block = block(values, &rows, shape[1])?;
         let quantized = match config {
             QConfig::Groups(_) => {
@@ -104,14 +151,14 @@ pub fn quantized_blocks(
 ///
 /// # Errors
 /// When they do not, the weight cannot be read, or it holds a NaN or an infinity.
-pub fn check_products(source: &Opened, name: &str, config: &QConfig) -> Result<()> {
-    let (_, _, [_, k]) = matrix(source, name)?;
+pub fn check_products(weight: SourceWeight<'_>, config: &QConfig) -> Result<()> {
+    let [_, k] = weight.matrix()?;
     let is_int8 = config.observer().is_some();
     // Few inputs need no look at the weight.
     if !is_int8 || (k as u64).saturating_mul(255 * 255) <= i32::MAX as u64 {
         return Ok(());
     }
-    quantized_blocks(source, name, config, check_block)
+    quantized_blocks(weight, config, check_block)
 }
 
 /// [`check_products`] of a quantized block of rows.
@@ -130,14 +177,14 @@ pub fn check_block(block: &Quantized) -> Result<()> {
 }
 
 /// The parameters of a weight with one scale, if its observer needs no more than a block at a time.
-fn observed(source: &Opened, name: &str, config: &QConfig) -> Result<Option<WeightQParams>> {
+fn observed(weight: SourceWeight<'_>, config: &QConfig) -> Result<Option<WeightQParams>> {
     let Some(config) = config.observer().filter(|config| config.sees_blocks()) else {
         return Ok(None);
     };
-    let (_, _, shape) = matrix(source, name)?;
+    let [_, k] = weight.matrix()?;
     let mut observer = config.build()?;
-    blocks(source, name, rows_of_block(shape[1]), |rows, values| {
-        observer.observe(&block(values, &rows, shape[1])?)
+    blocks(weight, rows_of_block(k), |rows, values| {
+        observer.observe(&block(values, &rows, k)?)
     })?;
     observer.calculate_qparams().map(Some)
 }

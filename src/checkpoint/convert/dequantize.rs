@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::Dtype;
 
 use super::blocks::BLOCK;
-use crate::checkpoint::read::{Checkpoint, Entry, Kind, Opened, belongs};
+use crate::checkpoint::read::{Checkpoint, Entry, Opened, belongs};
 use crate::checkpoint::write::{Contents, Output, Planned, Writer, rewrite};
 use crate::error::Result;
 
@@ -39,23 +39,21 @@ pub fn dequantize(
 fn outputs<'a>(source: &'a Opened, name: &'a str, entry: &'a Entry) -> Vec<Output<'a>> {
     // The tensor has the elements of a view.
     let is_view = source.is_view(name);
-    let Some(kind) = source.weights.get(name).filter(|_| !is_view) else {
+    if is_view || !source.weights.contains_key(name) {
         let goes = is_view || belongs(&source.weights, name);
         return if goes {
             Vec::new()
         } else {
             vec![Output::Copied]
         };
-    };
-    let planned = Planned::new(name, Dtype::F32, &entry.shape);
-    let write = move |to: &mut Writer<'_>| write(source, name, *kind, to);
+    }
+    let planned = Planned::new(name, Dtype::F32, &source.shape(name, entry));
+    let write = move |to: &mut Writer<'_>| write(source, name, to);
     vec![Output::New(vec![planned], Box::new(write))]
 }
 
-fn write(source: &Opened, name: &str, kind: Kind, to: &mut Writer<'_>) -> Result<()> {
-    let (shard, entry) = source.tensor(name)?;
-    let values = kind.dequantize(&source.files, name, 0..entry.elements());
-    let values = values.map_err(|e| e.in_file(&shard.path))?;
+fn write(source: &Opened, name: &str, to: &mut Writer<'_>) -> Result<()> {
+    let values = source.floats(name)?;
     for chunk in values.chunks(BLOCK) {
         let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();
         to.write(name, &bytes)?;

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::blocks::check_products;
+use super::blocks::{SourceWeight, check_products};
 use crate::checkpoint::read::{Checkpoint, matrix};
 use crate::checkpoint::write::{join, last_name};
 use crate::error::{Error, Result};
 use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, Quantizable, Walk, WalkMut, WeightDType, WeightInfo};
+use crate::nn::Geometry;
 use crate::qconfig::QConfig;
 use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
 use crate::words::unknown_name;
@@ -92,7 +93,7 @@ pub struct PlannedLayer {
     pub tensors: Vec<String>,
     /// How it is quantized, or why it stays float.
     pub qconfig: Result<QConfig, LeftReason>,
-    shapes: Vec<[usize; 2]>,
+    shapes: Vec<Vec<usize>>,
 }
 
 impl Plan {
@@ -122,7 +123,7 @@ impl Plan {
     /// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
     ///   the weight of the hidden state, and without `_l0` a cell.
     ///
-    /// All other tensors stay as they are.
+    /// All other tensors, such as weights of convolutions, stay as they are.
     ///
     /// # Errors
     /// When a rule matches no layer, nothing is quantized, a layer is quantized already, one of the
@@ -134,39 +135,35 @@ impl Plan {
         linears: &[String],
         embeddings: &[String],
     ) -> Result<Self> {
+        let linears = linears.iter().map(|name| (LayerKind::Linear, name));
+        let tables = embeddings.iter().map(|name| (LayerKind::Embedding, name));
+        let named = linears.chain(tables);
+        let named: Vec<_> = named.map(|(kind, name)| (kind, name.clone())).collect();
+        Self::of_kinds(source, spec, &named)
+    }
+
+    /// [`new`](Self::new) with the kinds of tensors by their names.
+    ///
+    /// The name of a convolution stands for all below it, too, `""` for all; the longest counts.
+    /// `weight` of four dimensions is a Conv2d's, of three a Conv1d's or a ConvTranspose1d's. Files
+    /// know no groups: a layer with groups refuses to load codes.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); when a kind is another one.
+    #[doc(hidden)]
+    pub fn of_kinds(
+        source: &Checkpoint,
+        spec: &QConfigSpec,
+        named: &[(LayerKind, String)],
+    ) -> Result<Self> {
         let mut found = find(source);
-        for (names, kind) in [
-            (linears, LayerKind::Linear),
-            (embeddings, LayerKind::Embedding),
-        ] {
-            for name in names {
-                let fits = |layer: &&mut PlannedLayer| {
-                    (layer.name == *name || layer.tensors == [&**name]) && layer.is_matrix()
-                };
-                if let Some(layer) = found.iter_mut().find(fits) {
-                    layer.kind = kind.clone();
-                    continue;
-                }
-                let layer = tensor(source, name, &kind).ok_or_else(|| {
-                    let names: Vec<_> = found.iter().map(|layer| &*layer.name).collect();
-                    unknown_name("matrix", name, &names)
-                })?;
-                if has_inputs_as_rows(source, name) {
-                    return Err(Error::argument(
-                        "linear",
-                        "experts [experts, out_features, in_features], with a scale for each output",
-                        format!("{name:?}, whose rows are inputs; it stays float"),
-                    ));
-                }
-                found.push(layer);
-            }
-        }
+        tell_named(source, &mut found, named)?;
         if let Some(name) = source.opened.weights.keys().next() {
             let got = format!("the quantized weight {name:?}");
             return Err(Error::argument("checkpoint", "one that is float", got));
         }
         if found.is_empty() {
-            let expected = "one with a matrix called `name.weight`";
+            let expected = "one with a matrix called `name.weight`, or a convolution that is named";
             return Err(Error::argument("checkpoint", expected, "one without"));
         }
         let leaf = |layer| Leaf {
@@ -214,10 +211,11 @@ impl PlannedLayer {
         }
     }
 
-    /// Whether it is one tensor of several layers, which models cut their weights from.
+    /// Whether other libraries have no module for it: one tensor of several layers, which models
+    /// cut their weights from, or a quantized convolution.
     #[doc(hidden)]
-    pub fn is_tensor(&self) -> bool {
-        self.tensors == [&*self.name]
+    pub fn is_foreign(&self) -> bool {
+        self.tensors == [&*self.name] || Geometry::of_kind(&self.kind).is_some()
     }
 
     /// Whether it is a matrix `weight`, and no recurrent layer.
@@ -250,9 +248,86 @@ fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLa
     let shape = matrix(name, entry).ok().filter(|_| entry.is_float())?;
     Some(PlannedLayer {
         tensors: vec![name.to_owned()],
-        shapes: vec![shape],
+        shapes: vec![shape.to_vec()],
         ..PlannedLayer::new(name, kind.clone())
     })
+}
+
+/// Gives the matrices of these names their kinds, and adds the tensors of several layers and the
+/// convolutions.
+fn tell_named(
+    source: &Checkpoint,
+    found: &mut Vec<PlannedLayer>,
+    named: &[(LayerKind, String)],
+) -> Result<()> {
+    // The longest name that fits a convolution is the last one.
+    let mut named: Vec<_> = named.iter().collect();
+    named.sort_by_key(|(_, name)| name.len());
+    for (kind, name) in named {
+        if let Some((_, rank)) = Geometry::of_kind(kind) {
+            tell_convolutions(source, found, (kind, name), rank)?;
+            continue;
+        }
+        if ![LayerKind::Linear, LayerKind::Embedding].contains(kind) {
+            let expected = "Linear, Embedding or a convolution";
+            return Err(Error::argument("kind", expected, kind).at(name));
+        }
+        let fits = |layer: &&mut PlannedLayer| {
+            (layer.name == *name || layer.tensors == [&**name]) && layer.is_matrix()
+        };
+        if let Some(layer) = found.iter_mut().find(fits) {
+            layer.kind = kind.clone();
+            continue;
+        }
+        let layer = tensor(source, name, kind).ok_or_else(|| {
+            let names: Vec<_> = found.iter().map(|layer| &*layer.name).collect();
+            unknown_name("matrix", name, &names)
+        })?;
+        if has_inputs_as_rows(source, name) {
+            return Err(Error::argument(
+                "linear",
+                "experts [experts, out_features, in_features], with a scale for each output",
+                format!("{name:?}, whose rows are inputs; it stays float"),
+            ));
+        }
+        found.push(layer);
+    }
+    Ok(())
+}
+
+/// Adds the weights of `rank` dimensions at or below a name as convolutions of that kind.
+fn tell_convolutions(
+    source: &Checkpoint,
+    found: &mut Vec<PlannedLayer>,
+    (kind, name): (&LayerKind, &str),
+    rank: usize,
+) -> Result<()> {
+    let (mut others, mut fits) = (Vec::new(), false);
+    for (tensor, _, entry) in source.opened.files.tensors() {
+        let (module, last) = tensor.rsplit_once('.').unwrap_or(("", tensor));
+        if last != "weight" || entry.shape.len() != rank || !entry.is_float() {
+            continue;
+        }
+        let rest = tensor.strip_prefix(name);
+        if !rest.is_some_and(|rest| rest.is_empty() || name.is_empty() || rest.starts_with('.')) {
+            others.push(module);
+            continue;
+        }
+        fits = true;
+        match found.iter_mut().find(|layer| layer.tensors == [tensor]) {
+            Some(layer) => layer.kind = kind.clone(),
+            None => found.push(PlannedLayer {
+                tensors: vec![tensor.to_owned()],
+                shapes: vec![entry.shape.clone()],
+                ..PlannedLayer::new(module, kind.clone())
+            }),
+        }
+    }
+    if fits {
+        return Ok(());
+    }
+    let weight = ["weight of three dimensions", "weight of four dimensions"][usize::from(rank > 3)];
+    Err(unknown_name(weight, name, &others))
 }
 
 /// Whether experts are stored as `[experts, in, out]`, as in gpt-oss and Llama 4: by the sizes of
@@ -288,7 +363,7 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
         let layer = found.entry(module.to_owned());
         let layer = layer.or_insert_with(|| PlannedLayer::new(module, kind));
         layer.tensors.push(name.to_owned());
-        layer.shapes.push([rows, columns]);
+        layer.shapes.push(vec![rows, columns]);
     }
     let mut found: Vec<_> = found.into_values().collect();
     tell_linears(source, &mut found);
@@ -305,7 +380,9 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     };
     let mut transposed = BTreeSet::new();
     for layer in layers.iter_mut().filter(|layer| layer.is_matrix()) {
-        let [rows, columns] = layer.shapes[0];
+        let &[rows, columns] = &layer.shapes[0][..] else {
+            continue;
+        };
         match bias(layer) {
             Some([of_bias]) if of_bias == columns && of_bias != rows => {
                 transposed.insert(last_name(&layer.name).to_owned());
@@ -351,7 +428,7 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
         .iter()
         .filter(|layer| is_table(layer))
         .filter(of_words);
-    let Some(largest) = tables.map(|layer| layer.shapes[0]).max() else {
+    let Some(largest) = tables.map(|layer| layer.shapes[0].clone()).max() else {
         return;
     };
     // A Linear of that shape in a block is not a head.
@@ -428,7 +505,13 @@ impl Layer for Leaf {
             Err(_) => WeightDType::F32,
             Ok(_) => WeightDType::QInt8,
         };
-        let info = |shape: &[usize; 2]| WeightInfo::new("weight", shape, dtype, 0);
+        let geometry = Geometry::of_kind(&self.layer.kind);
+        let info = |shape: &Vec<usize>| WeightInfo {
+            convolution: geometry
+                .as_ref()
+                .and_then(|(geometry, _)| geometry.cost(shape)),
+            ..WeightInfo::new("weight", shape, dtype, 0)
+        };
         self.layer.shapes.iter().map(info).collect()
     }
 
@@ -439,10 +522,14 @@ impl Layer for Leaf {
             let expected = format!("float weights, which a {kind} keeps");
             return Err(Error::qconfig(expected, qconfig));
         }
+        if Geometry::of_kind(&self.layer.kind).is_some() {
+            Geometry::check(qconfig)?;
+        }
         // A table is looked up, not multiplied.
         if self.layer.kind != LayerKind::Embedding {
             for tensor in &self.layer.tensors {
-                let checked = check_products(&self.source.opened, tensor, qconfig);
+                let weight = SourceWeight::new(&self.source.opened, tensor, &self.layer.kind);
+                let checked = check_products(weight, qconfig);
                 let name = tensor.rsplit('.').next().unwrap_or(tensor);
                 checked.map_err(|error| error.at(name))?;
             }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use candle_core::DType;
 
-use super::blocks::{blocks, check_block, matrix, quantized_blocks, rows_of_block};
+use super::blocks::{SourceWeight, blocks, check_block, quantized_blocks, rows_of_block};
 use super::plan::Plan;
-use crate::checkpoint::read::{Checkpoint, Entry, Opened};
+use crate::checkpoint::read::{Checkpoint, Opened};
 use crate::checkpoint::write::{Contents, Module, Output, WrittenWeight, entry, rewrite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
@@ -22,8 +22,8 @@ use crate::weight::{Format, QWeight, Zeros};
 ///
 /// A weight takes 100 MB of memory whatever its size: a weight with a scale for each row is read
 /// once, a weight with a single scale by a min-max observer twice. By another observer of the whole
-/// weight, such as `Histogram`, it takes three times its f32 elements. `progress` is called with
-/// the bytes of each tensor when it is done.
+/// weight, such as `Histogram`, it takes three times its f32 elements; a convolution's always does.
+/// `progress` is called with the bytes of each tensor when it is done.
 ///
 /// # Errors
 /// When a weight cannot be quantized as planned, or `out` cannot be written, is the source, or is a
@@ -49,11 +49,11 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
             continue;
         };
         for tensor in &layer.tensors {
-            let format = format(&layer.kind, qconfig, source, tensor);
+            let weight = SourceWeight::new(source, tensor, &layer.kind);
+            let format = format(&layer.kind, qconfig, weight);
             let format = format.map_err(|e| e.at(tensor))?;
             let is_linear = layer.is_linear();
-            // Other libraries have no module for a tensor of several layers.
-            if !layer.is_tensor() && (is_linear || layer.kind == LayerKind::Embedding) {
+            if !layer.is_foreign() && (is_linear || layer.kind == LayerKind::Embedding) {
                 modules.push(Module {
                     name: name(),
                     is_linear,
@@ -63,19 +63,20 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
                     ignore.push(name());
                 }
             }
-            weights.insert(&**tensor, (qconfig, format));
+            weights.insert(&**tensor, (weight, qconfig, format));
         }
     }
-    let tensors = source.files.tensors().map(|(name, _, entry)| {
+    let tensors = source.files.tensors().map(|(name, _, _)| {
         let output = match weights.get(name) {
-            Some((qconfig, format)) => weight(source, name, entry, qconfig, *format)
-                .map_err(|error| fault(error, source, name))?,
+            Some((weight, qconfig, format)) => {
+                quantized(*weight, qconfig, *format).map_err(|error| fault(error, source, name))?
+            }
             None => Output::Copied,
         };
         Ok((name, vec![output]))
     });
     let formats = weights.iter();
-    let formats = formats.map(|(name, (_, format))| ((*name).to_owned(), *format));
+    let formats = formats.map(|(name, (_, _, format))| ((*name).to_owned(), *format));
     Ok(Contents {
         source,
         tensors: tensors.collect::<Result<_>>()?,
@@ -87,17 +88,15 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
 }
 
 /// A weight that is quantized when it is written.
-fn weight<'a>(
-    source: &'a Opened,
-    name: &'a str,
-    entry: &Entry,
+fn quantized<'a>(
+    weight: SourceWeight<'a>,
     config: &'a QConfig,
     format: Format,
 ) -> Result<Output<'a>> {
     let mut has_factors = false;
     if format.groups().is_some() {
-        let (_, _, [_, k]) = matrix(source, name)?;
-        blocks(source, name, rows_of_block(k), |_, values| {
+        let [_, k] = weight.matrix()?;
+        blocks(weight, rows_of_block(k), |_, values| {
             let max = |row: &&[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
             let rows = values.chunks(k.max(1));
             let rows = rows.filter(|row| kernels::block_factor(max(row)) != 1.);
@@ -112,9 +111,10 @@ fn weight<'a>(
             Ok(())
         })?;
     }
+    let (_, _, shape) = weight.stored()?;
     let written = WrittenWeight {
-        name,
-        shape: entry.shape.clone(),
+        name: weight.name,
+        shape,
         format,
         has_factors,
         zeros: match format.codes().map(|codes| codes.qscheme) {
@@ -124,20 +124,20 @@ fn weight<'a>(
         },
     };
     Ok(written.output(move |write| {
-        let quantized = quantized_blocks(source, name, config, |block| {
+        let quantized = quantized_blocks(weight, config, |block| {
             if format.is_multiplied() {
                 check_block(block)?;
             }
             write(block)
         });
-        quantized.map_err(|error| fault(error, source, name))
+        quantized.map_err(|error| fault(error, weight.source, weight.name))
     }))
 }
 
-fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) -> Result<Format> {
+fn format(kind: &LayerKind, qconfig: &QConfig, weight: SourceWeight<'_>) -> Result<Format> {
     let is_table = *kind == LayerKind::Embedding;
     // A weight that cannot be quantized is an error before anything is written.
-    let (_, entry, [_, k]) = matrix(source, tensor)?;
+    let ([_, k], (_, entry, _)) = (weight.matrix()?, weight.stored()?);
     let mut format = Format::from(qconfig);
     if is_table {
         format.activations = None;
@@ -154,7 +154,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, source: &Opened, tensor: &str) ->
     }
     if let Some(half) = format.half() {
         let max = half.facts().max;
-        blocks(source, tensor, rows_of_block(k), |_, values| {
+        blocks(weight, rows_of_block(k), |_, values| {
             format.saturated += values.iter().filter(|value| value.abs() > max).count();
             Ok(())
         })?;

@@ -88,21 +88,10 @@ impl SimpleBackend for Backend {
 }
 
 impl Backend {
-    /// The axes in the file of a convolution's weight that is asked for by its float shape:
-    /// `[groups, kernel.., out channels, in channels]` there, of a transposed one `[groups, kernel,
-    /// 1, out channels, in channels]`, each of a group.
+    /// The axes in the file of a convolution's weight that is asked for by its float shape.
     fn axes(&self, name: &str, dims: &[usize]) -> Option<&'static [usize]> {
-        let (_, entry) = self.0.files.find(name)?;
-        let (groups, stored) = entry.shape.split_first()?;
-        let of_group = dims.first()?.checked_div(*groups)?;
-        let axes: &[usize] = match (dims, stored) {
-            ([_, k, taps], stored) if stored == [*taps, of_group, *k] => &[0, 2, 3, 1],
-            ([_, n, taps], stored) if stored == [*taps, 1, *n, of_group] => &[0, 4, 3, 1, 2],
-            ([_, k, h, w], stored) if stored == [*h, *w, of_group, *k] => &[0, 3, 4, 1, 2],
-            _ => return None,
-        };
-        let is_whole = of_group.checked_mul(*groups) == dims.first().copied();
-        (is_whole && self.0.weights.contains_key(name)).then_some(axes)
+        let (shape, axes) = self.0.float_weight(name)?;
+        (shape == dims).then_some(axes)
     }
 
     /// A tensor, or one with its axes in another order and of another shape, which is remembered.

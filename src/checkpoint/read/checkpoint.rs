@@ -15,7 +15,6 @@ use crate::error::Result;
 use crate::halves::HalfType;
 use crate::module::Quantizable;
 use crate::quantize::Report;
-use crate::weight::origin::Source;
 
 /// Tensors in safetensors or GGUF files, float or quantized, read when a layer asks for them.
 ///
@@ -42,7 +41,7 @@ pub struct TensorInfo {
     /// The dtype in the file, as safetensors names it: `F32`, `I8`; `I4` for 4 bits; for GGUF's
     /// blocks that are read as floats the name of the block type.
     pub dtype: String,
-    /// The shape of the tensor.
+    /// The shape of the tensor; of a quantized convolution the float weight's.
     pub shape: Vec<usize>,
     /// The number of bytes in the file.
     pub bytes: u64,
@@ -103,14 +102,14 @@ impl Checkpoint {
         VarBuilder::from_backend(Box::new(backend), dtype, device.clone())
     }
 
-    /// The values of a tensor, quantized or float, as f32 in row order.
+    /// The values of a tensor, quantized or float, as f32 in row order of its
+    /// [shape](TensorInfo::shape).
     ///
     /// # Errors
     /// When there is no such tensor, it is not a float or quantized weight, its scales are not
     /// finite and positive, or its file cannot be read.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        let (_, entry) = self.opened.tensor(name)?;
-        self.opened.elements(name, 0..entry.elements())
+        self.opened.floats(name)
     }
 
     /// Whether layers are read from it quantized: it has quantized weights, or attention of fewer
@@ -165,7 +164,7 @@ impl Checkpoint {
                 Encoding::Blocks(blocks) if blocks.part == BlockPart::Values => blocks.dtype.name(),
                 _ => entry.dtype.to_string(),
             },
-            shape: entry.shape.clone(),
+            shape: self.opened.shape(name, entry),
             bytes: entry.bytes,
             quantized: weights.contains_key(name),
         })

@@ -25,4 +25,4 @@ pub use opened::Opened;
 pub use record::View;
 pub use scheme::matrix;
 pub use shard::Shard;
-pub use weights::{Kind, Precisions, belongs, owners};
+pub use weights::{Precisions, belongs, owners};

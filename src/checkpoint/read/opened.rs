@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use candle_core::{Device, Tensor};
+
 use super::config::Quantization;
 use super::files::Files;
 use super::header::{Entry, invalid};
@@ -11,6 +13,7 @@ use super::scheme::matrix;
 use super::shard::Shard;
 use super::weights::{self, Precisions, Views, Weights};
 use crate::error::{Error, Result};
+use crate::nn::of_taps;
 use crate::weight::Format;
 use crate::weight::origin::{Part, Parts, Source};
 
@@ -68,6 +71,30 @@ impl Opened {
             let missing = invalid(name, "a tensor of the checkpoint", "none of that name");
             missing.in_file(self.files.path())
         })
+    }
+
+    /// The shape of the float weight of a quantized convolution, and the order of the axes in the
+    /// file that makes it.
+    pub fn float_weight(&self, name: &str) -> Option<(Vec<usize>, &'static [usize])> {
+        let (_, entry) = self.files.find(name)?;
+        of_taps(&entry.shape).filter(|_| self.weights.contains_key(name))
+    }
+
+    /// The shape of a tensor, of a quantized convolution the float weight's.
+    pub fn shape(&self, name: &str, entry: &Entry) -> Vec<usize> {
+        let shape = self.float_weight(name).map(|(shape, _)| shape);
+        shape.unwrap_or_else(|| entry.shape.clone())
+    }
+
+    /// The elements of a tensor as f32 in row order, of a convolution those of its float weight.
+    pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
+        let (_, entry) = self.tensor(name)?;
+        let values = self.elements(name, 0..entry.elements())?;
+        let Some((_, axes)) = self.float_weight(name) else {
+            return Ok(values);
+        };
+        let taps = Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?;
+        Ok(taps.permute(axes)?.flatten_all()?.to_vec1()?)
     }
 
     /// Checks that a tensor, if there is one, has that shape.

@@ -4,8 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use candle_core::conv::CudnnFwdAlgo;
+use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::module::{ConvolutionCost, LayerKind};
+use crate::qconfig::QConfig;
 use crate::tensor::mismatch;
 use crate::weight::QWeight;
 
@@ -51,6 +54,15 @@ impl Geometry {
         Some(left.checked_div(self.stride)? + 1)
     }
 
+    /// Checks that a quantized convolution has that form.
+    pub fn check(qconfig: &QConfig) -> Result<()> {
+        if matches!(qconfig, QConfig::Int8 { .. }) {
+            return Ok(());
+        }
+        let expected = "int8 with dynamic activations, for a convolution";
+        Err(Error::qconfig(expected, qconfig))
+    }
+
     pub fn is_transposed(&self) -> bool {
         self.output_padding.is_some()
     }
@@ -65,11 +77,40 @@ impl Geometry {
         }
     }
 
+    /// The geometry of a layer of that kind with candle's defaults, and the dimensions of its
+    /// weight; `None` of another kind.
+    pub fn of_kind(kind: &LayerKind) -> Option<(Self, usize)> {
+        match kind {
+            LayerKind::Conv1d => Some((Conv1dConfig::default().into(), 3)),
+            LayerKind::Conv2d => Some((Conv2dConfig::default().into(), 4)),
+            LayerKind::ConvTranspose1d => Some((ConvTranspose1dConfig::default().into(), 3)),
+            _ => None,
+        }
+    }
+
+    /// What decides whether a convolution gains, by the shape of its weight alone; `None` of another
+    /// shape.
+    pub fn cost(&self, dims: &[usize]) -> Option<ConvolutionCost> {
+        let [outputs, channels] = (dims.len() > 2).then(|| self.channels(dims))?;
+        let taps: usize = dims[2..].iter().product();
+        // The channels that are written for each position.
+        let written = if self.is_transposed() {
+            outputs.saturating_mul(taps)
+        } else {
+            outputs
+        };
+        let products = outputs.saturating_mul(channels).saturating_mul(taps);
+        Some(ConvolutionCost {
+            channels,
+            products: products / channels.saturating_add(written).max(1),
+        })
+    }
+
     /// The shape of a weight with its taps first, as a file has it: `[groups, kernel.., out
-    /// channels, in channels]` of a group, of a transposed convolution `[groups, kernel, 1, ..]`. By
-    /// the number of axes it is never taken for a float weight, or for the other kind.
+    /// channels, in channels]` of a group, of a transposed convolution `[groups, kernel, 1, 1, ..]`.
+    /// By the number of axes it is never taken for a float weight, or for another kind.
     pub fn taps(&self, dims: &[usize]) -> Vec<usize> {
-        let more: &[usize] = if self.is_transposed() { &[1] } else { &[] };
+        let more: &[usize] = if self.is_transposed() { &[1, 1] } else { &[] };
         [&[self.groups], &dims[2..], more, &self.channels(dims)].concat()
     }
 
@@ -108,6 +149,19 @@ impl Geometry {
         });
         Ok((groups * taps, bias.transpose()?))
     }
+}
+
+/// The shape of the float weight whose [taps](Geometry::taps) a file has, and the order of the axes
+/// there that makes it; `None` of a tensor that has no taps.
+pub fn of_taps(taps: &[usize]) -> Option<(Vec<usize>, &'static [usize])> {
+    let (first, rest, axes): (_, _, &[usize]) = match *taps {
+        [groups, taps, n, k] => ([groups, n], vec![k, taps], &[0, 2, 3, 1]),
+        [groups, h, w, n, k] => ([groups, n], vec![k, h, w], &[0, 3, 4, 1, 2]),
+        [groups, taps, 1, 1, n, k] => ([groups, k], vec![n, taps], &[0, 5, 4, 1, 2, 3]),
+        _ => return None,
+    };
+    let first: usize = first.iter().product();
+    Some(([vec![first], rest].concat(), axes))
 }
 
 impl QuantizedTaps {

@@ -12,7 +12,7 @@ use crate::module::WeightInfo;
 use crate::nn::prefix::prefix_of;
 use crate::nn::projection::weight_info;
 use crate::ops;
-use crate::qconfig::{Granularity, QConfig};
+use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{
@@ -35,6 +35,8 @@ pub struct AnyConvolution {
     pub name: Option<Arc<str>>,
     /// Whether the weight may be in no checkpoint.
     is_computed: bool,
+    /// Whether it was scaled, so that its weight differs from its checkpoint's.
+    folded: bool,
     pub tap: Option<Tap>,
 }
 
@@ -53,7 +55,8 @@ impl AnyConvolution {
             .and_then(|taps| origin::of_convolution(&weight, &taps));
         let quantized = origin.as_ref().and_then(|origin| {
             let (gates, of_taps) = geometry.gates(bias.as_ref(), &dims).ok()?;
-            let weight = origin.weight().ok()??.qweight(gates, of_taps.as_ref());
+            // Of another kind or of groups, the layer keeps the floats.
+            let weight = origin.whole().ok()?.qweight(gates, of_taps.as_ref());
             Some(QuantizedTaps::new(weight.ok()?, dims, geometry))
         });
         Self {
@@ -68,6 +71,7 @@ impl AnyConvolution {
             origin,
             name: None,
             is_computed: false,
+            folded: false,
             tap: None,
         }
     }
@@ -115,6 +119,7 @@ impl AnyConvolution {
             origin: Some(found.origin(&shape)),
             name: None,
             is_computed: false,
+            folded: false,
             tap: None,
         })
     }
@@ -439,7 +444,7 @@ impl AnyConvolution {
     pub fn info(&self) -> WeightInfo {
         WeightInfo {
             origin: self.origin.clone(),
-            group_channels: self.group_channels(),
+            convolution: self.geometry.cost(self.dims()),
             ..match &self.weight {
                 ConvolutionWeight::Float(weight) => WeightInfo::of_float("weight", weight),
                 ConvolutionWeight::Quantized(taps) => WeightInfo {
@@ -448,11 +453,6 @@ impl AnyConvolution {
                 },
             }
         }
-    }
-
-    /// Output and input channels of a group, if the weight has such axes.
-    fn group_channels(&self) -> Option<[usize; 2]> {
-        (self.dims().len() > 1).then(|| self.geometry.channels(self.dims()))
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -475,10 +475,7 @@ impl AnyConvolution {
             ));
         }
         let geometry = self.geometry;
-        let QConfig::Int8 { activation, .. } = qconfig else {
-            let expected = "int8 with dynamic activations, for a convolution";
-            return Err(Error::qconfig(expected, qconfig));
-        };
+        Geometry::check(qconfig)?;
         sizes::elements("weight", &dims)?;
         if dims.contains(&0) {
             return Err(mismatch("weight", "at least one of each dimension", weight));
@@ -490,14 +487,7 @@ impl AnyConvolution {
         }
         let (gates, bias) = geometry.gates(self.bias.as_ref(), &dims)?;
         let matrix = geometry.matrix(weight)?;
-        let [units, _] = geometry.channels(&dims);
-        let is_shared = activation.granularity == Granularity::PerTensor;
-        let weight = if is_shared && !geometry.is_transposed() {
-            let channels = (weight.flatten_from(1)?, units);
-            QWeight::of_taps(gates, &matrix, bias.as_ref(), qconfig, &channels)?
-        } else {
-            QWeight::of_gates(gates, &matrix, bias.as_ref(), qconfig, None)?
-        };
+        let weight = QWeight::of_gates(gates, &matrix, bias.as_ref(), qconfig, None)?;
         Ok(Self {
             weight: ConvolutionWeight::Quantized(Arc::new(QuantizedTaps::new(
                 weight, dims, geometry,
@@ -511,7 +501,7 @@ impl AnyConvolution {
         let value = match &self.weight {
             ConvolutionWeight::Float(weight) => StoredValue::Float {
                 weight: weight.clone(),
-                folded: false,
+                folded: self.folded,
             },
             ConvolutionWeight::Quantized(taps) => StoredValue::Quantized(Quantized::Weight {
                 weight: Arc::clone(&taps.weight),
@@ -528,6 +518,28 @@ impl AnyConvolution {
             ConvolutionWeight::Float(weight) => Ok(weight.clone()),
             ConvolutionWeight::Quantized(taps) => taps.value(),
         }
+    }
+
+    /// This convolution with the weights of each input channel (`dim` 1), in all taps, times a
+    /// factor; `None` if it is quantized, has groups or other channels, and for outputs.
+    pub fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
+        let ConvolutionWeight::Float(weight) = &self.weight else {
+            return Ok(None);
+        };
+        let [_, axis] = self.geometry.channels(&[0, 1]);
+        let is_input = weight.dims().get(axis) == Some(&factors.elem_count());
+        if dim == 0 || self.geometry.groups != 1 || !is_input {
+            return Ok(None);
+        }
+        let mut shape = vec![1; weight.rank()];
+        shape[axis] = factors.elem_count();
+        let factors = factors.to_dtype(weight.dtype())?.reshape(shape)?;
+        Ok(Some(Self {
+            weight: ConvolutionWeight::Float(weight.broadcast_mul(&factors)?),
+            folded: true,
+            tap: None,
+            ..self.clone()
+        }))
     }
 
     pub fn replay(&self) -> Replay {

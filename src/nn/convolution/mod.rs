@@ -14,7 +14,7 @@ use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
 use crate::trace;
 use crate::weight::StoredWeight;
-use geometry::Geometry;
+pub(crate) use geometry::{Geometry, of_taps};
 use layer::AnyConvolution;
 
 /// The layers, by candle's names.
@@ -155,6 +155,11 @@ macro_rules! convolutions {
 
             fn weights(&self) -> Result<Vec<Tensor>> {
                 Ok(vec![self.convolution.value()?])
+            }
+
+            fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
+                let scaled = self.convolution.scale(dim, factors)?;
+                Ok(scaled.map(|convolution| Self { convolution, ..self.clone() }))
             }
 
             fn attach(&mut self, tap: Option<Tap>) -> bool {

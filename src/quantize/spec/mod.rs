@@ -101,8 +101,9 @@ impl QConfigSpec {
     /// The recommended preset: [`QConfig::int8`] for every kind that multiplies,
     /// including [`RNN`](LayerKind::RNN) and convolutions, which PyTorch omits.
     ///
-    /// Convolutions of fewer than 16 input or output channels of a group, as depthwise ones, stay
-    /// float: they would take more time.
+    /// Convolutions of fewer than 32 input channels of a group, as depthwise ones, or of fewer than
+    /// 64 products for each value that they read or write, as of size 1 from 64 channels to 64, stay
+    /// float: they would take more time (`cargo bench --bench convolution`).
     ///
     /// Layers of fewer than 1,000 weight elements stay float: in calls of many rows they would take
     /// more time, and some more memory (`cargo bench --bench narrow`).

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_dynquant::QConfigSpec;
+use candle_dynquant::{LayerKind, QConfigSpec};
 
 /// Arguments of `quantize`.
 #[derive(clap::Args)]
@@ -37,9 +37,35 @@ pub struct QuantizeArgs {
     /// A matrix that is an Embedding.
     #[arg(long, value_name = "NAME")]
     pub embedding: Vec<String>,
+    /// A convolution over signals, or all below a name, "" for all: NAME.weight [out, in, kernel].
+    #[arg(long, value_name = "NAME")]
+    pub conv1d: Vec<String>,
+    /// A convolution over images, likewise: NAME.weight [out, in, height, width].
+    #[arg(long, value_name = "NAME")]
+    pub conv2d: Vec<String>,
+    /// A transposed convolution over signals, likewise: NAME.weight [in, out, kernel].
+    #[arg(long, value_name = "NAME")]
+    pub conv_transpose1d: Vec<String>,
     /// Prints each layer and what it becomes, and writes nothing.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+impl QuantizeArgs {
+    /// The kinds of tensors, by the names that the options give.
+    pub fn kinds(&self) -> Vec<(LayerKind, String)> {
+        let named = [
+            (LayerKind::Linear, &self.linear),
+            (LayerKind::Embedding, &self.embedding),
+            (LayerKind::Conv1d, &self.conv1d),
+            (LayerKind::Conv2d, &self.conv2d),
+            (LayerKind::ConvTranspose1d, &self.conv_transpose1d),
+        ];
+        let each = named
+            .into_iter()
+            .flat_map(|(kind, names)| names.iter().map(move |name| (kind.clone(), name.clone())));
+        each.collect()
+    }
 }
 
 const RULES: &str = "\
@@ -51,6 +77,11 @@ Which tensors are weights of layers:
   rule by name or regex quantizes experts.
   NAME.weight_ih_l0 and NAME.weight_hh_l0 are an LSTM, a GRU or an RNN, by the rows of the latter,
   and without _l0 a cell.
+  NAME.weight of three or four dimensions is a convolution if --conv1d, --conv2d or
+  --conv-transpose1d says so, the longest NAME first: a file does not say which. Nor does it know
+  groups: a preset leaves fewer than 32 input channels float, and so depthwise convolutions; keep
+  others with groups by --exclude, since layers with groups refuse codes. Only this library's
+  layers read a quantized convolution.
 All other tensors are copied. --dry-run shows all layers, and at the end the matrices that stay float.
 
 Rules of a spec match NAME. A weight takes about 100 MB of memory, whatever its size; one with a single scale is read twice.";

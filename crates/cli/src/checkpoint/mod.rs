@@ -12,4 +12,4 @@ mod weights;
 pub use args::{DequantizeArgs, DiffArgs, InspectArgs, QuantizeArgs};
 pub use diff::run as diff;
 pub use inspect::run as inspect;
-pub use quantize::{dequantize, run as quantize};
+pub use quantize::{dequantize, presets, run as quantize};

@@ -1,4 +1,4 @@
-//! `dynquant quantize` and `dynquant dequantize`.
+//! `dynquant quantize`, `presets` and `dequantize`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,8 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
     source.notes().iter().for_each(print::note);
     let mut spec = spec(args, &tensors)?;
-    let new_plan = |spec: &QConfigSpec| Plan::new(&source, spec, &args.linear, &args.embedding);
+    let kinds = args.kinds();
+    let new_plan = |spec: &QConfigSpec| Plan::of_kinds(&source, spec, &kinds);
     let mut plan = new_plan(&spec)?;
     let mut notes: Vec<_> = readers::note(&args.source, &plan).into_iter().collect();
     let partial = partial_groups(&plan, &tensors);
@@ -81,6 +82,14 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     Ok(notes.into_iter().try_for_each(print::line)?)
 }
 
+pub fn presets(name: Option<&str>) -> Result<()> {
+    match name {
+        Some(name) => print::part(QConfigSpec::preset(name)?)?,
+        None => print::line(QConfigSpec::PRESETS.join("\n"))?,
+    }
+    Ok(())
+}
+
 pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
     let source = Checkpoint::open(&args.source)?;
     source.notes().iter().for_each(print::note);
@@ -103,13 +112,20 @@ const TIED_HEADS: [&str; 6] = [
     "output_projection",
 ];
 
-/// Whether a module is in the model but has no matrix to quantize: a norm, or a tied head.
-fn is_float_anyway(name: &str, tensors: &BTreeMap<String, TensorInfo>) -> bool {
+/// Whether a module is in the model but has no weight to quantize: a norm, or a tied head.
+fn is_float_anyway(
+    name: &str,
+    args: &QuantizeArgs,
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> bool {
     let prefix = format!("{name}.");
     let mut below = tensors.values().filter(|t| t.name.starts_with(&prefix));
+    let mut convolutions = [&args.conv1d, &args.conv2d, &args.conv_transpose1d].into_iter();
+    let most = convolutions.find_map(|names| names.first().and(Some(4)));
+    let is_float = |tensor: &TensorInfo| !(2..=most.unwrap_or(2)).contains(&tensor.shape.len());
     match below.next() {
         None => TIED_HEADS.contains(&name.rsplit('.').next().unwrap_or(name)),
-        Some(first) => first.shape.len() != 2 && below.all(|tensor| tensor.shape.len() != 2),
+        Some(first) => is_float(first) && below.all(is_float),
     }
 }
 
@@ -125,7 +141,7 @@ fn spec(args: &QuantizeArgs, tensors: &BTreeMap<String, TensorInfo>) -> Result<Q
         spec = spec.min_params(elements);
     }
     for name in &args.exclude {
-        if !is_float_anyway(name, tensors) {
+        if !is_float_anyway(name, args, tensors) {
             spec = spec.exclude(name.as_str());
         }
     }
@@ -238,7 +254,7 @@ fn dry_run(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> String {
 /// The configuration of a layer, or why it stays float.
 fn becomes(layer: &PlannedLayer) -> String {
     match &layer.qconfig {
-        Ok(qconfig) if layer.is_tensor() => {
+        Ok(qconfig) if layer.is_foreign() => {
             format!("{qconfig}; this library's VarBuilder reads it, transformers does not")
         }
         Ok(qconfig) => qconfig.to_string(),
@@ -248,7 +264,14 @@ fn becomes(layer: &PlannedLayer) -> String {
 
 fn bytes_after(layer: &PlannedLayer, info: &TensorInfo) -> u64 {
     let elements = info.shape.iter().product::<usize>() as u64;
-    let rows = info.shape.first().map_or(0, |rows| *rows as u64);
+    // A convolution has a scale for each tap and output.
+    let inputs = match layer.kind {
+        LayerKind::ConvTranspose1d => info.shape.first(),
+        LayerKind::Conv1d | LayerKind::Conv2d => info.shape.get(1),
+        _ => info.shape.last(),
+    };
+    let rows = inputs.and_then(|inputs| elements.checked_div(*inputs as u64));
+    let rows = rows.unwrap_or(0);
     match &layer.qconfig {
         Err(_) => info.bytes,
         Ok(QConfig::Int8 { weight: config, .. } | QConfig::Table(config)) => {
