@@ -6,6 +6,7 @@
     check_example.py generate PRESET     of LIMITS, for assets/decoder with --perplexity
     check_example.py generate answer WORDS      for a text that has to contain all of them
     .. | check_example.py presets EXAMPLE       prints those presets of a list that have a limit for an example
+    check_example.py pitch PRESET        for assets/pitch
     check_example.py tune STRATEGY
     check_example.py interrupted COMMAND..      runs the example tune, and sends it ctrl-c after a trial
 
@@ -203,6 +204,17 @@ def tune(result, strategy):
     return checks
 
 
+def pitch(result, preset):
+    float_, quantized = sides = result["float"], result["quantized"]
+    return named(result) | {
+        "the preset asked for": result["preset"] == preset,
+        "times": min(result["candle_ms"], *(side["ms"] for side in sides)) > 0,
+        "the melody": all(side["accuracy"] >= 0.99 for side in sides) and result["frames"] == 570,
+        "the same notes": result["same_note"] >= 0.99,
+        "weights below 30 % of float": quantized["weight_bytes"] < 0.3 * float_["weight_bytes"],
+    }
+
+
 def interrupted(result, *_):
     return files(result) | {
         "stopped because of it": result["stopped"]["reason"] == "cancelled",
@@ -225,7 +237,7 @@ def main():
     kind, *arguments = sys.argv[1:]
     if kind == "presets":
         return presets(*arguments)
-    check = {own.__name__: own for own in (bert, lstm, generate, tune, interrupted)}[kind]
+    check = {own.__name__: own for own in (bert, lstm, generate, pitch, tune, interrupted)}[kind]
     result = interrupt(arguments) if check is interrupted else json.load(sys.stdin)
     print(json.dumps(result))
     checks = check(result, *arguments)
