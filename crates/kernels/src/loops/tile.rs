@@ -106,13 +106,10 @@ unsafe fn of_class<
 >(
     vector: V,
     acc: &mut [[V::Acc; NV]; MR],
-    (rows, weights, steps, ahead): (
-        &[&[V::Group]; MR],
-        &[[[u8; BYTES]; NV]],
-        &[u8],
-        Option<&[u8]>,
-    ),
+    rows: &[&[V::Group]; MR],
+    (weights, steps): (&[[[u8; BYTES]; NV]], &[u8]),
     places: Range<usize>,
+    ahead: Option<&[u8]>,
 ) {
     let mut group = 0;
     for place in places {
@@ -393,12 +390,13 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             }
         }
         let (negated, signed) = (self.vector.next(), self.vector.next().next());
-        let order = (rows, weights, sorted.steps, ahead);
+        let order = (weights, sorted.steps);
+        let (second, last) = (first..first + second, first + second..weights.len());
         // SAFETY: by the assertion there are as many places, and a panel's steps lead to its groups.
         unsafe {
-            of_class(self.vector, acc, order, 0..first);
-            of_class(negated, acc, order, first..first + second);
-            of_class(signed, acc, order, first + second..weights.len());
+            of_class(self.vector, acc, rows, order, 0..first, ahead);
+            of_class(negated, acc, rows, order, second, ahead);
+            of_class(signed, acc, rows, order, last, ahead);
         }
     }
 

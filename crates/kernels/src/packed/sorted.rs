@@ -258,6 +258,6 @@ fn add_terms(codes: &[[u8; 4]; LANES], starts: &mut [i32; LANES]) {
 #[inline(always)]
 fn negated(codes: [u8; 4]) -> [u8; 4] {
     let codes = u32::from_le_bytes(codes);
-    let second = (codes >> 8 & 0xff_00ff ^ 0xff_00ff) + 0x1_0001 & 0xff_00ff;
+    let second = ((codes >> 8 & 0xff_00ff ^ 0xff_00ff) + 0x1_0001) & 0xff_00ff;
     (codes & 0xff_00ff | second << 8).to_le_bytes()
 }
