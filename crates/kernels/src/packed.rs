@@ -19,11 +19,16 @@
 //! Weights in blocks of inputs with a scale each have another layout, see [`blocks`], and so have
 //! keys and values of attention: see [`heads`].
 //!
+//! Where products add up in i16 ([`Registers::saturates`]), groups of int8 are in another order, which
+//! is stored beside them: see [`sorted`].
+//!
 //! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
 //! are shifted by 128; sums, which are of their differences, are not.
 
 pub mod blocks;
+mod element;
 pub mod heads;
+mod sorted;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,61 +37,13 @@ use half::{bf16, f16};
 use super::isa::{Isa, Registers};
 use super::reference::Affine;
 use super::threads::CacheLine;
-use crate::qparams::activation::DynamicConfig;
-use crate::qparams::blocks::{Blocks, INPUTS};
 use crate::sizes;
+pub use element::Element;
+pub use sorted::Sorted;
+use sorted::{SortedGroups, SortedMut};
 
 /// Cache line, and the widest vector register.
 const ALIGN: usize = 64;
-
-/// The type of a weight, which decides what its products do to activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
-    /// Codes of 8 bits; activations become u8.
-    Int8(DynamicConfig),
-    /// f16; activations stay f32.
-    Float16,
-    /// bf16; activations are rounded to it.
-    BFloat16,
-    /// Codes with a scale for each 32 inputs; activations become i8.
-    Blocks {
-        /// The meaning of the codes.
-        format: Blocks,
-        /// Whether all activations of a row have one scale, or each 32 of them.
-        per_row: bool,
-    },
-}
-
-impl Element {
-    /// Inputs that are stored together, and their bytes.
-    fn group(self) -> [usize; 2] {
-        match self {
-            Self::Int8(_) => [4, 4],
-            Self::Float16 => [1, 2],
-            Self::BFloat16 => [2, 4],
-            Self::Blocks { format, .. } => [INPUTS, format.bytes()],
-        }
-    }
-
-    fn is_int8(self) -> bool {
-        matches!(self, Self::Int8(_))
-    }
-
-    /// Whether alternate inputs are paired: see [`Registers::alternate`].
-    fn alternates(self, isa: Isa) -> bool {
-        self == Self::BFloat16 && isa.registers().alternate
-    }
-
-    /// Groups of `k` inputs.
-    fn groups(self, isa: Isa, k: usize) -> usize {
-        let groups = k.div_ceil(self.group()[0]);
-        if self.alternates(isa) {
-            groups.next_multiple_of(2)
-        } else {
-            groups
-        }
-    }
-}
 
 /// Weights in the order that an instruction set reads them.
 #[derive(Debug)]
@@ -109,6 +66,8 @@ pub struct Packed {
     zero_points: Vec<i32>,
     scales: Vec<f32>,
     bias: Vec<f32>,
+    /// The order of groups, or empty.
+    sorted: SortedGroups,
     reduced_range: bool,
     /// Whether the next pass over all panels begins with the last: see [`Packed::turn`]. Each call
     /// writes it; on a separate line it takes no other field from the caches of the threads that
@@ -160,6 +119,8 @@ pub struct Panel<'a> {
     pub zero_points: &'a [i32],
     pub scales: &'a [f32],
     pub bias: &'a [f32],
+    /// The order of groups, unless it is that of inputs.
+    pub sorted: Option<Sorted<'a>>,
     /// First channel.
     pub start: usize,
     /// Channels that are real; the rest of the width is padding.
@@ -229,6 +190,7 @@ pub struct PanelMut<'a> {
     /// `[width]`, or empty of halves.
     pub zero_points: &'a mut [i32],
     pub scales: &'a mut [f32],
+    sorted: SortedMut<'a>,
     /// First channel.
     pub start: usize,
     /// Channels that are real.
@@ -236,6 +198,12 @@ pub struct PanelMut<'a> {
 }
 
 impl PanelMut<'_> {
+    /// Sorts the groups, all of which are written, where the instruction set asks for it.
+    #[inline(always)]
+    pub fn sort(&mut self) {
+        self.sorted.sort(self.weights);
+    }
+
     /// Writes groups, from the group `first` on, of up to `LANES` channels from the channel `lane`
     /// of the panel on: the same number from each of `rows`. Rows beyond the panel's channels are
     /// not read.
@@ -283,6 +251,8 @@ impl Packed {
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         // Halves have neither scales nor zero points; blocks have theirs among the codes.
         let is_int8 = element.is_int8();
+        let sorted = [places.len(), groups, width]
+            .map(|len| len * usize::from(element.is_sorted(isa, groups)));
         let mut packed = Self {
             isa,
             element,
@@ -297,6 +267,7 @@ impl Packed {
             zero_points: vec![0; if is_int8 { width } else { 0 }],
             scales: vec![if is_int8 { 0. } else { 1. }; width],
             bias: vec![0.; width],
+            sorted: SortedGroups::new(sorted),
             reduced_range: false,
             backwards: CacheLine(AtomicBool::new(false)),
         };
@@ -316,11 +287,13 @@ impl Packed {
         let mut weights = &mut self.weights[self.aligned..];
         let (mut sums, mut zero_points) = (&mut self.sums[..], &mut self.zero_points[..]);
         let mut scales = &mut self.scales[..];
+        let mut sorted = self.sorted.as_mut();
         self.places.iter().map(move |place| PanelMut {
             weights: take(&mut weights, place.width * row),
             sums: take(&mut sums, place.width),
             zero_points: take(&mut zero_points, place.width),
             scales: take(&mut scales, place.width),
+            sorted: sorted.take(place.width),
             start: place.start,
             channels: place.channels,
         })
@@ -336,6 +309,9 @@ impl Packed {
         let mut codes = self.weights[self.aligned..].iter();
         self.reduced_range =
             self.element.is_int8() && codes.all(|code| code.wrapping_add(64) <= 128);
+        if self.reduced_range || self.sorted.is_futile() {
+            self.sorted = SortedGroups::default();
+        }
         self
     }
 
@@ -346,6 +322,12 @@ impl Packed {
     )]
     pub fn has_reduced_range(&self) -> bool {
         self.reduced_range
+    }
+
+    /// Whether panels have their groups in another order than that of the inputs.
+    #[allow(dead_code, reason = "most instruction sets sort no groups")]
+    pub fn is_sorted(&self) -> bool {
+        !self.sorted.is_empty()
     }
 
     /// Bytes of the weights of a place.
@@ -396,10 +378,17 @@ impl Packed {
 
     /// The int8 codes in row order again, `[n, k]`; empty for other weights.
     pub fn codes(&self) -> Vec<i8> {
-        let (shift, element) = (self.isa.registers().shift, self.element);
-        self.unpack(element.is_int8(), |[byte]| {
-            byte.wrapping_sub(shift).cast_signed()
-        })
+        if !self.element.is_int8() {
+            return Vec::new();
+        }
+        let mut codes = Vec::with_capacity(self.n * self.k);
+        let mut groups = vec![[0; 4]; self.groups];
+        for channel in 0..self.n {
+            self.channel(channel).codes(0, &mut groups);
+            let row = &groups.as_flattened()[..self.k];
+            codes.extend(row.iter().map(|code| (code ^ 128).cast_signed()));
+        }
+        codes
     }
 
     /// The float16 weights in row order again, `[n, k]`; empty for other weights.
@@ -463,6 +452,7 @@ impl Packed {
         packed.sums.clone_from(&self.sums);
         packed.zero_points.clone_from(&self.zero_points);
         packed.scales.clone_from(&self.scales);
+        packed.sorted.clone_from(&self.sorted);
         packed.reduced_range = self.reduced_range;
         packed
     }
@@ -514,6 +504,7 @@ impl Packed {
             + size_of_val(&*self.sums)
             + size_of_val(&*self.zero_points)
             + size_of_val(&*self.scales)
+            + self.sorted.bytes()
     }
 
     /// Whether some channel's zero is packed as another code than 0, so that sums of activation
@@ -565,6 +556,7 @@ impl Packed {
         let zero_points = self.zero_points.get(lanes.clone());
         Panel {
             weights: &self.weights[self.aligned + at * row..][..lanes.len() * row],
+            sorted: self.sorted.panel(index, lanes.clone()),
             sums: &self.sums[lanes.clone()],
             zero_points: zero_points.unwrap_or_default(),
             scales: &self.scales[lanes.clone()],
@@ -611,8 +603,17 @@ impl Channel<'_> {
     pub fn codes(&self, first: usize, codes: &mut [[u8; 4]]) {
         let missing = 128 - self.shift;
         let (groups, _) = self.panel.weights.as_chunks::<4>();
-        for (i, codes) in codes.iter_mut().enumerate() {
-            let group = groups[(first / 4 + i) * self.panel.sums.len() + self.lane];
+        let of_channel = groups.iter().skip(self.lane).step_by(self.panel.sums.len());
+        if let Some(sorted) = self.panel.sorted {
+            for (input, group) in sorted.unsorted(of_channel) {
+                let place = input.checked_sub(first / 4);
+                if let Some(codes) = place.and_then(|place| codes.get_mut(place)) {
+                    *codes = group.map(|byte| byte.wrapping_add(missing));
+                }
+            }
+            return;
+        }
+        for (codes, group) in codes.iter_mut().zip(of_channel.skip(first / 4)) {
             *codes = group.map(|byte| byte.wrapping_add(missing));
         }
     }

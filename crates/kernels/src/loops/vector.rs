@@ -17,11 +17,17 @@ pub type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
 /// a group of activations in every lane, `B` a register of weights; `A` and `B` may be held in
 /// any form that makes `dot` cheap.
 pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
+    /// Whether groups of the next class of a [sorted](crate::packed::Sorted) panel are multiplied
+    /// in another way.
+    const SORTED: bool = false;
     /// Activations that are multiplied in one step.
     type Group: Group;
     type Acc: Copy;
     type A: Copy;
     type B: Copy;
+    /// How groups of the next class are multiplied.
+    type Next: Vector<LANES, BYTES, Group = Self::Group, Acc = Self::Acc>;
+    fn next(self) -> Self::Next;
     /// The value that a sum begins with: in i32 `-zero_point_a * sum_w - zero_point_w * sum_a`,
     /// which makes it the sum over `(a - zero_point_a) * (w - zero_point_w)`; in f32 0.
     fn start(self, row: Row, channels: Channels<'_, LANES>) -> Self::Acc;
@@ -97,6 +103,12 @@ where
     type Acc = Acc;
     type A = A;
     type B = B;
+    type Next = Self;
+
+    #[inline(always)]
+    fn next(self) -> Self {
+        self
+    }
 
     forward! {
         start(row: Row, channels: Channels<'_, LANES>) -> Acc;
@@ -106,6 +118,44 @@ where
         add(left: Acc, right: Acc) -> Acc;
         fold(acc: Acc, block: Acc) -> Acc;
         finish(acc: Acc, row: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>);
+        activate(activation: Activation, xs: &mut [f32]);
+    }
+}
+
+/// A [`Vector`] of several classes of groups: of one, then of the next.
+#[allow(dead_code, reason = "most instruction sets sort no groups")]
+#[derive(Clone, Copy)]
+pub struct Classes<V, W> {
+    pub of_one: V,
+    pub next: W,
+}
+
+impl<const LANES: usize, const BYTES: usize, V, W> Vector<LANES, BYTES> for Classes<V, W>
+where
+    V: Vector<LANES, BYTES>,
+    W: Vector<LANES, BYTES, Group = V::Group, Acc = V::Acc>,
+{
+    const SORTED: bool = true;
+    type Group = V::Group;
+    type Acc = V::Acc;
+    type A = V::A;
+    type B = V::B;
+    type Next = W;
+
+    #[inline(always)]
+    fn next(self) -> W {
+        self.next
+    }
+
+    forward! {
+        to of_one:
+        start(row: Row, channels: Channels<'_, LANES>) -> V::Acc;
+        load(weights: &[u8; BYTES]) -> V::B;
+        splat(group: V::Group) -> V::A;
+        dot(acc: V::Acc, a: V::A, b: V::B) -> V::Acc;
+        add(left: V::Acc, right: V::Acc) -> V::Acc;
+        fold(acc: V::Acc, block: V::Acc) -> V::Acc;
+        finish(acc: V::Acc, row: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>);
         activate(activation: Activation, xs: &mut [f32]);
     }
 }

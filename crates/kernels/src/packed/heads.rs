@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::sorted::SortedGroups;
 use super::{ALIGN, Cut, Element, Packed, PanelPlace};
 use crate::isa::Isa;
 use crate::qparams::activation::DynamicConfig;
@@ -64,6 +65,7 @@ impl Packed {
             zero_points,
             scales,
             bias,
+            sorted: SortedGroups::default(),
             reduced_range: false,
             backwards: self.backwards,
         }

@@ -193,6 +193,7 @@ fn convolutions_equal_the_oracle_at_the_seams() {
         check(case, Codes::Uniform, Some(f32::NAN));
         check(case, Codes::Extreme(-128), Some(f32::NEG_INFINITY));
         check(case, Codes::Zero, None);
+        check(case, Codes::Heaped, None);
     }
 }
 

@@ -30,6 +30,10 @@ enum Codes {
     Uniform,
     /// All the greatest code by all the same weight: the largest sums.
     Extreme(i8),
+    /// The same two weights in turns.
+    Pairs([i8; 2]),
+    /// Weights around 0, few of them far from it, as most models have.
+    Heaped,
     OneHot,
     Zero,
 }
@@ -45,6 +49,8 @@ fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
     let code = |i: usize, random: &mut Random| match codes {
         Codes::Uniform => random.next() as i8,
         Codes::Extreme(weight) => weight,
+        Codes::Pairs(pair) => pair[i % k.max(1) % 2],
+        Codes::Heaped => (0..4).map(|_| random.next() as i8 >> 2).sum(),
         Codes::OneHot => i8::from(i % k.max(1) == i / k.max(1) % k.max(1)),
         Codes::Zero => 0,
     };
@@ -53,8 +59,8 @@ fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
 
 fn activations(codes: Codes, m: usize, k: usize, random: &mut Random) -> Vec<f32> {
     let value = |random: &mut Random| match codes {
-        Codes::Uniform | Codes::OneHot => random.float() * 3.,
-        Codes::Extreme(_) => 2.55,
+        Codes::Uniform | Codes::Heaped | Codes::OneHot => random.float() * 3.,
+        Codes::Extreme(_) | Codes::Pairs(_) => 2.55,
         Codes::Zero => 0.,
     };
     (0..m * k).map(|_| value(random)).collect()

@@ -225,6 +225,29 @@ fn every_isa_is_exact_over_the_full_range_of_codes() {
     }
 }
 
+/// Pairs of one sign and of two, within an i16 and beyond it; few and many groups, the last of
+/// which may be short.
+#[test]
+fn groups_of_all_classes_are_exact() {
+    const PAIRS: [[i8; 2]; 9] = [
+        [127, 127],
+        [-128, -128],
+        [127, -128],
+        [-128, 127],
+        [64, 64],
+        [64, 65],
+        [-64, -64],
+        [1, -128],
+        [65, -64],
+    ];
+    let codes = PAIRS.into_iter().map(Codes::Pairs).chain([Codes::Heaped]);
+    for codes in some(codes, &[0, 9]) {
+        for (m, k, n) in some([(1, 4, 16), (3, 3, 1), (7, 37, 33), (6, 770, 24)], &[2]) {
+            check(m, k, n, codes, None);
+        }
+    }
+}
+
 #[test]
 fn a_row_that_is_not_finite_is_nan_and_alone() {
     for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

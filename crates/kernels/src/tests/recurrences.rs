@@ -125,7 +125,7 @@ struct Weights {
 
 impl Weights {
     fn new(n: usize, k: usize, random: &mut Random) -> Self {
-        let codes = weights(Codes::Uniform, n, k, random);
+        let codes = weights([Codes::Uniform, Codes::Heaped][n % 3 % 2], n, k, random);
         let floats = codes.iter().map(|code| f32::from(*code) * 0.01);
         Self {
             k,

@@ -20,7 +20,7 @@ use crate::loops::float_tile;
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
-use crate::loops::vector::{Closures, Lanes, Vector};
+use crate::loops::vector::{Classes, Closures, Lanes, Vector};
 use crate::loops::wide;
 use crate::packed::Channels;
 
@@ -92,7 +92,9 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     };
     // SAFETY: the contract is the same.
     unsafe {
-        if product.rhs.has_reduced_range() || product.windows.is_none() && has_7_bits() {
+        if product.rhs.is_sorted() {
+            multiply_sorted(product, out, part)
+        } else if product.rhs.has_reduced_range() || product.windows.is_none() && has_7_bits() {
             multiply_bytes(product, out, part)
         } else {
             multiply_widened(product, out, part)
@@ -118,6 +120,47 @@ unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: P
             _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
         },
     );
+    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
+    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector) }
+}
+
+/// A tile of 4 x 16 of sorted groups: 8 sums, 2 weights and 2 signs, a broadcast, ones, 128 and a
+/// pair of products of the 16 registers.
+///
+/// # Safety
+/// The CPU has these features, and no other thread computes a part that overlaps.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn multiply_sorted(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+    let ones = _mm256_set1_epi16(1);
+    let splat = |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes));
+    let pairs = |acc, pairs| _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones));
+    let bytes = |acc, a, b| pairs(acc, _mm256_maddubs_epi16(a, b));
+    let plain = exact(|weights| load(weights), splat, bytes);
+    let negated = exact(
+        |weights| load(weights),
+        |codes| _mm256_xor_si256(splat(codes), _mm256_set1_epi16(!0xff)),
+        bytes,
+    );
+    // Weights without signs; the bits of activations that signs change.
+    let signed = exact(
+        |weights| {
+            let weights = load(weights);
+            let [positive, negative] = [i8::MIN, i8::MAX].map(|bits| _mm256_set1_epi8(bits));
+            let bits = _mm256_blendv_epi8(positive, negative, weights);
+            (_mm256_abs_epi8(weights), bits)
+        },
+        splat,
+        |acc, a, b: (__m256i, __m256i)| {
+            pairs(acc, _mm256_maddubs_epi16(b.0, _mm256_xor_si256(a, b.1)))
+        },
+    );
+    let vector = Classes {
+        of_one: plain,
+        next: Classes {
+            of_one: negated,
+            next: signed,
+        },
+    };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector) }
 }
@@ -164,7 +207,7 @@ pub fn exact<G: Group, A: Copy, B: Copy>(
     load: impl Fn(&[u8; 32]) -> B + Copy,
     splat: impl Fn(G) -> A + Copy,
     dot: impl Fn(__m256i, A, B) -> __m256i + Copy,
-) -> impl Vector<8, 32, Group = G> {
+) -> impl Vector<8, 32, Group = G, Acc = __m256i> {
     Closures {
         start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
         load,

@@ -156,6 +156,7 @@ impl<const GROUP: usize, T, S: ElementSource<T>> Op for Pack<'_, GROUP, T, S> {
                 panel.put(lane, first * S::BYTES / GROUP, rows);
             }
         }
+        panel.sort();
         saturated
     }
 }
