@@ -255,8 +255,8 @@ impl AnyConvolution {
         without_gradient(ys.to_dtype(xs.dtype())?, &[xs])
     }
 
-    /// Channels of the product of each position: the output channels or, transposed, those of all
-    /// taps.
+    /// Channels of the product of each position: the output channels, for a transposed convolution
+    /// once a tap.
     fn products(&self) -> usize {
         let dims = self.dims();
         if self.geometry.is_transposed() {

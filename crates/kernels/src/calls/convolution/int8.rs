@@ -321,8 +321,8 @@ fn row_of(config: DynamicConfig, extent: Extent) -> Row {
     row(config.qparams(extent.min, extent.max))
 }
 
-/// Computes a part of the windows by some channels, which are those of one group if there are
-/// several groups, and turns it channels first.
+/// Computes a part of the windows by some channels, of one group if there are several, and turns
+/// it channels first.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
@@ -336,7 +336,7 @@ unsafe fn multiply(
     let (rhs, taps) = (product.rhs, windows.taps.len());
     let panels = part.panels.start * taps..part.panels.end * taps;
     let (first, last) = (rhs.panel(panels.start), rhs.panel(panels.end - taps));
-    // Channels of the packed weight: those of a group for each tap.
+    // Channels of the packed weight, which has those of a group for each tap.
     let channels = first.start..last.start + last.channels;
     let (units, n) = (rhs.n() / rhs.gates(), rhs.n() / taps);
     let channel = part.panels.start % groups * units + channels.start % units.max(1);
