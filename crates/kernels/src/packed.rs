@@ -19,8 +19,7 @@
 //! Weights in blocks of inputs with a scale each have another layout, see [`blocks`], and so have
 //! keys and values of attention: see [`heads`].
 //!
-//! Where products add up in i16 ([`Registers::saturates`]), groups of int8 are in another order, which
-//! is stored beside them: see [`sorted`].
+//! Where products add up in i16 ([`Registers::saturates`]), int8 has another order: see [`sorted`].
 //!
 //! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
 //! are shifted by 128; sums, which are of their differences, are not.

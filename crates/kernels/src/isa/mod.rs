@@ -28,34 +28,44 @@ macro_rules! instruction_sets {
         $rows! {
             $($before)*
             Portable "portable" (all())
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false, saturates: false }
+                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
+                    saturates: false }
                 true => portable;
             Avx2 "avx2" (target_arch = "x86_64")
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false, saturates: true }
+                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
+                    saturates: true }
                 cpu::avx2() => x86_64::avx2;
             AvxVnni "avx_vnni" (target_arch = "x86_64")
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false, saturates: false }
+                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
+                    saturates: false }
                 cpu::avx_vnni() => x86_64::avx_vnni;
             Avx512Vnni "avx512_vnni" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: false, saturates: false }
+                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: false,
+                    saturates: false }
                 cpu::avx512_vnni() => x86_64::avx512_vnni;
             Avx512Bf16 "avx512_bf16" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: true, saturates: false }
+                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: true,
+                    saturates: false }
                 cpu::avx512_bf16() => x86_64::avx512_bf16;
             AmxInt8 "amx_int8" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 32, shift: 0, alternate: false, saturates: false }
+                { lanes: 16, panel_width: 64, tile_rows: 32, shift: 0, alternate: false,
+                    saturates: false }
                 cpu::amx_int8_or_emulated() => x86_64::amx;
             Neon "neon" (target_arch = "aarch64")
-                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false, saturates: false }
+                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false,
+                    saturates: false }
                 cpu::neon() => aarch64::neon;
             Dotprod "dotprod" (target_arch = "aarch64")
-                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false, saturates: false }
+                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false,
+                    saturates: false }
                 cpu::dotprod() => aarch64::dotprod;
             Simd128 "simd128" (all(target_arch = "wasm32", target_feature = "simd128"))
-                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false, saturates: false }
+                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false,
+                    saturates: false }
                 true => wasm32::simd128;
             RelaxedSimd "relaxed_simd" (all(target_arch = "wasm32", target_feature = "relaxed-simd"))
-                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false, saturates: false }
+                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false,
+                    saturates: false }
                 cpu::relaxed_simd() => wasm32::relaxed_simd;
         }
     };

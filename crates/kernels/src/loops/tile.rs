@@ -31,8 +31,9 @@ use super::activation::Activation;
 use super::buffer::as_uninit;
 use super::fetch::{LINE, claim, fetch, prefetch};
 use super::product::{Group, Part, Product, Row, Sink, Windows};
+use super::steps::{classes, step};
 use super::vector::Vector;
-use crate::packed::{Channels, Panel, Sorted};
+use crate::packed::{Channels, Panel};
 
 /// Rows of the highest tile.
 #[allow(dead_code, reason = "some instruction sets have registers for fewer")]
@@ -60,69 +61,6 @@ fn two_bases<'a, G, const MR: usize>(
             &far[(r - NEAR) * groups..][..groups]
         }
     })
-}
-
-/// Takes one group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
-///
-/// # Safety
-/// The rows have that group.
-// Indices name the same place in several arrays.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-unsafe fn step<
-    const LANES: usize,
-    const BYTES: usize,
-    const NV: usize,
-    const MR: usize,
-    V: Vector<LANES, BYTES>,
->(
-    vector: V,
-    acc: &mut [[V::Acc; NV]; MR],
-    rows: &[&[V::Group]; MR],
-    group: usize,
-    weights: &[[u8; BYTES]; NV],
-) {
-    let b: [_; NV] = std::array::from_fn(|v| vector.load(&weights[v]));
-    for r in 0..MR {
-        // SAFETY: each row has that group.
-        let a = vector.splat(unsafe { *rows[r].get_unchecked(group) });
-        for v in 0..NV {
-            acc[r][v] = vector.dot(acc[r][v], a, b[v]);
-        }
-    }
-}
-
-/// Takes the groups of one class of a sorted panel.
-///
-/// # Safety
-/// The weights and the steps have these places, and the rows the groups that steps lead to.
-#[inline(always)]
-unsafe fn of_class<
-    const LANES: usize,
-    const BYTES: usize,
-    const NV: usize,
-    const MR: usize,
-    V: Vector<LANES, BYTES>,
->(
-    vector: V,
-    acc: &mut [[V::Acc; NV]; MR],
-    rows: &[&[V::Group]; MR],
-    (weights, steps): (&[[[u8; BYTES]; NV]], &[u8]),
-    places: Range<usize>,
-    ahead: Option<&[u8]>,
-) {
-    let mut group = 0;
-    for place in places {
-        match ahead {
-            Some(ahead) => prefetch::<2>(ahead.as_ptr(), place * LINE),
-            None => fetch(weights, place),
-        }
-        // SAFETY: the contract is the same.
-        unsafe {
-            group += usize::from(*steps.get_unchecked(place));
-            step(vector, acc, rows, group, weights.get_unchecked(place));
-        }
-    }
 }
 
 /// Computes a part of a product, in tiles of at most `MR` rows by `NV` registers, which make a full
@@ -356,50 +294,6 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         unsafe { step(self.vector, acc, rows, group, weights.get_unchecked(group)) };
     }
 
-    /// Takes the groups of a panel in its order, class after class, each by its vector; the weights
-    /// that come soon, or those `ahead`, are fetched.
-    ///
-    /// # Safety
-    /// The panel has the groups of the product, and so have the rows.
-    #[inline(always)]
-    unsafe fn sorted<const NV: usize, const MR: usize>(
-        self,
-        acc: &mut [[V::Acc; NV]; MR],
-        rows: &[&[V::Group]; MR],
-        (panel, sorted): (Panel<'_>, Sorted<'_>),
-        ahead: Option<&[u8]>,
-    ) {
-        let weights = panel.groups::<BYTES, NV>();
-        let [first, second, last] = *sorted.counts;
-        let places = [weights.len(), sorted.steps.len(), self.product.groups];
-        assert_eq!(places, [first + second + last; 3], "groups of classes");
-        // Products of zero points and sums begin a sum: those of -1 are what sorted groups begin with.
-        let row = Row {
-            zero_point: -1,
-            ..Row::PLAIN
-        };
-        let starts = Panel {
-            sums: sorted.starts,
-            zero_points: &[],
-            ..panel
-        };
-        for (v, channels) in starts.channels::<LANES, NV>(0).into_iter().enumerate() {
-            let start = self.vector.start(row, channels);
-            for acc in &mut *acc {
-                acc[v] = self.vector.add(acc[v], start);
-            }
-        }
-        let (negated, signed) = (self.vector.next(), self.vector.next().next());
-        let order = (weights, sorted.steps);
-        let (second, last) = (first..first + second, first + second..weights.len());
-        // SAFETY: by the assertion there are as many places, and a panel's steps lead to its groups.
-        unsafe {
-            of_class(self.vector, acc, rows, order, 0..first, ahead);
-            of_class(negated, acc, rows, order, second, ahead);
-            of_class(signed, acc, rows, order, last, ahead);
-        }
-    }
-
     /// Computes `MR` rows by `NV` registers; for a single row the weights that come soon are
     /// fetched unless they are `NEAR`.
     ///
@@ -442,8 +336,8 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         let mut group = 0;
         if let Some(sorted) = sorted {
             let ahead = (MR > 1 || NEAR).then_some(ahead);
-            // SAFETY: the panel and the rows have the product's groups.
-            unsafe { self.sorted(&mut acc, &rows, (panel, sorted), ahead) };
+            // SAFETY: the rows have the product's groups.
+            unsafe { classes(self.vector, &mut acc, &rows, (panel, sorted), ahead) };
             group = groups;
         } else if const { MR == 1 && V::Group::EXACT } {
             let mut odd = [channels.map(|channels| self.vector.start(Row::PLAIN, channels)); MR];
@@ -727,9 +621,10 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             }
             let panel = self.product.rhs.panel(first_panel + tap);
             match panel.sorted.filter(|_| V::SORTED) {
-                // SAFETY: the panel and the rows have the product's groups.
+                // SAFETY: the rows have the product's groups.
                 Some(sorted) => unsafe {
-                    self.sorted(&mut acc, &rows, (panel, sorted), Some(panel.weights));
+                    let ahead = Some(panel.weights);
+                    classes(self.vector, &mut acc, &rows, (panel, sorted), ahead);
                 },
                 None => {
                     for group in 0..groups {
