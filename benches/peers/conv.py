@@ -6,7 +6,7 @@ import tempfile
 import torch
 from onnx import TensorProto, helper, numpy_helper, save
 
-from common import SIZE, Case, onnx_call, onnx_quantize, onnx_session, sizes
+from common import SIZE, Case, as_trained, onnx_call, onnx_quantize, onnx_session, sizes
 
 FORM = "an input, output channels, kernel, stride and padding as in 1x64x56x56 64 k3 s1 p1"
 
@@ -36,7 +36,7 @@ class Convolution(Case):
         self.facts = {"group": self.group, "stride": stride, "padding": padding}
         torch.manual_seed(0)
         module = torch.nn.Conv2d if len(spatial) == 2 else torch.nn.Conv1d
-        self.float = module(channels, out_channels, kernel, stride, padding).eval()
+        self.float = as_trained(module(channels, out_channels, kernel, stride, padding))
         self.xs = torch.randn(shape)
 
     @property

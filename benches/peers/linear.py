@@ -6,7 +6,7 @@ import tempfile
 import torch
 from onnx import TensorProto, helper, numpy_helper, save
 
-from common import SIZE, Case, onnx_call, onnx_quantize, onnx_session, quantized, sizes
+from common import SIZE, Case, as_trained, onnx_call, onnx_quantize, onnx_session, quantized, sizes
 
 FORM = "m,k,n as in 128,768,3072"
 
@@ -33,7 +33,7 @@ class Linear(Case):
         self.m, self.k, self.n = m, k, n
         self.facts = {"group": "linear"}
         torch.manual_seed(0)
-        self.float = torch.nn.Linear(k, n).eval()
+        self.float = as_trained(torch.nn.Linear(k, n))
         self.xs = torch.randn(m, k)
 
     @property

@@ -203,6 +203,7 @@ fn in_codes(
     xs: &Tensor,
 ) -> Result<Case> {
     let mut contenders = vec![("candle f32", module(candle, xs))];
+    contenders.push(("our f32", module(layer.clone(), xs)));
     let mut specs = vec![("ours", QConfig::int8())];
     if Isa::active()?.to_string() == "avx2" {
         specs.push(("our reduce_range", QConfig::int8().reduce_range()));

@@ -6,7 +6,7 @@ import tempfile
 
 import torch
 
-from common import SIZE, Case, agree, onnx_call, onnx_quantize, onnx_session, quantized, sizes
+from common import SIZE, Case, agree, as_trained, onnx_call, onnx_quantize, onnx_session, quantized, sizes
 
 FORM = "kind and input,hidden,layers,bidirectional,batch,steps as in LSTM 512,512,1,no,16,100"
 
@@ -46,7 +46,7 @@ class Recurrent(Case):
         self.cell = kind.endswith("Cell")
         torch.manual_seed(0)
         options = {} if self.cell else {"num_layers": layers, "bidirectional": bidirectional}
-        self.float = getattr(torch.nn, kind)(inputs, hidden, **options).eval()
+        self.float = as_trained(getattr(torch.nn, kind)(inputs, hidden, **options))
         self.xs = torch.randn(steps, batch, inputs)
 
     def tensors(self):

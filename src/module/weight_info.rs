@@ -105,7 +105,7 @@ pub struct WeightInfo {
     /// The place in the checkpoint that the weight was loaded from.
     #[serde(skip)]
     pub(crate) origin: Option<Origin>,
-    /// What decides whether a convolution gains.
+    /// The sizes of a convolution that decide whether it gains.
     #[serde(skip)]
     pub(crate) convolution: Option<ConvolutionCost>,
 }

@@ -88,8 +88,8 @@ impl Geometry {
         }
     }
 
-    /// What decides whether a convolution gains, by the shape of its weight alone; `None` of another
-    /// shape.
+    /// The sizes that decide whether a convolution gains, by the shape of its weight alone; `None`
+    /// for another shape.
     pub fn cost(&self, dims: &[usize]) -> Option<ConvolutionCost> {
         let [outputs, channels] = (dims.len() > 2).then(|| self.channels(dims))?;
         let taps: usize = dims[2..].iter().product();
