@@ -9,9 +9,9 @@ use common::tensor;
 type TestResult = std::result::Result<(), Box<dyn std::error::Error>>;
 
 fn conv(seed: u64) -> Result<nn::Conv1d> {
-    let weight = (tensor(&[32, 32, 3], seed)? * 0.1)?;
+    let weight = (tensor(&[32, 32, 5], seed)? * 0.1)?;
     let config = candle_nn::Conv1dConfig {
-        padding: 1,
+        padding: 2,
         ..Default::default()
     };
     Ok(nn::Conv1d::new(weight, None, config))

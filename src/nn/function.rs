@@ -80,13 +80,13 @@ where
 /// use candle_core::{DType, Device, Module, Tensor};
 /// use candle_dynquant::{nn, quantize_dynamic, QConfigSpec};
 ///
-/// let weight = Tensor::randn(0f32, 1., (32, 32, 3), &Device::Cpu)?;
+/// let weight = Tensor::randn(0f32, 1., (64, 32, 5), &Device::Cpu)?;
 /// let conv = nn::Conv1d::new(weight, None, Default::default());
 /// let mut block = nn::Func::holding(conv, |conv, xs| xs.apply(conv)?.relu());
 /// let report = quantize_dynamic(&mut block, &QConfigSpec::int8())?;
 /// assert_eq!(report.swapped().count(), 1);
-/// let ys = block.forward(&Tensor::ones((1, 32, 5), DType::F32, &Device::Cpu)?)?;
-/// assert_eq!(ys.dims(), [1, 32, 3]);
+/// let ys = block.forward(&Tensor::ones((1, 32, 7), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(ys.dims(), [1, 64, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

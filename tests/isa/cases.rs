@@ -200,7 +200,7 @@ pub const CASES: &[Case] = &[
     (
         "nn::Conv1d nn::Conv2d nn::conv1d nn::conv1d_no_bias nn::conv2d nn::conv2d_no_bias \
          nn::ConvTranspose1d nn::conv_transpose1d nn::conv_transpose1d_no_bias",
-        "f0aeb3135788d44b",
+        "05ede9e2de0fffd0",
         || {
             let vb = of_tensors(&[("weight", &[67, 20, 3]), ("bias", &[67])])?;
             let config = candle_nn::Conv1dConfig {

@@ -235,7 +235,7 @@ fn presets_give_what_they_say() {
         (
             "onnxruntime",
             QConfig::onnxruntime(OnnxRuntimeOptions::default()),
-            7,
+            9,
         ),
     ];
     assert_eq!(

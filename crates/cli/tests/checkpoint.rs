@@ -115,11 +115,11 @@ const SHAPES: [(&str, &[usize]); 8] = [
     ("features.0.weight", &[32, 3, 3, 3]),
     ("features.1.weight", &[32]),
     ("features.1.num_batches_tracked", &[]),
-    ("features.3.weight", &[48, 32, 3, 1]),
+    ("features.3.weight", &[80, 64, 3, 1]),
     ("features.4.weight", &[48, 1, 3, 3]),
-    ("conv.weight", &[24, 20, 3]),
-    ("conv.bias", &[24]),
-    ("up.weight", &[24, 24, 4]),
+    ("conv.weight", &[80, 40, 3]),
+    ("conv.bias", &[80]),
+    ("up.weight", &[80, 80, 4]),
 ];
 
 impl Convolutions {
@@ -132,18 +132,18 @@ impl Convolutions {
 
     fn load(path: &Path) -> Result<Self> {
         let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
-        let tall = vb.get((48, 32, 3, 1), "features.3.weight")?;
+        let tall = vb.get((80, 64, 3, 1), "features.3.weight")?;
         Ok(Self {
             tall: nn::Conv2d::new(tall, None, Default::default()),
-            signal: nn::conv1d(20, 24, 3, Default::default(), vb.pp("conv"))?,
-            up: nn::conv_transpose1d_no_bias(24, 24, 4, Default::default(), vb.pp("up"))?,
+            signal: nn::conv1d(40, 80, 3, Default::default(), vb.pp("conv"))?,
+            up: nn::conv_transpose1d_no_bias(80, 80, 4, Default::default(), vb.pp("up"))?,
         })
     }
 
     fn outputs(&self) -> Result<Vec<f32>> {
         let xs = Tensor::arange(0., 2560f32, &Device::Cpu)?.sin()?;
-        let ys = self.tall.forward(&xs.reshape((2, 32, 20, 2))?)?;
-        let zs = self.signal.forward(&xs.reshape((1, 20, 128))?)?;
+        let ys = self.tall.forward(&xs.reshape((2, 64, 10, 2))?)?;
+        let zs = self.signal.forward(&xs.reshape((1, 40, 64))?)?;
         let zs = self.up.forward(&zs)?.flatten_all()?;
         Ok(Tensor::cat(&[ys.flatten_all()?, zs], 0)?.to_vec1()?)
     }
@@ -179,8 +179,8 @@ fn convolutions_are_those_of_a_saved_model() -> Result<()> {
     for line in [
         "features.0 Conv2d [32, 3, 3, 3] F32 left: a convolution of 3 input channels",
         "features.4 Conv2d [48, 1, 3, 3] F32 left: a convolution of 1 input channels",
-        "conv Conv1d [24, 20, 3] F32 qint8 per channel, u8 per row; this library's",
-        "up ConvTranspose1d [24, 24, 4] F32 qint8",
+        "conv Conv1d [80, 40, 3] F32 qint8 per channel, u8 per row; this library's",
+        "up ConvTranspose1d [80, 80, 4] F32 qint8",
     ] {
         has(&words.join(" "), line);
     }

@@ -118,7 +118,7 @@ pub struct Panel<'a> {
     pub zero_points: &'a [i32],
     pub scales: &'a [f32],
     pub bias: &'a [f32],
-    /// The order of groups, unless it is that of inputs.
+    /// The order of groups, unless it is the inputs' order.
     pub sorted: Option<Sorted<'a>>,
     /// First channel.
     pub start: usize,
@@ -323,7 +323,7 @@ impl Packed {
         self.reduced_range
     }
 
-    /// Whether panels have their groups in another order than that of the inputs.
+    /// Whether panels have their groups in another order than the inputs'.
     #[allow(dead_code, reason = "most instruction sets sort no groups")]
     pub fn is_sorted(&self) -> bool {
         !self.sorted.is_empty()

@@ -249,11 +249,11 @@ convolutions! {
     /// use candle_core::{DType, Device, Module, Tensor};
     /// use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
     ///
-    /// let weight = Tensor::randn(0f32, 1., (8, 32, 3, 3), &Device::Cpu)?;
+    /// let weight = Tensor::randn(0f32, 1., (16, 32, 3, 3), &Device::Cpu)?;
     /// let mut layer = nn::Conv2d::new(weight, None, Default::default());
     /// quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
     /// let ys = layer.forward(&Tensor::ones((1, 32, 7, 9), DType::F32, &Device::Cpu)?)?;
-    /// assert_eq!(ys.dims(), [1, 8, 5, 7]);
+    /// assert_eq!(ys.dims(), [1, 16, 5, 7]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     Conv2d, Conv2dConfig, 2, |config: Conv2dConfig| config.cudnn_fwd_algo, |_| None;
@@ -275,11 +275,11 @@ convolutions! {
     /// use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
     /// use candle_nn::ConvTranspose1dConfig;
     ///
-    /// let weight = Tensor::randn(0f32, 1., (64, 32, 8), &Device::Cpu)?;
+    /// let weight = Tensor::randn(0f32, 1., (128, 32, 8), &Device::Cpu)?;
     /// let config = ConvTranspose1dConfig { stride: 4, padding: 2, ..Default::default() };
     /// let mut layer = nn::ConvTranspose1d::new(weight, None, config);
     /// quantize_dynamic(&mut layer, &QConfigSpec::int8())?;
-    /// let ys = layer.forward(&Tensor::ones((1, 64, 10), DType::F32, &Device::Cpu)?)?;
+    /// let ys = layer.forward(&Tensor::ones((1, 128, 10), DType::F32, &Device::Cpu)?)?;
     /// assert_eq!(ys.dims(), [1, 32, 40]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -26,15 +26,15 @@ const LANES: usize = 8;
 /// The class of any group.
 const LAST: usize = CLASSES - 1;
 
-/// The order of the groups of all panels; empty where it is that of the inputs.
+/// The order of the groups of all panels; empty where it is the inputs' order.
 #[derive(Clone, Debug, Default)]
 pub struct SortedGroups {
     /// Groups of a panel.
     groups: usize,
     /// How many groups of a panel are of each class.
     counts: Vec<[usize; CLASSES]>,
-    /// For each group of a panel, how many groups of inputs it is behind the one before it in its
-    /// class.
+    /// The distance of each group of a panel from the group before it in its class, in groups of
+    /// inputs.
     steps: Vec<u8>,
     /// The terms without activations, for each lane.
     starts: Vec<i32>,

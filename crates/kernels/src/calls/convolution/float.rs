@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use gemm::Parallelism;
 
-use super::Convolution;
+use super::geometry::Convolution;
 use crate::arch::op::{Activate, ops};
 use crate::calls::linear::SERIAL_MACS;
 use crate::isa::Isa;
@@ -50,7 +50,7 @@ pub struct FloatWeight<'a> {
 /// width]` of the [output](Convolution::out_size).
 ///
 /// # Panics
-/// If the number of values, weights or biases differs from the sizes, or there is no output.
+/// If the number of values, weights or biases differs from the sizes, or a window does not fit.
 pub fn convolve_f32(
     isa: Isa,
     convolution: &Convolution,

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use super::Convolution;
+use super::geometry::Convolution;
 use crate::arch;
 use crate::calls::linear::{Grid, SERIAL_MACS, parts_of};
 use crate::calls::quantize::{Codes, encode_rows, extent_of_finite, row};
@@ -34,7 +34,8 @@ const RESULTS: usize = 32 << 10;
 /// other. A result depends on its window only, unless all positions share a scale.
 ///
 /// # Panics
-/// If the number of values, the element or the sizes of the weight differ, or there is no output.
+/// If the number of values, the element or the sizes of the weight differ, or a window does not
+/// fit.
 pub fn convolve(convolution: &Convolution, rhs: &Packed, xs: &[f32]) -> Vec<f32> {
     let Element::Int8(config) = rhs.element() else {
         panic!("weight: expected int8, got {:?}", rhs.element());
@@ -336,7 +337,7 @@ unsafe fn multiply(
     let (rhs, taps) = (product.rhs, windows.taps.len());
     let panels = part.panels.start * taps..part.panels.end * taps;
     let (first, last) = (rhs.panel(panels.start), rhs.panel(panels.end - taps));
-    // Channels of the packed weight, which has those of a group for each tap.
+    // Channels of the packed weight: a group's channels, once a tap.
     let channels = first.start..last.start + last.channels;
     let (units, n) = (rhs.n() / rhs.gates(), rhs.n() / taps);
     let channel = part.panels.start % groups * units + channels.start % units.max(1);
