@@ -184,7 +184,7 @@ fn convolutions_are_those_of_a_saved_model() -> Result<()> {
     ] {
         has(&words.join(" "), line);
     }
-    has(&done(&["inspect"], &[&written]), "[48, 32, 3, 1]");
+    has(&done(&["inspect"], &[&written]), "[80, 64, 3, 1]");
     let output = done(&["diff"], &[&float, &written]);
     for name in ["features.3", "conv", "up"] {
         let line = output.lines().find(|line| line.starts_with(name));
@@ -206,17 +206,17 @@ fn convolutions_of_another_kind_or_of_groups_are_refused_or_float() -> Result<()
     let args = ["quantize", "--conv1d", "", "--exclude", "conv", "-o"];
     done(&args, &[&out, &float]);
     let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
-    let error = nn::conv_transpose1d_no_bias(24, 24, 4, Default::default(), vb.pp("up"));
+    let error = nn::conv_transpose1d_no_bias(80, 80, 4, Default::default(), vb.pp("up"));
     let error = error.map(drop).unwrap_err().to_string();
-    has(&error, "\"up.weight\": expected [1, 4, 1, 1, 24, 24], got");
+    has(&error, "\"up.weight\": expected [1, 4, 1, 1, 80, 80], got");
     assert!(!vb.contains_tensor("conv.weight_scale"));
     let mut groups = nn::Conv1dConfig::default();
     groups.groups += 1;
-    let error = nn::conv1d_no_bias(48, 24, 4, groups, vb.pp("up"));
+    let error = nn::conv1d_no_bias(160, 80, 4, groups, vb.pp("up"));
     let error = error.map(drop).unwrap_err().to_string();
-    has(&error, "\"up.weight\": expected [2, 4, 12, 24], got");
+    has(&error, "\"up.weight\": expected [2, 4, 40, 80], got");
     // By the floats, which are right for any layer.
-    let weight = vb.get((24, 24, 4), "up.weight")?;
+    let weight = vb.get((80, 80, 4), "up.weight")?;
     let of_groups = nn::Conv1d::new(weight.clone(), None, groups);
     let transposed = nn::ConvTranspose1d::new(weight, None, Default::default());
     assert!(!of_groups.weight_infos()[0].quantized && !transposed.weight_infos()[0].quantized);
