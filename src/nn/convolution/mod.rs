@@ -211,9 +211,14 @@ macro_rules! convolutions {
 convolutions! {
     /// A convolution over signals, call-compatible with [`candle_nn::Conv1d`].
     ///
-    /// Quantized, each position of the input becomes u8 codes with a scale for all of its channels,
-    /// and each tap adds its product to the output in f32: an output depends on the inputs that it
-    /// reads only, and has the same bits in a batch, in a longer signal and in a stream.
+    /// Quantized, each position of the input becomes u8 codes with a scale for its channels of each
+    /// group, and each tap adds its product to the output in f32: an output depends on the inputs
+    /// that it reads only, and has the same bits in a batch, in a longer signal and in a stream.
+    /// Activations per tensor, as in [`QConfig::onnxruntime`], share a scale instead, and with one
+    /// scale for the weight, too, the products of all taps are added in i32.
+    ///
+    /// In float, results are candle's but for rounding. Where candle tracks a gradient, as for the
+    /// variables of a [`candle_nn::VarMap`], its own convolution computes them, in its time.
     ///
     /// # Shapes
     /// - weight: `[out_channels, in_channels / groups, kernel_size]`, bias: `[out_channels]`
