@@ -38,7 +38,7 @@ use super::reference::Affine;
 use super::threads::CacheLine;
 use crate::sizes;
 pub use element::Element;
-pub use sorted::Sorted;
+pub use sorted::{Class, Sorted, classes_of};
 use sorted::{SortedGroups, SortedMut};
 
 /// Cache line, and the widest vector register.

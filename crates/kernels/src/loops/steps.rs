@@ -1,11 +1,9 @@
 //! The innermost loops of a product: a group of inputs, and all groups of a sorted panel.
 
-use std::ops::Range;
-
 use super::fetch::{LINE, fetch, prefetch};
 use super::product::Row;
 use super::vector::Vector;
-use crate::packed::{Panel, Sorted};
+use crate::packed::{Class, Panel, Sorted, classes_of};
 
 /// Takes one group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
 ///
@@ -53,21 +51,58 @@ unsafe fn of_class<
     acc: &mut [[V::Acc; NV]; MR],
     rows: &[&[V::Group]; MR],
     (weights, steps): (&[[[u8; BYTES]; NV]], &[u8]),
-    places: Range<usize>,
+    class: Class,
     ahead: Option<&[u8]>,
 ) {
-    let mut group = 0;
-    for place in places {
-        match ahead {
-            Some(ahead) => prefetch::<2>(ahead.as_ptr(), place * LINE),
-            None => fetch(weights, place),
+    let Class {
+        places,
+        steps: first,
+    } = class;
+    let (mut group, mut place, mut at) = (0, places.start, first);
+    // SAFETY: the contract is the same; there is a byte for each two places.
+    unsafe {
+        while place + 1 < places.end {
+            let pair = *steps.get_unchecked(at);
+            for distance in [pair & 15, pair >> 4] {
+                group += usize::from(distance);
+                fetch_and_step(vector, acc, rows, (group, place), weights, ahead);
+                place += 1;
+            }
+            at += 1;
         }
-        // SAFETY: the contract is the same.
-        unsafe {
-            group += usize::from(*steps.get_unchecked(place));
-            step(vector, acc, rows, group, weights.get_unchecked(place));
+        if place < places.end {
+            group += usize::from(*steps.get_unchecked(at));
+            fetch_and_step(vector, acc, rows, (group, place), weights, ahead);
         }
     }
+}
+
+/// [`step`] of a group whose weights are at a place; the weights that come soon, or those `ahead`,
+/// are fetched.
+///
+/// # Safety
+/// The rows have the group, and the weights the place.
+#[inline(always)]
+unsafe fn fetch_and_step<
+    const LANES: usize,
+    const BYTES: usize,
+    const NV: usize,
+    const MR: usize,
+    V: Vector<LANES, BYTES>,
+>(
+    vector: V,
+    acc: &mut [[V::Acc; NV]; MR],
+    rows: &[&[V::Group]; MR],
+    (group, place): (usize, usize),
+    weights: &[[[u8; BYTES]; NV]],
+    ahead: Option<&[u8]>,
+) {
+    match ahead {
+        Some(ahead) => prefetch::<2>(ahead.as_ptr(), place * LINE),
+        None => fetch(weights, place),
+    }
+    // SAFETY: the contract is the same.
+    unsafe { step(vector, acc, rows, group, weights.get_unchecked(place)) };
 }
 
 /// Takes the groups of a panel in its order, class after class, each by its vector; the weights
@@ -90,9 +125,10 @@ pub unsafe fn classes<
     ahead: Option<&[u8]>,
 ) {
     let weights = panel.groups::<BYTES, NV>();
-    let [first, second, last] = *sorted.counts;
-    let places = [weights.len(), sorted.steps.len()];
-    assert_eq!(places, [first + second + last; 2], "groups of classes");
+    let [first, second, last] = classes_of(sorted.counts);
+    assert_eq!(last.places.end, weights.len(), "groups of classes");
+    let bytes = last.steps + last.places.len().div_ceil(2);
+    assert!(bytes <= sorted.steps.len(), "steps of classes");
     assert!(rows.iter().all(|row| row.len() >= weights.len()), "groups");
     // Products of zero points and sums begin a sum: those of -1 are what sorted groups begin with.
     let row = Row {
@@ -112,10 +148,9 @@ pub unsafe fn classes<
     }
     let (negated, signed) = (vector.next(), vector.next().next());
     let order = (weights, sorted.steps);
-    let (second, last) = (first..first + second, first + second..weights.len());
     // SAFETY: by the assertions there are as many places, and steps lead to groups of a panel.
     unsafe {
-        of_class(vector, acc, rows, order, 0..first, ahead);
+        of_class(vector, acc, rows, order, first, ahead);
         of_class(negated, acc, rows, order, second, ahead);
         of_class(signed, acc, rows, order, last, ahead);
     }

@@ -26,15 +26,18 @@ const LANES: usize = 8;
 /// The class of any group.
 const LAST: usize = CLASSES - 1;
 
+/// How many groups of a panel are of each class.
+pub type Counts = [u32; CLASSES];
+
 /// The order of the groups of all panels; empty where it is the inputs' order.
 #[derive(Clone, Debug, Default)]
 pub struct SortedGroups {
     /// Groups of a panel.
     groups: usize,
     /// How many groups of a panel are of each class.
-    counts: Vec<[usize; CLASSES]>,
+    counts: Vec<Counts>,
     /// The distance of each group of a panel from the group before it in its class, in groups of
-    /// inputs.
+    /// inputs: two of 4 bits in a byte, the lower ones first. Each class begins with a byte.
     steps: Vec<u8>,
     /// The terms without activations, for each lane.
     starts: Vec<i32>,
@@ -43,7 +46,7 @@ pub struct SortedGroups {
 /// The order of the groups of a panel.
 #[derive(Clone, Copy)]
 pub struct Sorted<'a> {
-    pub counts: &'a [usize; CLASSES],
+    pub counts: &'a Counts,
     pub steps: &'a [u8],
     pub starts: &'a [i32],
 }
@@ -52,7 +55,7 @@ pub struct Sorted<'a> {
 #[derive(Default)]
 pub struct SortedMut<'a> {
     groups: usize,
-    counts: &'a mut [[usize; CLASSES]],
+    counts: &'a mut [Counts],
     steps: &'a mut [u8],
     starts: &'a mut [i32],
 }
@@ -63,7 +66,7 @@ impl SortedGroups {
         Self {
             groups,
             counts: vec![[0; CLASSES]; panels],
-            steps: vec![0; panels * groups],
+            steps: vec![0; panels * step_bytes(groups)],
             starts: vec![0; lanes],
         }
     }
@@ -74,7 +77,7 @@ impl SortedGroups {
 
     /// Whether all groups are of the last class, in the order of inputs.
     pub fn is_futile(&self) -> bool {
-        let is_futile = |counts: &[usize; CLASSES]| counts[..LAST] == [0; LAST];
+        let is_futile = |counts: &Counts| counts[..LAST] == [0; LAST];
         self.counts.iter().all(is_futile)
     }
 
@@ -86,9 +89,10 @@ impl SortedGroups {
     #[inline(always)]
     pub fn panel(&self, index: usize, lanes: Range<usize>) -> Option<Sorted<'_>> {
         let counts = self.counts.get(index)?;
+        let bytes = step_bytes(self.groups);
         Some(Sorted {
             counts,
-            steps: &self.steps[index * self.groups..][..self.groups],
+            steps: &self.steps[index * bytes..][..bytes],
             starts: &self.starts[lanes],
         })
     }
@@ -109,7 +113,7 @@ impl<'a> SortedMut<'a> {
         Self {
             groups: self.groups,
             counts: self.counts.split_off_mut(..1).unwrap_or_default(),
-            steps: self.steps.split_off_mut(..self.groups).unwrap_or_default(),
+            steps: (self.steps.split_off_mut(..step_bytes(self.groups))).unwrap_or_default(),
             starts: self.starts.split_off_mut(..lanes).unwrap_or_default(),
         }
     }
@@ -141,21 +145,18 @@ impl<'a> SortedMut<'a> {
             counts[*class] += 1;
         }
         // Without branches on classes, which no CPU predicts.
-        let mut places = [0, counts[0], counts[0] + counts[1]];
+        let [first, second, _] = counts.map(|count| count as usize);
+        let mut places = [0, first, first + second];
         let mut order = vec![0; classes.len()];
         for (group, class) in classes.iter().enumerate() {
             order[places[*class]] = group;
             places[*class] += 1;
         }
-        let mut first = 0;
-        for (class, count) in counts.iter().enumerate() {
-            let of_class = first..first + count;
-            first += count;
+        for (class, Class { places, steps }) in classes_of(counts).into_iter().enumerate() {
             let mut last = 0;
-            let places = weights[of_class.start * bytes..].chunks_exact_mut(bytes);
-            let places = places.zip(&mut self.steps[of_class.clone()]);
-            for (&group, (to, step)) in order[of_class].iter().zip(places) {
-                *step = (group - last) as u8;
+            let to = weights[places.start * bytes..].chunks_exact_mut(bytes);
+            for (i, (group, to)) in order[places].iter().copied().zip(to).enumerate() {
+                self.steps[steps + i / 2] |= ((group - last) << (i % 2 * 4)) as u8;
                 last = group;
                 let from = registers(&unsorted[group * bytes..][..bytes]);
                 let registers = registers_mut(to).iter_mut().zip(from);
@@ -178,15 +179,48 @@ impl<'a> Sorted<'a> {
         self,
         groups: impl Iterator<Item = &'a [u8; 4]>,
     ) -> impl Iterator<Item = (usize, [u8; 4])> {
-        let classes = (self.counts.iter().enumerate())
-            .flat_map(|(class, count)| (0..*count).map(move |i| (class, i == 0)));
+        let classes = classes_of(self.counts).into_iter().enumerate();
+        let places = classes.flat_map(move |(class, Class { places, steps })| {
+            (0..places.len()).map(move |i| {
+                let step = self.steps[steps + i / 2] >> (i % 2 * 4) & 15;
+                (class, i == 0, usize::from(step))
+            })
+        });
         let mut input = 0;
-        let places = classes.zip(self.steps).zip(groups);
-        places.map(move |(((class, is_first), step), codes)| {
-            input = usize::from(*step) + if is_first { 0 } else { input };
-            (input, if class == 1 { negated(*codes) } else { *codes })
-        })
+        places
+            .zip(groups)
+            .map(move |((class, is_first, step), codes)| {
+                input = step + if is_first { 0 } else { input };
+                (input, if class == 1 { negated(*codes) } else { *codes })
+            })
     }
+}
+
+/// The groups of a class within a panel.
+pub struct Class {
+    pub places: Range<usize>,
+    /// The first byte of the steps.
+    pub steps: usize,
+}
+
+/// The classes of a panel, one after the other.
+#[inline(always)]
+pub fn classes_of(counts: &Counts) -> [Class; CLASSES] {
+    let (mut place, mut steps) = (0, 0);
+    counts.map(|count| {
+        let class = Class {
+            places: place..place + count as usize,
+            steps,
+        };
+        place = class.places.end;
+        steps += count.div_ceil(2) as usize;
+        class
+    })
+}
+
+/// Bytes of the steps of a panel.
+fn step_bytes(groups: usize) -> usize {
+    (groups + CLASSES).div_ceil(2)
 }
 
 /// The codes of the channels of each register.
@@ -200,9 +234,9 @@ fn registers_mut(codes: &mut [u8]) -> &mut [[[u8; 4]; LANES]] {
     codes.as_chunks_mut().0.as_chunks_mut().0
 }
 
-/// Moves groups that are more steps behind the one before than a byte counts to the last class.
+/// Moves groups that are more steps behind the one before than 4 bits count to the last class.
 fn within_reach(classes: &mut [usize]) {
-    const MAX: usize = u8::MAX as usize;
+    const MAX: usize = 15;
     let mut last = [0; CLASSES];
     for (group, class) in classes.iter_mut().enumerate() {
         if group - last[*class] > MAX || group - last[LAST] == MAX {

@@ -173,7 +173,7 @@ fn steps_together_equal_steps_one_by_one() {
         &[40, 40],
         &[3, 3, 0],
     ];
-    let sizes = [(3, 1), (9, 5), (1, 16), (20, 100), (0, 130), (7, 300)];
+    let sizes = [(3, 1), (9, 5), (1, 16), (20, 100), (0, 130), (7, 390)];
     let cases = sizes
         .into_iter()
         .flat_map(|(inputs, k)| actives.map(|active| (inputs, k, active)));
