@@ -118,6 +118,45 @@ fn float_layers_have_gradients() -> TestResult {
     Ok(())
 }
 
+/// A residual is added before the activation function, whatever computes the convolution.
+#[test]
+fn residuals_are_added_before_the_activation_function() -> TestResult {
+    let weight = tensor(&[36, 32, 3], 1)?;
+    let tracked = candle_core::Var::from_tensor(&weight)?;
+    let float = nn::Conv1d::new(weight.clone(), Some(tensor(&[36], 2)?), signals(1, 1, 1));
+    let by_candle = nn::Conv1d::new(tracked.as_tensor().clone(), None, signals(1, 1, 1));
+    let xs = tensor(&[2, 32, 50], 3)?;
+    let residual = tensor(&[2, 50, 36], 4)?.transpose(1, 2)?;
+    for layer in [int8(&float)?, float, by_candle] {
+        let expected = (layer.forward(&xs)? + &residual)?;
+        let got = layer.forward_add(&xs, &residual)?;
+        assert!(decibels(&expected, &got)? > 120.);
+        let layer = layer.with_activation(FusedActivation::Relu);
+        assert_eq!(
+            bits(&layer.forward_add(&xs, &residual)?)?,
+            bits(&got.relu()?)?
+        );
+        let halves = layer.forward_add(&xs.to_dtype(DType::F16)?, &residual)?;
+        assert_eq!(halves.dtype(), DType::F16);
+        let wrong = layer.forward_add(&xs, &residual.narrow(2, 0, 49)?);
+        let error = wrong.unwrap_err().to_string();
+        assert!(error.contains("residual: expected [2, 36, 50]"), "{error}");
+    }
+    let weight = tensor(&[32, 36, 4], 1)?;
+    let float = nn::ConvTranspose1d::new(weight, None, ConvTranspose1dConfig::default());
+    let residual = tensor(&[2, 36, 53], 4)?;
+    for layer in [int8(&float)?, float] {
+        let got = layer.forward_add(&xs, &residual)?;
+        assert!(decibels(&(layer.forward(&xs)? + &residual)?, &got)? > 120.);
+        let layer = layer.with_activation(FusedActivation::Relu);
+        assert_eq!(
+            bits(&layer.forward_add(&xs, &residual)?)?,
+            bits(&got.relu()?)?
+        );
+    }
+    Ok(())
+}
+
 #[test]
 fn groups_are_convolutions_of_their_channels() -> TestResult {
     let (weight, bias) = (tensor(&[48, 20, 3, 3], 1)?, tensor(&[48], 2)?);

@@ -198,37 +198,53 @@ impl AnyConvolution {
         }
     }
 
-    pub fn try_forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let ys = self.convolve(xs)?;
-        tap::report(self.tap.as_ref(), &[xs], &ys);
+    pub fn try_forward(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let ys = self.convolve(xs, residual)?;
+        match residual {
+            Some(residual) => tap::report(self.tap.as_ref(), &[xs, residual], &ys),
+            None => tap::report(self.tap.as_ref(), &[xs], &ys),
+        }
         Ok(ys)
     }
 
-    fn convolve(&self, xs: &Tensor) -> Result<Tensor> {
+    fn convolve(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let geometry = self.geometry;
         let shape = self.output_shape(xs).ok_or_else(|| self.no_window(xs))?;
         sizes::computed("convolution", &shape, xs.elem_count())?;
         check_float(xs, "convolution")?;
+        if let Some(residual) = residual {
+            if residual.dims() != shape {
+                return Err(mismatch("residual", format!("{shape:?}"), residual));
+            }
+            check_float(residual, "residual")?;
+        }
         if let ConvolutionWeight::Float(weight) = &self.weight {
             if let Some(bias) = self.bias.as_ref().filter(|bias| bias.dims() != [shape[1]]) {
                 return Err(mismatch("bias", format!("[{}]", shape[1]), bias));
             }
             if weight.elem_count() == 0 || shape.contains(&0) {
-                return self.biased(Tensor::zeros(&*shape, weight.dtype(), weight.device())?, xs);
+                let zeros = Tensor::zeros(&*shape, weight.dtype(), weight.device())?;
+                return self.finished(zeros, xs, residual);
             }
-            let mut tensors = [Some(xs), Some(weight), self.bias.as_ref()]
+            let mut tensors = [Some(xs), Some(weight), self.bias.as_ref(), residual]
                 .into_iter()
                 .flatten();
             if tensors.any(|tensor| tensor.track_op() || !tensor.device().is_cpu()) {
-                return self.convolve_by_candle(weight, xs, shape[0]);
+                return self.convolve_by_candle(weight, xs, residual);
             }
         }
         let convolution = self.on_images(xs)?;
         let input = as_f32(xs, "convolution")?;
         let elements = Elements::new(&input);
+        let residual = residual.map(|xs| as_f32(xs, "residual")).transpose()?;
+        let terms = residual.as_ref().map(Elements::new);
+        let terms = terms.as_ref().map(Elements::as_slice).transpose()?;
+        // Taps of transposed convolutions overlap.
+        let added = terms.filter(|_| !geometry.is_transposed());
         let ys = match &self.weight {
             ConvolutionWeight::Quantized(taps) => {
-                kernels::convolve(&convolution, taps.weight.packed(), elements.as_slice()?)
+                let (packed, xs) = (taps.weight.packed(), elements.as_slice()?);
+                kernels::convolve(&convolution, packed, xs, added)
             }
             ConvolutionWeight::Float(weight) => {
                 let isa = kernels::active()?;
@@ -244,11 +260,11 @@ impl AnyConvolution {
                     bias: &bias,
                     channels: self.products(),
                 };
-                kernels::convolve_f32(isa, &convolution, weight, elements.as_slice()?)
+                kernels::convolve_f32(isa, &convolution, weight, elements.as_slice()?, added)
             }
         };
         let ys = if geometry.is_transposed() {
-            self.overlapped(&ys, convolution.shape[3], &shape)?
+            self.overlapped(&ys, convolution.shape[3], &shape, terms)?
         } else {
             from_f32_vec(ys, &shape, xs.dtype())?
         };
@@ -311,7 +327,13 @@ impl AnyConvolution {
     /// The sums of the products of positions, where each tap of each position adds: in the order of
     /// taps, to the bias. The products are `[batch, groups, taps, channels, length]`; of a float
     /// weight, channels come before taps.
-    fn overlapped(&self, products: &[f32], length: usize, shape: &[usize]) -> Result<Tensor> {
+    fn overlapped(
+        &self,
+        products: &[f32],
+        length: usize,
+        shape: &[usize],
+        residual: Option<&[f32]>,
+    ) -> Result<Tensor> {
         let (geometry, dims) = (self.geometry, self.dims());
         let &[_, channels, outputs] = shape else {
             return Err(Error::shape(
@@ -345,6 +367,10 @@ impl AnyConvolution {
                 for (y, product) in ys.zip(products.iter().skip(before)) {
                     *y += product;
                 }
+            }
+            let terms = residual.map(|residual| &residual[row * outputs..][..outputs]);
+            for (y, term) in ys.iter_mut().zip(terms.unwrap_or_default()) {
+                *y += term;
             }
         });
         let ys = from_f32_vec(ys, shape, DType::F32)?;
@@ -397,7 +423,12 @@ impl AnyConvolution {
     }
 
     /// candle's convolution, in the dtype of the weight, so that gradients flow.
-    fn convolve_by_candle(&self, weight: &Tensor, xs: &Tensor, batch: usize) -> Result<Tensor> {
+    fn convolve_by_candle(
+        &self,
+        weight: &Tensor,
+        xs: &Tensor,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let input = xs.to_dtype(weight.dtype())?;
         let Geometry {
             padding,
@@ -415,23 +446,27 @@ impl AnyConvolution {
                         .narrow(0, i, 1)?
                         .conv_transpose1d(weight, padding, more, stride, dilation, groups)
                 };
-                let samples = (0..batch).map(sample);
+                let samples = (0..xs.dims()[0]).map(sample);
                 Tensor::cat(&samples.collect::<CandleResult<Vec<_>>>()?, 0)?
             }
             (None, 2) => input.conv2d_with_algo(weight, padding, stride, dilation, groups, algo)?,
             (None, _) => input.conv1d_with_algo(weight, padding, stride, dilation, groups, algo)?,
         };
-        self.biased(ys, xs)
+        self.finished(ys, xs, residual)
     }
 
-    /// The products with the bias, activated, in the dtype of the input.
-    fn biased(&self, ys: Tensor, xs: &Tensor) -> Result<Tensor> {
+    /// The products with the bias and a residual, activated, in the dtype of the input.
+    fn finished(&self, ys: Tensor, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let ys = match &self.bias {
             Some(bias) => {
                 let mut of_channels = vec![1; ys.rank()];
                 of_channels[1] = bias.elem_count();
                 ys.broadcast_add(&bias.reshape(of_channels)?)?
             }
+            None => ys,
+        };
+        let ys = match residual {
+            Some(residual) => (&ys + residual.to_dtype(ys.dtype())?)?,
             None => ys,
         };
         let ys = match self.activation {
@@ -545,7 +580,8 @@ impl AnyConvolution {
     pub fn replay(&self) -> Replay {
         let convolution = self.clone();
         Arc::new(move |inputs| match inputs {
-            [xs] => convolution.convolve(xs),
+            [xs] => convolution.convolve(xs, None),
+            [xs, residual] => convolution.convolve(xs, Some(residual)),
             _ => Err(tap::unlike("one input", inputs)),
         })
     }

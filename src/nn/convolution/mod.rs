@@ -88,6 +88,16 @@ macro_rules! convolutions {
                 self
             }
 
+            /// The output for `xs` plus a residual of its shape, before the activation function.
+            ///
+            /// # Errors
+            /// As [`forward`](Module::forward), and when the residual has another shape.
+            pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> CandleResult<Tensor> {
+                trace::forward!($span, self.convolution.name.as_deref());
+                let ys = self.convolution.try_forward(xs, Some(residual));
+                ys.map_err(|error| error.at(self.label()).into())
+            }
+
             /// This layer with the batch norm behind it folded in, computed in f64: the norm is
             /// left out of the model then.
             ///
@@ -126,7 +136,7 @@ macro_rules! convolutions {
         impl Module for $layer {
             fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
                 trace::forward!($span, self.convolution.name.as_deref());
-                let ys = self.convolution.try_forward(xs);
+                let ys = self.convolution.try_forward(xs, None);
                 ys.map_err(|error| error.at(self.label()).into())
             }
         }

@@ -19,6 +19,7 @@ use super::isa::{Isa, IsaKind, instruction_sets};
 use super::loops::attention::{Attention, QueryBlock};
 use super::loops::blocks::RowBlock;
 use super::loops::buffer::RowsMut;
+use super::loops::float_tile::{Left, Right};
 use super::loops::product::{Pair, Part, Product, Sink};
 
 /// Calls the function of that name in the module of an instruction set.
@@ -59,6 +60,12 @@ impl Isa {
     /// Writes the columns of a matrix of a size, whose rows lie a stride apart, as rows.
     pub(crate) fn transpose(self, from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
         instruction_sets!(call [self => transpose(from, to, size)])
+    }
+
+    /// Computes a product of f32, the right side's rows at offsets; each sum is in the order of
+    /// depth, but not all instruction sets round an `fma` once.
+    pub(crate) fn multiply_shifted(self, left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+        instruction_sets!(call [self => multiply_shifted(left, right, offsets)])
     }
 
     /// Computes a block of attention; returns whether the result stands, or is to be computed with

@@ -10,7 +10,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
-use crate::loops::float_tile;
+use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::number::fma_by_f64;
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
@@ -26,6 +26,11 @@ pub fn run<O: Op>(op: O) -> O::Out {
 
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<8>(from, to, rows, columns, register::<8>());
+}
+
+pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    let register = register_by(|a: f32, b, acc| a * b + acc);
+    float_tile::product_of_shifted::<8, 2>(left, (right, offsets), register);
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
@@ -195,18 +200,26 @@ pub unsafe fn attend<const CAREFUL: bool>(
 fn register<const LANES: usize>() -> impl Register<LANES, V = [f32; LANES]> {
     // Whether `fma` surely is an instruction: the C library's is a call for each element.
     let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    register_by(move |a: f32, b, acc| {
+        if has_fma {
+            a.mul_add(b, acc)
+        } else {
+            fma_by_f64(a, b, acc)
+        }
+    })
+}
+
+/// A register of `LANES` f32 with that `fma`.
+#[inline(always)]
+fn register_by<const LANES: usize>(
+    fma: impl Fn(f32, f32, f32) -> f32 + Copy,
+) -> impl Register<LANES, V = [f32; LANES]> {
     RegisterClosures {
         load: |from: &[f32; LANES]| *from,
         splat: |value| [value; LANES],
         add: |left: [f32; LANES], right: [f32; LANES]| std::array::from_fn(|i| left[i] + right[i]),
         fma: move |a: [f32; LANES], b: [f32; LANES], acc: [f32; LANES]| {
-            std::array::from_fn(|i| {
-                if has_fma {
-                    a[i].mul_add(b[i], acc[i])
-                } else {
-                    fma_by_f64(a[i], b[i], acc[i])
-                }
-            })
+            std::array::from_fn(|i| fma(a[i], b[i], acc[i]))
         },
         store: |values, to: &mut [f32; LANES]| *to = values,
         transpose: |square| transpose_square(square),

@@ -51,6 +51,29 @@ pub struct Right<'a> {
     pub keep: Option<&'a [f32]>,
 }
 
+impl Right<'_> {
+    /// The same sides, for other columns.
+    fn again(&mut self) -> Right<'_> {
+        Right {
+            b: self.b,
+            c: self.c,
+            width: self.width,
+            keep: self.keep,
+        }
+    }
+}
+
+/// The place of each row of a right side, one behind the other.
+///
+/// # Panics
+/// If the right side has fewer than the left side's depth.
+#[inline(always)]
+fn in_order(left: Left<'_>, right: &Right<'_>) -> impl Fn(usize) -> usize + Copy + use<> {
+    let width = right.width;
+    assert!(right.b.len() >= left.depth * width);
+    move |d| d * width
+}
+
 /// `c = a b`, or `c = c keep + a b`, with at most `NV` registers of columns at a time.
 #[inline(always)]
 pub fn product<const LANES: usize, const NV: usize>(
@@ -58,15 +81,16 @@ pub fn product<const LANES: usize, const NV: usize>(
     right: Right<'_>,
     register: impl Register<LANES>,
 ) {
+    let (start, all) = (in_order(left, &right), 0..right.width);
     // Enough rows for more sums than the latency of an fma.
     if NV * LANES <= COLUMNS {
-        return columns::<LANES, NV, 6, 5, false>(left, right, register);
+        return columns::<LANES, NV, 6, 5, false>(left, (right, all), start, register);
     }
     match right.width / LANES {
-        1 => columns::<LANES, 1, 8, 7, false>(left, right, register),
-        2 => columns::<LANES, 2, 8, 7, false>(left, right, register),
-        3 => columns::<LANES, 3, 8, 7, false>(left, right, register),
-        _ => columns::<LANES, 4, 6, 5, false>(left, right, register),
+        1 => columns::<LANES, 1, 8, 7, false>(left, (right, all), start, register),
+        2 => columns::<LANES, 2, 8, 7, false>(left, (right, all), start, register),
+        3 => columns::<LANES, 3, 8, 7, false>(left, (right, all), start, register),
+        _ => columns::<LANES, 4, 6, 5, false>(left, (right, all), start, register),
     }
 }
 
@@ -77,12 +101,55 @@ pub fn row_by<const LANES: usize>(
     right: Right<'_>,
     register: impl Register<LANES>,
 ) {
+    let (start, all) = (in_order(left, &right), 0..right.width);
     // As many sums as hide the latency of an fma.
     match right.width / LANES {
-        n if n.is_multiple_of(8) => columns::<LANES, 8, 1, 1, false>(left, right, register),
-        n if n.is_multiple_of(4) => columns::<LANES, 4, 1, 1, false>(left, right, register),
-        n if n.is_multiple_of(2) => columns::<LANES, 2, 1, 1, false>(left, right, register),
-        _ => columns::<LANES, 1, 1, 1, false>(left, right, register),
+        n if n.is_multiple_of(8) => {
+            columns::<LANES, 8, 1, 1, false>(left, (right, all), start, register);
+        }
+        n if n.is_multiple_of(4) => {
+            columns::<LANES, 4, 1, 1, false>(left, (right, all), start, register);
+        }
+        n if n.is_multiple_of(2) => {
+            columns::<LANES, 2, 1, 1, false>(left, (right, all), start, register);
+        }
+        _ => columns::<LANES, 1, 1, 1, false>(left, (right, all), start, register),
+    }
+}
+
+/// [`product`] whose right side's rows begin at offsets, each for an element of depth; all registers
+/// of columns are read.
+#[inline(always)]
+pub fn product_of_shifted<const LANES: usize, const NV: usize>(
+    left: Left<'_>,
+    (mut right, offsets): (Right<'_>, &[usize]),
+    register: impl Register<LANES>,
+) {
+    let width = right.width;
+    let is_inside = |offset: &usize| {
+        offset
+            .checked_add(width)
+            .is_some_and(|n| n <= right.b.len())
+    };
+    assert!(offsets.len() == left.depth && offsets.iter().all(is_inside));
+    // SAFETY: there is an offset for each element of depth.
+    let start = |d: usize| unsafe { *offsets.get_unchecked(d) };
+    if left.rows < 3 {
+        let wide = width / (8 * LANES) * (8 * LANES);
+        columns::<LANES, 8, 1, 1, false>(left, (right.again(), 0..wide), start, register);
+        return columns::<LANES, 1, 1, 1, false>(left, (right, wide..width), start, register);
+    }
+    if NV * LANES <= COLUMNS {
+        return columns::<LANES, NV, 6, 5, false>(left, (right, 0..width), start, register);
+    }
+    let wide = width / (4 * LANES) * (4 * LANES);
+    columns::<LANES, 4, 6, 5, false>(left, (right.again(), 0..wide), start, register);
+    let rest = wide..width;
+    match rest.len() / LANES {
+        3 => columns::<LANES, 3, 8, 7, false>(left, (right, rest), start, register),
+        2 => columns::<LANES, 2, 8, 7, false>(left, (right, rest), start, register),
+        1 => columns::<LANES, 1, 8, 7, false>(left, (right, rest), start, register),
+        _ => {}
     }
 }
 
@@ -93,19 +160,21 @@ pub fn product_of_bf16<const LANES: usize, const NV: usize>(
     right: Right<'_>,
     register: impl Register<LANES>,
 ) {
+    let (start, all) = (in_order(left, &right), 0..right.width);
     // Two sums for each element.
     if NV * LANES <= COLUMNS {
-        return columns::<LANES, NV, 2, 2, true>(left, right, register);
+        return columns::<LANES, NV, 2, 2, true>(left, (right, all), start, register);
     }
     match right.width / LANES {
-        1 => columns::<LANES, 1, 8, 7, true>(left, right, register),
-        2 => columns::<LANES, 2, 6, 5, true>(left, right, register),
-        3 => columns::<LANES, 3, 4, 3, true>(left, right, register),
-        _ => columns::<LANES, 4, 2, 2, true>(left, right, register),
+        1 => columns::<LANES, 1, 8, 7, true>(left, (right, all), start, register),
+        2 => columns::<LANES, 2, 6, 5, true>(left, (right, all), start, register),
+        3 => columns::<LANES, 3, 4, 3, true>(left, (right, all), start, register),
+        _ => columns::<LANES, 4, 2, 2, true>(left, (right, all), start, register),
     }
 }
 
-/// All tiles of `MR` rows, or of `LOW`, by `NV` registers; of factors in bfloat16 if `BF16`.
+/// All tiles of some columns, of `MR` rows, or of `LOW`, by `NV` registers; of factors in bfloat16 if
+/// `BF16`. All rows of `b` that `start` leads to have those columns.
 #[inline(always)]
 fn columns<
     const LANES: usize,
@@ -115,7 +184,8 @@ fn columns<
     const BF16: bool,
 >(
     left: Left<'_>,
-    mut right: Right<'_>,
+    (mut right, columns): (Right<'_>, Range<usize>),
+    start: impl Fn(usize) -> usize + Copy,
     register: impl Register<LANES>,
 ) {
     let Left { rows, depth, .. } = left;
@@ -125,16 +195,18 @@ fn columns<
     }
     let last = (rows - 1) * left.row + depth.saturating_sub(1) * left.step;
     assert!(depth == 0 || last < left.values.len());
-    assert!(right.b.len() >= depth * width && right.c.len() >= rows * width);
-    assert!(width.is_multiple_of(NV * LANES) && right.keep.is_none_or(|k| k.len() >= width));
+    assert!(columns.end <= width && right.c.len() >= rows * width);
+    assert!(
+        columns.len().is_multiple_of(NV * LANES) && right.keep.is_none_or(|k| k.len() >= width)
+    );
     assert!(!BF16 || depth.is_multiple_of(2));
     // All about equally high, so that few rows are computed twice.
     let tiles = rows.div_ceil(MR);
     let mut row = 0;
     for rest in (1..=tiles).rev() {
         let height = (rows - row).div_ceil(rest);
-        for column in (0..width).step_by(NV * LANES) {
-            let (right, place) = (&mut right, (row..row + height, column));
+        for column in columns.clone().step_by(NV * LANES) {
+            let (right, place) = ((&mut right, start), (row..row + height, column));
             // SAFETY: by the assertions every element of a row below `rows`, and of the NV
             // registers from `column` on, is within its slice.
             unsafe {
@@ -154,7 +226,7 @@ fn columns<
 ///
 /// # Safety
 /// The elements of `left`'s rows, and NV registers from `column` on in each row of `right`,
-/// are within their slices; the rows are some of `left`'s.
+/// are within their slices, of `right`'s where `start_of` says; the rows are some of `left`'s.
 // Indices name the same place in several arrays.
 #[allow(clippy::needless_range_loop)]
 // As `tile` of `loops/tile.rs`.
@@ -162,7 +234,7 @@ fn columns<
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
     left: Left<'_>,
-    right: &mut Right<'_>,
+    (right, start_of): (&mut Right<'_>, impl Fn(usize) -> usize + Copy),
     (rows, column): (Range<usize>, usize),
     register: impl Register<LANES>,
 ) {
@@ -178,7 +250,7 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
         }
         let b = right.b.as_ptr().wrapping_add(column);
         for d in 0..left.depth {
-            let b = b.add(d * right.width).cast::<[f32; LANES]>();
+            let b = b.add(start_of(d)).cast::<[f32; LANES]>();
             let b: [_; NV] = std::array::from_fn(|v| register.load(&*b.add(v)));
             for r in 0..MR {
                 let a = register.splat(*starts[r].add(d * left.step));
@@ -213,7 +285,7 @@ unsafe fn tile<const LANES: usize, const NV: usize, const MR: usize>(
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: Register<LANES>>(
     left: Left<'_>,
-    right: &mut Right<'_>,
+    (right, start_of): (&mut Right<'_>, impl Fn(usize) -> usize + Copy),
     (rows, column): (Range<usize>, usize),
     register: R,
 ) {
@@ -248,7 +320,7 @@ unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: 
             for d in (first..left.depth.min(first + block)).step_by(2) {
                 for (side, acc) in acc.iter_mut().enumerate() {
                     let d = d + side;
-                    let b = b.add(d * right.width).cast::<[f32; LANES]>();
+                    let b = b.add(start_of(d)).cast::<[f32; LANES]>();
                     let b: [_; NV] = std::array::from_fn(|v| register.load(&*b.add(v)));
                     for r in 0..MR {
                         let a = register.splat(*starts[r].add(d * left.step));

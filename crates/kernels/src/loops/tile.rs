@@ -96,7 +96,13 @@ pub unsafe fn multiply<
         && let Some(windows) = nest.product.windows
     {
         // SAFETY: the contract is the same.
-        return unsafe { nest.windows::<NV, MR>(windows, (rows, panels)) };
+        return unsafe {
+            if windows.exact {
+                nest.windows::<NV, MR, true>(windows, (rows, panels));
+            } else {
+                nest.windows::<NV, MR, false>(windows, (rows, panels));
+            }
+        };
     }
     let few = |first| panels.len() * nest.product.rhs.panel(first).weights.len() <= BY_TURNS;
     let by_turns = V::Group::EXACT && rows.len() == 1 && step.is_some();
@@ -328,13 +334,10 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
                 acc[r][v] = self.vector.start(*of_rows[r], channels[v]);
             }
         }
-        let sorted = if const { V::SORTED } {
-            panel.sorted
-        } else {
-            None
-        };
         let mut group = 0;
-        if let Some(sorted) = sorted {
+        if const { V::SORTED }
+            && let Some(sorted) = panel.sorted
+        {
             let ahead = (MR > 1 || NEAR).then_some(ahead);
             // SAFETY: the rows have the product's groups.
             unsafe { classes(self.vector, &mut acc, &rows, (panel, sorted), ahead) };
@@ -526,7 +529,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     /// # Safety
     /// No other thread writes these rows of these panels.
     #[inline(always)]
-    unsafe fn windows<const NV: usize, const MR: usize>(
+    unsafe fn windows<const NV: usize, const MR: usize, const EXACT: bool>(
         self,
         windows: Windows<'_>,
         (rows, panels): (Range<usize>, Range<usize>),
@@ -546,21 +549,21 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
                 unsafe {
                     match (registers, is_full) {
                         (4, true) if const { NV >= 4 } => {
-                            self.window_tile::<4, MR>(windows, panel, first);
+                            self.window_tile::<4, MR, EXACT>(windows, panel, first);
                         }
                         (4, false) if const { NV >= 4 } => {
-                            self.window_tile::<4, 1>(windows, panel, first);
+                            self.window_tile::<4, 1, EXACT>(windows, panel, first);
                         }
                         (3, true) if const { NV >= 3 } => {
-                            self.window_tile::<3, MR>(windows, panel, first);
+                            self.window_tile::<3, MR, EXACT>(windows, panel, first);
                         }
                         (3, false) if const { NV >= 3 } => {
-                            self.window_tile::<3, 1>(windows, panel, first);
+                            self.window_tile::<3, 1, EXACT>(windows, panel, first);
                         }
-                        (2, true) => self.window_tile::<2, MR>(windows, panel, first),
-                        (2, false) => self.window_tile::<2, 1>(windows, panel, first),
-                        (_, true) => self.window_tile::<1, MR>(windows, panel, first),
-                        (_, false) => self.window_tile::<1, 1>(windows, panel, first),
+                        (2, true) => self.window_tile::<2, MR, EXACT>(windows, panel, first),
+                        (2, false) => self.window_tile::<2, 1, EXACT>(windows, panel, first),
+                        (_, true) => self.window_tile::<1, MR, EXACT>(windows, panel, first),
+                        (_, false) => self.window_tile::<1, 1, EXACT>(windows, panel, first),
                     }
                 }
                 row = first + if is_full { MR } else { 1 };
@@ -578,7 +581,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     #[allow(clippy::needless_range_loop)]
     #[cfg_attr(target_arch = "wasm32", inline(never))]
     #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
-    unsafe fn window_tile<const NV: usize, const MR: usize>(
+    unsafe fn window_tile<const NV: usize, const MR: usize, const EXACT: bool>(
         self,
         windows: Windows<'_>,
         first_panel: usize,
@@ -607,33 +610,34 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             for r in 0..MR {
                 // A position of padding has the scale -0.
                 let has_scale = !(of_rows[r].scale == 0. || scaled[r].scale.is_nan());
-                if has_scale || !windows.exact {
+                if has_scale || !EXACT {
                     scaled[r] = of_rows[r];
                 }
                 for v in 0..NV {
                     let start = self.vector.start(of_rows[r], channels[v]);
-                    acc[r][v] = if tap > 0 && windows.exact {
+                    acc[r][v] = if EXACT && tap > 0 {
                         self.vector.add(acc[r][v], start)
                     } else {
                         start
                     };
                 }
             }
-            let panel = self.product.rhs.panel(first_panel + tap);
-            match panel.sorted.filter(|_| V::SORTED) {
+            let mut group = 0;
+            if const { V::SORTED }
+                && let panel = self.product.rhs.panel(first_panel + tap)
+                && let Some(sorted) = panel.sorted
+            {
+                let ahead = Some(panel.weights);
                 // SAFETY: the rows have the product's groups.
-                Some(sorted) => unsafe {
-                    let ahead = Some(panel.weights);
-                    classes(self.vector, &mut acc, &rows, (panel, sorted), ahead);
-                },
-                None => {
-                    for group in 0..groups {
-                        // SAFETY: it is below `groups`.
-                        unsafe { self.step(&mut acc, &rows, weights, group) };
-                    }
-                }
+                unsafe { classes(self.vector, &mut acc, &rows, (panel, sorted), ahead) };
+                group = groups;
             }
-            if windows.exact && tap + 1 < windows.taps.len() {
+            while group < groups {
+                // SAFETY: it is below `groups`.
+                unsafe { self.step(&mut acc, &rows, weights, group) };
+                group += 1;
+            }
+            if EXACT && tap + 1 < windows.taps.len() {
                 continue;
             }
             for r in 0..MR {

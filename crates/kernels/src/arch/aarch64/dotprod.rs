@@ -17,7 +17,9 @@ use crate::loops::tile::{self, MAX_ROWS};
 use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
 
-pub use super::neon::{attend, multiply_bf16, multiply_f16, run, transpose, widen};
+pub use super::neon::{
+    attend, multiply_bf16, multiply_f16, multiply_shifted, run, transpose, widen,
+};
 
 /// A tile of 6 x 16: 24 sums, 4 weights and a group of activations of the 32 registers.
 ///

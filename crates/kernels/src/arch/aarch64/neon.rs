@@ -18,7 +18,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
-use crate::loops::float_tile;
+use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
@@ -245,6 +245,11 @@ pub unsafe fn attend<const CAREFUL: bool>(
 #[target_feature(enable = "neon")]
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<4>(from, to, rows, columns, register());
+}
+
+#[target_feature(enable = "neon")]
+pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    float_tile::product_of_shifted::<4, 4>(left, (right, offsets), register());
 }
 
 #[target_feature(enable = "neon")]

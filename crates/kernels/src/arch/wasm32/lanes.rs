@@ -29,6 +29,17 @@ impl Fma for Exact {
     }
 }
 
+/// A product and a sum, each rounded.
+#[derive(Clone, Copy)]
+pub struct Rounded;
+
+impl Fma for Rounded {
+    #[inline(always)]
+    fn fma(a: v128, b: v128, c: v128) -> v128 {
+        f32x4_add(f32x4_mul(a, b), c)
+    }
+}
+
 /// The f64 of two lanes' `a * b + c`, rounded to odd.
 #[inline(always)]
 fn rounded_to_odd(a: v128, b: v128, c: v128) -> v128 {

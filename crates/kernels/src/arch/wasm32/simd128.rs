@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::lanes::{self, Exact, Fma};
+use super::lanes::{self, Exact, Fma, Rounded};
 use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::loops::activation::Activation;
@@ -13,7 +13,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
-use crate::loops::float_tile;
+use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
@@ -69,6 +69,10 @@ functions_by!(Exact);
 
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<4>(from, to, rows, columns, register::<Exact>());
+}
+
+pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    float_tile::product_of_shifted::<4, 2>(left, (right, offsets), register::<Rounded>());
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {

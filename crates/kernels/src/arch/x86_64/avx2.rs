@@ -16,7 +16,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
-use crate::loops::float_tile;
+use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
@@ -48,6 +48,11 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 #[target_feature(enable = "avx2,fma")]
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<8>(from, to, rows, columns, register());
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    float_tile::product_of_shifted::<8, 2>(left, (right, offsets), register());
 }
 
 /// The registers of attention.

@@ -4,7 +4,9 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use super::avx512_vnni;
-pub use super::avx512_vnni::{multiply, multiply_blocks, multiply_f16, run, transpose, widen};
+pub use super::avx512_vnni::{
+    multiply, multiply_blocks, multiply_f16, multiply_shifted, run, transpose, widen,
+};
 use crate::arch::op::Activate;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Precision, QueryBlock};

@@ -12,7 +12,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
-use crate::loops::float_tile;
+use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
@@ -43,6 +43,11 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<16>(from, to, rows, columns, register());
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    float_tile::product_of_shifted::<16, 4>(left, (right, offsets), register());
 }
 
 /// The registers of attention.

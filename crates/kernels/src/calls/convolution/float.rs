@@ -1,37 +1,32 @@
-//! Convolutions of floats: blocks of outputs, each by the matrix of its windows or, for few output
-//! channels, by sums of shifted rows.
+//! Convolutions of floats: products of the weights and the input, shifted by each tap.
+//!
+//! Every `stride`-th position of a channel is a plane, with its padding, so that successive outputs
+//! read successive positions, and rows follow one another. A tap is an offset into the planes: no
+//! matrix of windows is made. Results at the ends of rows, of windows over two rows, are left out.
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::ops::Range;
-
-use gemm::Parallelism;
+use std::slice::ChunksMut;
 
 use super::geometry::Convolution;
-use crate::arch::op::{Activate, ops};
+use crate::arch::op::Activate;
 use crate::calls::linear::SERIAL_MACS;
 use crate::isa::Isa;
 use crate::loops::buffer::{self, Aligned, as_uninit};
+use crate::loops::float_tile::{COLUMNS, Left, Right};
 use crate::loops::product::Sink;
 use crate::sizes;
-use crate::threads::{TASKS_PER_THREAD, Threads};
+use crate::threads::Threads;
 
-/// Floats of a block's windows: half of a small L2.
-const WINDOWS: usize = 64 << 10;
+/// Floats of the planes, and of the results, of a block: each a quarter of a small L2.
+const FLOATS: usize = 64 << 10;
 
-/// Outputs of a block of windows, at least and at most.
-const OUTPUTS: [usize; 2] = [32, 1 << 10];
+/// Outputs of a block, at least and at most.
+const OUTPUTS: [usize; 2] = [64, 4 << 10];
 
-/// Outputs of a block of shifted rows, which stay in L1.
-const SHIFTED_OUTPUTS: usize = 4 << 10;
-
-/// Output channels whose results are held together.
-const CHANNELS: usize = 64;
-
-/// Output channels of a group below which a matrix of windows is read too seldom.
-const FEW: usize = 8;
-
-/// Outputs that are summed together, in registers.
-const LANES: usize = 64;
+/// Output channels of a part that is worth planes of its own.
+const MIN_CHANNELS: usize = 16;
 
 /// A float weight, group by group of channels: `[out channels, in channels * taps]`.
 #[derive(Clone, Copy)]
@@ -47,18 +42,28 @@ pub struct FloatWeight<'a> {
 }
 
 /// The convolution of `xs`, `[batch, channels, height, width]`: `[batch, out channels, height,
-/// width]` of the [output](Convolution::out_size).
+/// width]` of the [output](Convolution::out_size), plus the residual, of the same shape.
 ///
 /// # Panics
-/// If the number of values, weights or biases differs from the sizes, or a window does not fit.
+/// If the number of values, weights, biases or residuals differs from the sizes, or a window does not fit.
 pub fn convolve_f32(
     isa: Isa,
     convolution: &Convolution,
     weight: FloatWeight<'_>,
     xs: &[f32],
+    residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let Convolution { shape, groups, .. } = *convolution;
     sizes::check("xs, [batch, channels, height, width]", xs, &shape);
+    let mut plain = *convolution;
+    let convolution = if [plain.kernel, plain.stride, plain.padding] == [[1, 1], [1, 1], [0, 0]] {
+        let [batch, channels, height, width] = shape;
+        // Without windows, an image is a signal.
+        plain.shape = [batch, channels, 1, height * width];
+        &plain
+    } else {
+        convolution
+    };
     let channels = [shape[1], weight.channels];
     assert!(
         groups > 0 && channels.iter().all(|count| count.is_multiple_of(groups)),
@@ -71,6 +76,13 @@ pub fn convolve_f32(
     }
     let size = convolution.out_size().expect("an output");
     let len = sizes::length("out", &[shape[0], weight.channels, size[0], size[1]]);
+    if let Some(residual) = residual {
+        sizes::check(
+            "residual, [batch, out channels, height, width]",
+            residual,
+            &[len],
+        );
+    }
     let work = len.saturating_mul(terms);
     let threads = Threads::of_caller().for_multiply_adds(work);
     let count = threads.for_work(work, SERIAL_MACS);
@@ -81,7 +93,7 @@ pub fn convolve_f32(
             if len > 0 {
                 let out = Sink::channels(out, size[0] * size[1]);
                 threads.spread(count, blocks.count(), |index| {
-                    blocks.compute(index, isa, xs, out);
+                    blocks.compute(index, isa, (xs, residual), out);
                 });
             }
         })
@@ -117,34 +129,28 @@ impl<'a> Blocks<'a> {
         let Convolution {
             shape,
             groups,
-            kernel,
             stride,
             ..
         } = *convolution;
         let channels = [shape[1] / groups, weight.channels / groups];
-        let (inputs, least, most) = if channels[1] < FEW {
-            (stride, LANES, SHIFTED_OUTPUTS)
-        } else {
-            (kernel, OUTPUTS[0], OUTPUTS[1])
-        };
-        let inputs = channels[0].saturating_mul(inputs[0].saturating_mul(inputs[1]));
-        let outputs = (WINDOWS / inputs.max(1)).clamp(least, most);
+        let positions = channels[0].saturating_mul(stride[0].saturating_mul(stride[1]));
+        let outputs = (FLOATS / positions.max(1)).clamp(OUTPUTS[0], OUTPUTS[1]);
         let rows = (outputs / size[1].max(1)).clamp(1, size[0].max(1));
         let mut blocks = Self {
             convolution,
             weight,
             size,
             channels,
-            block: [rows, size[1].min(outputs).max(1)],
+            // All about equally high.
+            block: [
+                size[0].div_ceil(size[0].div_ceil(rows).max(1)).max(1),
+                size[1].min(outputs).max(1),
+            ],
             parts: 1,
         };
-        if threads > 1 && channels[1] >= FEW {
-            // Each part makes the matrix of windows anew.
-            let tasks = blocks.count().max(1);
-            let for_all = threads.div_ceil(tasks).min(channels[1] / (2 * FEW));
-            let wanted = (TASKS_PER_THREAD * threads).div_ceil(tasks);
-            blocks.parts = wanted.min(channels[1] / CHANNELS).max(for_all).max(1);
-        }
+        // Each part makes planes anew: no more than each thread needs.
+        let wanted = threads.div_ceil(blocks.count().max(1));
+        blocks.parts = wanted.min(channels[1] / MIN_CHANNELS).max(1);
         blocks
     }
 
@@ -162,7 +168,13 @@ impl<'a> Blocks<'a> {
     ///
     /// # Safety
     /// No other thread computes it.
-    unsafe fn compute(&self, index: usize, isa: Isa, xs: &[f32], out: Sink<'_>) {
+    unsafe fn compute(
+        &self,
+        index: usize,
+        isa: Isa,
+        (xs, residual): (&[f32], Option<&[f32]>),
+        out: Sink<'_>,
+    ) {
         let [down, across] = self.grid();
         let (part, index) = (index % self.parts, index / self.parts);
         let (x, index) = (index % across, index / across);
@@ -178,254 +190,199 @@ impl<'a> Blocks<'a> {
         let xs = &xs[index * inputs * area..][..inputs * area];
         let group = index % self.convolution.groups;
         let channels = outputs * part / self.parts..outputs * (part + 1) / self.parts;
+        let weights = outputs * self.terms();
+        let weights = &self.weight.values[group * weights..][..weights];
         let mut room = Aligned::take(&ROOM);
-        let write = |channel: usize, row: usize, results: &mut [f32]| {
-            if let Some(activation) = self.convolution.activation {
-                isa.run(Activate {
-                    activation,
-                    xs: results,
-                });
-            }
+        let write = |channel: usize, rows: ChunksMut<'_, f32>| {
+            let bias = self.weight.bias.get(group * outputs + channel);
+            let bias = bias.copied().unwrap_or(0.);
             let channel = index * outputs + channel;
-            let first = (place[0].start + row) * self.size[1] + place[1].start;
-            // SAFETY: these channels of these outputs are in this block alone, and one row is there.
-            unsafe {
-                let mut row = out.rows(channel..channel + 1, first..first + results.len());
-                row.row(0).copy_from_slice(as_uninit(results));
+            let width = place[1].len();
+            for (y, row) in place[0].clone().zip(rows) {
+                let results = &mut row[..width];
+                results.iter_mut().for_each(|result| *result += bias);
+                let first = y * self.size[1] + place[1].start;
+                if let Some(residual) = residual {
+                    let row = channel * self.size[0] * self.size[1] + first;
+                    self.convolution
+                        .add_residual(isa, results, &residual[row..][..width]);
+                } else if let Some(activation) = self.convolution.activation {
+                    isa.run(Activate {
+                        activation,
+                        xs: results,
+                    });
+                }
+                // SAFETY: these channels of these outputs are in this block alone, and one row is
+                // there.
+                unsafe {
+                    let mut row = out.rows(channel..channel + 1, first..first + width);
+                    row.row(0).copy_from_slice(as_uninit(results));
+                }
             }
         };
-        if outputs < FEW {
-            self.shifted(&mut room, isa, group, xs, &place, write);
-        } else {
-            self.windows(&mut room, group, xs, (&place, channels), write);
-        }
+        self.products(&mut room, isa, (weights, channels), xs, &place, write);
         room.keep(&ROOM);
     }
 
-    /// The bias of an output channel of a group.
-    fn bias(&self, group: usize, channel: usize) -> f32 {
-        let bias = self.weight.bias.get(group * self.channels[1] + channel);
-        bias.copied().unwrap_or(0.)
+    /// The products that a result is the sum of.
+    fn terms(&self) -> usize {
+        self.channels[0] * self.convolution.kernel.iter().product::<usize>()
     }
 
-    /// Multiplies the weights of some channels by the matrix of windows.
-    fn windows(
-        &self,
-        room: &mut Aligned,
-        group: usize,
-        xs: &[f32],
-        (place, channels): (&[Range<usize>; 2], Range<usize>),
-        mut write: impl FnMut(usize, usize, &mut [f32]),
-    ) {
-        let Convolution {
-            shape,
-            kernel,
-            stride,
-            padding,
-            ..
-        } = *self.convolution;
-        let area = shape[2] * shape[3];
-        let outputs = place[0].len() * place[1].len();
-        let terms = self.channels[0] * kernel[0] * kernel[1];
-        let is_plain = [kernel, stride, padding] == [[1, 1], [1, 1], [0, 0]];
-        let windows = if is_plain { 0 } else { terms * outputs };
-        let [matrix, results] = room.split([windows, CHANNELS * outputs]);
-        let (matrix, stride) = if is_plain {
-            let first = place[0].start * shape[3] + place[1].start;
-            (xs.get(first..).unwrap_or_default(), area)
-        } else {
-            self.fill(xs, place, matrix);
-            (&*matrix, outputs)
-        };
-        let of_group = self.channels[1] * terms;
-        let weights = &self.weight.values[group * of_group..][..of_group];
-        let (across, down) = if self.weight.transposed {
-            (self.channels[1], 1)
-        } else {
-            (1, terms)
-        };
-        for first in channels.clone().step_by(CHANNELS) {
-            let count = CHANNELS.min(channels.end - first);
-            let results = &mut results[..count * outputs];
-            for (channel, results) in results.chunks_exact_mut(outputs).enumerate() {
-                results.fill(self.bias(group, first + channel));
-            }
-            if terms > 0 {
-                // The last elements that the product reads.
-                _ = weights[(first + count - 1) * down + (terms - 1) * across];
-                _ = matrix[(terms - 1) * stride + outputs - 1];
-                // SAFETY: the strides lead from the first elements to these last ones at most, and
-                // the results are `[count, outputs]`.
-                unsafe {
-                    gemm::gemm(
-                        count,
-                        outputs,
-                        terms,
-                        results.as_mut_ptr(),
-                        1,
-                        outputs as isize,
-                        true,
-                        weights[first * down..].as_ptr(),
-                        across as isize,
-                        down as isize,
-                        matrix.as_ptr(),
-                        1,
-                        stride as isize,
-                        1.,
-                        1.,
-                        false,
-                        false,
-                        false,
-                        Parallelism::None,
-                    );
-                }
-            }
-            for (channel, results) in results.chunks_exact_mut(outputs).enumerate() {
-                write(first + channel, 0, results);
-            }
-        }
-    }
-
-    /// The matrix of windows, `[in channels, taps, rows, columns]`.
-    fn fill(&self, xs: &[f32], [rows, columns]: &[Range<usize>; 2], matrix: &mut [f32]) {
-        let Convolution {
-            kernel,
-            stride,
-            dilation,
-            ..
-        } = *self.convolution;
-        let taps = (0..kernel[0]).flat_map(|y| (0..kernel[1]).map(move |x| (y, x)));
-        let channels = (0..self.channels[0]).flat_map(|channel| {
-            let tap = move |(y, x)| (channel, y, x);
-            taps.clone().map(tap)
-        });
-        let mut lines = matrix.chunks_exact_mut(columns.len());
-        for (channel, tap_y, tap_x) in channels {
-            let x = columns.start * stride[1] + tap_x * dilation[1];
-            for (y, line) in rows.clone().zip(&mut lines) {
-                let y = y * stride[0] + tap_y * dilation[0];
-                self.read(xs, channel, [y, x], line);
-            }
-        }
-    }
-
-    /// Reads positions of a channel, from one of the input with its padding on, in strides.
-    fn read(&self, xs: &[f32], channel: usize, [y, x]: [usize; 2], to: &mut [f32]) {
-        let Convolution {
-            shape: [_, _, height, width],
-            stride: [_, step],
-            padding: [top, left],
-            ..
-        } = *self.convolution;
-        let Some(y) = y.checked_sub(top).filter(|y| *y < height) else {
-            return to.fill(0.);
-        };
-        let row = &xs[(channel * height + y) * width..][..width];
-        let before = left.saturating_sub(x).div_ceil(step).min(to.len());
-        let first = (x + before * step).saturating_sub(left);
-        let inside = width.saturating_sub(first).div_ceil(step);
-        let (padding, to) = to.split_at_mut(before);
-        padding.fill(0.);
-        let (to, padding) = to.split_at_mut(inside.min(to.len()));
-        padding.fill(0.);
-        if step == 1 {
-            return to.copy_from_slice(row.get(first..first + to.len()).unwrap_or_default());
-        }
-        for (to, x) in to.iter_mut().zip(row.iter().skip(first).step_by(step)) {
-            *to = *x;
-        }
-    }
-
-    /// Adds the rows of the input, shifted by taps, for each output channel of a group.
-    ///
-    /// Of each channel, every `stride`-th position is a plane, so that successive outputs read
-    /// successive positions of one, and rows follow one another.
-    fn shifted(
+    /// Computes the results of some channels, each in rows, and writes them.
+    fn products(
         &self,
         room: &mut Aligned,
         isa: Isa,
-        group: usize,
+        (weights, channels): (&[f32], Range<usize>),
         xs: &[f32],
         [rows, columns]: &[Range<usize>; 2],
-        mut write: impl FnMut(usize, usize, &mut [f32]),
+        mut write: impl FnMut(usize, ChunksMut<'_, f32>),
     ) {
-        let Convolution {
-            kernel,
-            stride,
-            dilation,
-            ..
-        } = *self.convolution;
-        let reach = [0, 1].map(|axis| (kernel[axis] - 1) * dilation[axis]);
-        let phases = [0, 1].map(|axis| stride[axis].min(reach[axis] + 1));
-        let height = rows.len() + reach[0] / stride[0];
-        let width = columns.len() + reach[1] / stride[1];
-        let [inputs, outputs] = self.channels;
-        let planes = inputs * phases[0] * phases[1];
-        let sums = ((rows.len() - 1) * width + columns.len()).next_multiple_of(LANES);
-        let terms = inputs * kernel[0] * kernel[1];
-        let [all, results, weights] = room.split([planes * height * width + LANES, sums, terms]);
-        for (index, line) in all[..planes * height * width]
-            .chunks_exact_mut(width)
-            .enumerate()
-        {
-            let (plane, y) = (index / height, index % height);
-            let (plane, x) = (plane / phases[1], plane % phases[1]);
-            let (channel, phase) = (plane / phases[0], plane % phases[0]);
-            let y = (rows.start + y) * stride[0] + phase;
-            self.read(xs, channel, [y, columns.start * stride[1] + x], line);
-        }
+        let down = Planes::new(self.convolution, 0, rows, false);
+        let across = Planes::new(self.convolution, 1, columns, rows.len() > 1);
+        let width = across.len;
+        let size = self.channels[0] * down.count * across.count * down.len * width;
+        let sums = ((rows.len() - 1) * width + columns.len()).next_multiple_of(COLUMNS);
+        let together = (FLOATS / sums).clamp(1, channels.len().max(1));
+        // Padded sums read behind the last plane.
+        let [all, results] = room.split([size + COLUMNS, together * sums]);
+        self.fill(xs, [down, across], &mut all[..size]);
         let offset = |term: usize| {
-            let (channel, tap) = (term / kernel[1] / kernel[0], term / kernel[1] % kernel[0]);
-            let [y, x] = [tap * dilation[0], term % kernel[1] * dilation[1]];
-            let plane = channel * phases[0] + y % stride[0];
-            let plane = plane * phases[1] + x % stride[1];
-            (plane * height + y / stride[0]) * width + x / stride[1]
+            let [height, width] = self.convolution.kernel;
+            let (channel, tap) = (term / width / height, term / width % height);
+            let [(plane_y, y), (plane_x, x)] = [down.place(tap), across.place(term % width)];
+            let plane = (channel * down.count + plane_y) * across.count + plane_x;
+            (plane * down.len + y) * across.len + x
         };
-        let offsets: Vec<usize> = (0..terms).map(offset).collect();
-        for channel in 0..outputs {
-            let of_group = &self.weight.values[group * outputs * terms..][..outputs * terms];
-            let (first, step) = if self.weight.transposed {
-                (channel, outputs)
-            } else {
-                (channel * terms, 1)
+        let offsets: Vec<usize> = (0..self.terms()).map(offset).collect();
+        let (row, step) = if self.weight.transposed {
+            (1, self.channels[1])
+        } else {
+            // If it knew that this is 1, the compiler would unroll the product's loop.
+            (offsets.len(), black_box(1))
+        };
+        for first in channels.clone().step_by(together) {
+            let count = together.min(channels.end - first);
+            let results = &mut results[..count * sums];
+            let left = Left {
+                values: weights.get(first * row..).unwrap_or_default(),
+                row,
+                step,
+                rows: count,
+                depth: offsets.len(),
             };
-            let values = of_group[first..].iter().step_by(step);
-            weights
-                .iter_mut()
-                .zip(values)
-                .for_each(|(to, weight)| *to = *weight);
-            isa.run(add_shifted(
-                weights,
-                &offsets,
-                all,
-                self.bias(group, channel),
-                results,
-            ));
-            for row in 0..rows.len() {
-                write(channel, row, &mut results[row * width..][..columns.len()]);
+            let right = Right {
+                b: all,
+                c: results,
+                width: sums,
+                keep: None,
+            };
+            isa.multiply_shifted(left, right, &offsets);
+            for (channel, results) in (first..).zip(results.chunks_exact_mut(sums)) {
+                write(channel, results.chunks_mut(width));
+            }
+        }
+    }
+
+    /// Fills the planes of all channels, `[channels, planes down, planes across, rows, columns]`.
+    fn fill(&self, xs: &[f32], [down, across]: [Planes; 2], planes: &mut [f32]) {
+        let [_, _, height, width] = self.convolution.shape;
+        let [skip, step] = [down.stride, across.stride];
+        // Padding, and the positions behind the last one of some planes.
+        planes.fill(0.);
+        let numbers = (0..down.count).flat_map(|y| (0..across.count).map(move |x| (y, x)));
+        for (number, (plane_y, plane_x)) in numbers.enumerate() {
+            let [(above, y, rows), (before, x, columns)] =
+                [down.inside(plane_y, height), across.inside(plane_x, width)];
+            if rows * columns == 0 {
+                continue;
+            }
+            for channel in 0..self.channels[0] {
+                let plane = channel * down.count * across.count + number;
+                let to = &mut planes[(plane * down.len + above) * across.len..];
+                let from = xs[(channel * height + y) * width..]
+                    .chunks(width)
+                    .step_by(skip);
+                for (to, from) in to.chunks_exact_mut(across.len).take(rows).zip(from) {
+                    let (to, from) = (&mut to[before..before + columns], &from[x..]);
+                    if step == 1 {
+                        to.copy_from_slice(&from[..columns]);
+                    } else {
+                        let from = from.iter().step_by(step);
+                        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                    }
+                }
             }
         }
     }
 }
 
-ops! {
-    /// The bias and products of weights and floats, each `offset` behind its result.
-    fn add_shifted(
-        weights: &'a [f32],
-        offsets: &'a [usize],
-        xs: &'a [f32],
-        bias: f32,
-        results: &'a mut [f32],
-    ) {
-        for (block, results) in results.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let xs = &xs[block * LANES..];
-            let mut sums = [bias; LANES];
-            for (weight, offset) in weights.iter().zip(offsets) {
-                if let Some(xs) = xs[*offset..].first_chunk() {
-                    sums = N::fma_each([*weight; LANES], *xs, sums);
-                }
-            }
-            *results = sums;
+/// The planes of a channel along an axis, as a block reads them.
+#[derive(Clone, Copy)]
+struct Planes {
+    count: usize,
+    /// Positions of a plane.
+    len: usize,
+    /// Input positions, with padding, from the first plane's first to the next plane's.
+    apart: usize,
+    /// The first input position, with padding.
+    first: usize,
+    stride: usize,
+    padding: usize,
+    dilation: usize,
+    /// Whether each tap has a plane.
+    of_taps: bool,
+}
+
+impl Planes {
+    /// The planes of some outputs: one for each remainder of positions by the stride, or one for each
+    /// tap where that takes less memory or, `in_rows`, leaves out fewer results.
+    fn new(convolution: &Convolution, axis: usize, outputs: &Range<usize>, in_rows: bool) -> Self {
+        let [kernel, stride] = [convolution.kernel[axis], convolution.stride[axis]];
+        let (padding, dilation) = (convolution.padding[axis], convolution.dilation[axis]);
+        let reach = (kernel - 1) * dilation;
+        let (count, len) = (stride.min(reach + 1), outputs.len() + reach / stride);
+        let of_taps = kernel * outputs.len() <= count * len
+            || in_rows && 8 * (len - outputs.len()) > outputs.len();
+        let (count, len, apart) = if of_taps {
+            (kernel, outputs.len(), dilation)
+        } else {
+            (count, len, 1)
+        };
+        Self {
+            count,
+            len,
+            apart,
+            first: outputs.start * stride,
+            stride,
+            padding,
+            dilation,
+            of_taps,
         }
+    }
+
+    /// The plane that a tap reads, and from which position on.
+    fn place(self, tap: usize) -> (usize, usize) {
+        if self.of_taps {
+            (tap, 0)
+        } else {
+            let distance = tap * self.dilation;
+            (distance % self.stride, distance / self.stride)
+        }
+    }
+
+    /// The first position of a plane that is within the input, which one of the input it is, and how
+    /// many there are.
+    fn inside(self, plane: usize, size: usize) -> (usize, usize, usize) {
+        let first = self.first + plane * self.apart;
+        let before = self
+            .padding
+            .saturating_sub(first)
+            .div_ceil(self.stride)
+            .min(self.len);
+        let first = (first + before * self.stride).saturating_sub(self.padding);
+        let count = size.saturating_sub(first).div_ceil(self.stride);
+        (before, first, count.min(self.len - before))
     }
 }

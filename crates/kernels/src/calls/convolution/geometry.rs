@@ -1,5 +1,7 @@
 //! The geometry of a convolution.
 
+use crate::arch::op::{Activate, ops};
+use crate::isa::Isa;
 use crate::loops::activation::Activation;
 use crate::sizes;
 
@@ -23,6 +25,14 @@ pub struct Convolution {
 }
 
 impl Convolution {
+    /// Adds a residual to results, before the activation function.
+    pub(super) fn add_residual(&self, isa: Isa, xs: &mut [f32], residual: &[f32]) {
+        isa.run(add(xs, residual));
+        if let Some(activation) = self.activation {
+            isa.run(Activate { activation, xs });
+        }
+    }
+
     /// Height and width with padding; `None` if memory cannot hold as many positions.
     pub fn padded(&self) -> Option<[usize; 2]> {
         let [batch, channels, sizes @ ..] = self.shape;
@@ -42,5 +52,13 @@ impl Convolution {
             Some(left.checked_div(self.stride[i])? + 1)
         };
         Some([size(0)?, size(1)?])
+    }
+}
+
+ops! {
+    fn add(xs: &'a mut [f32], terms: &'a [f32]) {
+        for (x, term) in xs.iter_mut().zip(terms) {
+            *x += term;
+        }
     }
 }

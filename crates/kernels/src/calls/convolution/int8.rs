@@ -16,15 +16,16 @@ use crate::qparams::activation::DynamicConfig;
 use crate::sizes;
 use crate::threads::{Shared, Threads};
 
-/// Positions that become codes together.
-const POSITIONS: usize = 16;
+/// Floats of the positions that become codes together: half of a small L1.
+const VALUES: usize = 4 << 10;
 
 /// Floats of the results that are turned channels first together: half of a small L2.
 const RESULTS: usize = 32 << 10;
 
 /// The convolution of `xs`, `[batch, channels, height, width]`: `[batch, out channels, height,
 /// width]` of the [output](Convolution::out_size), as
-/// [`reference::windows`](crate::reference::windows) says. The weight has a gate for each tap of
+/// [`reference::windows`](crate::reference::windows) says, plus the residual, of the same shape. The
+/// weight has a gate for each tap of
 /// each group of channels, group by group; taps are in the order of rows, then of columns.
 ///
 /// Where all positions share a scale and the taps of each channel do, too, sums are exact over all
@@ -36,7 +37,12 @@ const RESULTS: usize = 32 << 10;
 /// # Panics
 /// If the number of values, the element or the sizes of the weight differ, or a window does not
 /// fit.
-pub fn convolve(convolution: &Convolution, rhs: &Packed, xs: &[f32]) -> Vec<f32> {
+pub fn convolve(
+    convolution: &Convolution,
+    rhs: &Packed,
+    xs: &[f32],
+    residual: Option<&[f32]>,
+) -> Vec<f32> {
     let Element::Int8(config) = rhs.element() else {
         panic!("weight: expected int8, got {:?}", rhs.element());
     };
@@ -57,6 +63,13 @@ pub fn convolve(convolution: &Convolution, rhs: &Packed, xs: &[f32]) -> Vec<f32>
     let (starts, taps) = windows(convolution, padded, size);
     let out_channels = rhs.n() / taps.len().max(1);
     let len = sizes::length("out", &[batch, out_channels, size[0], size[1]]);
+    if let Some(residual) = residual {
+        sizes::check(
+            "residual, [batch, out channels, height, width]",
+            residual,
+            &[len],
+        );
+    }
     let mut codes = Codes::take();
     let positions = batch * padded[0] * padded[1] * convolution.groups;
     let (groups, rows) = codes.room(positions, positions * rhs.groups());
@@ -71,6 +84,7 @@ pub fn convolve(convolution: &Convolution, rhs: &Packed, xs: &[f32]) -> Vec<f32>
                 weight: rhs,
                 config,
                 padded,
+                positions: (VALUES / rhs.k().max(1)).clamp(16, 64),
                 xs,
                 codes: Shared::new(&mut *groups),
                 rows: Shared::new(&mut *rows),
@@ -83,7 +97,7 @@ pub fn convolve(convolution: &Convolution, rhs: &Packed, xs: &[f32]) -> Vec<f32>
                 exact: !config.per_row && has_common_scales(rhs, taps.len()),
             };
             let out = Sink::channels(out, size[0] * size[1]);
-            run(&encoding, windows, out);
+            run(&encoding, windows, residual, out);
         })
     };
     codes.keep();
@@ -96,14 +110,19 @@ fn windows(
     [height, width]: [usize; 2],
     size: [usize; 2],
 ) -> (Vec<usize>, Vec<usize>) {
-    let places = |[rows, columns]: [usize; 2], step: [usize; 2]| {
-        let row = move |y| (0..columns).map(move |x| y * step[0] * width + x * step[1]);
-        (0..rows).flat_map(row)
+    let extend = |places: &mut Vec<usize>, first, [rows, columns]: [usize; 2], step: [usize; 2]| {
+        for y in 0..rows {
+            let first = first + y * step[0] * width;
+            places.extend((0..columns).map(|x| first + x * step[1]));
+        }
     };
-    let of_image =
-        |image| places(size, convolution.stride).map(move |start| image * height * width + start);
-    let starts = (0..convolution.shape[0]).flat_map(of_image).collect();
-    let taps = places(convolution.kernel, convolution.dilation).collect();
+    let batch = convolution.shape[0];
+    let (mut starts, mut taps) = (Vec::with_capacity(batch * size[0] * size[1]), Vec::new());
+    for image in 0..batch {
+        let first = image * height * width;
+        extend(&mut starts, first, size, convolution.stride);
+    }
+    extend(&mut taps, 0, convolution.kernel, convolution.dilation);
     (starts, taps)
 }
 
@@ -125,8 +144,11 @@ fn has_common_scales(rhs: &Packed, taps: usize) -> bool {
 }
 
 /// Encodes the input and multiplies it, in phases on the same threads.
-fn run(encoding: &Positions<'_>, windows: Windows<'_>, out: Sink<'_>) {
-    let (weight, activation) = (encoding.weight, encoding.convolution.activation);
+fn run(encoding: &Positions<'_>, windows: Windows<'_>, residual: Option<&[f32]>, out: Sink<'_>) {
+    let weight = encoding.weight;
+    // Behind the residual, if there is one.
+    let activation = (encoding.convolution.activation).filter(|_| residual.is_none());
+    let residual = residual.map(|residual| (encoding.convolution, residual));
     let (m, taps) = (windows.starts.len(), windows.taps.len());
     let work = m.saturating_mul(weight.n()).saturating_mul(weight.k());
     let threads = Threads::of_caller().for_multiply_adds(work);
@@ -200,7 +222,7 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, out: Sink<'_>) {
                     ..part.clone()
                 };
                 // SAFETY: parts of a grid do not overlap, and each index comes once.
-                unsafe { multiply(&product, windows, out, (count, part), &mut room) };
+                unsafe { multiply(&product, (windows, residual), out, (count, part), &mut room) };
             }
         }
         room.keep(&ROOM);
@@ -218,6 +240,8 @@ struct Positions<'a> {
     weight: &'a Packed,
     config: DynamicConfig,
     padded: [usize; 2],
+    /// Positions of a row that become codes together.
+    positions: usize,
     xs: &'a [f32],
     codes: Shared<'a, [u8; 4]>,
     rows: Shared<'a, Row>,
@@ -228,7 +252,7 @@ struct Positions<'a> {
 impl Positions<'_> {
     /// Parts of each row of positions.
     fn columns(&self) -> usize {
-        self.padded[1].div_ceil(POSITIONS)
+        self.padded[1].div_ceil(self.positions)
     }
 
     /// Parts of a group of channels.
@@ -250,8 +274,11 @@ impl Positions<'_> {
         let weight = self.weight;
         let channels = weight.k();
         let (group, index) = (index / self.parts_of_group(), index % self.parts_of_group());
-        let (row, first) = (index / self.columns(), index % self.columns() * POSITIONS);
-        let end = self.padded[1].min(first + POSITIONS);
+        let (row, first) = (
+            index / self.columns(),
+            index % self.columns() * self.positions,
+        );
+        let end = self.padded[1].min(first + self.positions);
         let (image, y) = (row / self.padded[0], row % self.padded[0]);
         let inside = (top..top + height).contains(&y);
         let (start, stop) = if inside {
@@ -329,7 +356,7 @@ fn row_of(config: DynamicConfig, extent: Extent) -> Row {
 /// No other thread computes a part that overlaps.
 unsafe fn multiply(
     product: &Product<'_, [u8; 4]>,
-    windows: Windows<'_>,
+    (windows, residual): (Windows<'_>, Option<(&Convolution, &[f32])>),
     out: Sink<'_>,
     (groups, part): (usize, Part),
     room: &mut Aligned,
@@ -368,11 +395,20 @@ unsafe fn multiply(
         while row < rows.end {
             let (sample, place) = (row / image, row % image);
             let count = (image - place).min(rows.end - row);
-            let to = sample * n + channel..sample * n + channel + width;
+            let channels = sample * n + channel..sample * n + channel + width;
             // SAFETY: these channels of these windows are in this part alone.
-            let to = unsafe { out.rows(to, place..place + count) };
+            let to = |channels| unsafe { out.rows(channels, place..place + count) };
             let from = &results[(row - rows.start) * width..];
-            rhs.isa().transpose((from, width), to, [count, width]);
+            (rhs.isa()).transpose((from, width), to(channels.clone()), [count, width]);
+            if let Some((convolution, residual)) = residual {
+                for channel in channels {
+                    let residual = &residual[channel * image + place..][..count];
+                    let mut rows = to(channel..channel + 1);
+                    // SAFETY: one row is there, and written.
+                    let xs = unsafe { rows.row(0).assume_init_mut() };
+                    convolution.add_residual(rhs.isa(), xs, residual);
+                }
+            }
             row += count;
         }
     }

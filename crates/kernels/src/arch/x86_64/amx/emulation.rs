@@ -25,6 +25,7 @@ use crate::loops::attention::{self, Attention, Precision, QueryBlock};
 use crate::loops::blocks::RowBlock;
 use crate::loops::buffer::RowsMut;
 use crate::loops::factors;
+use crate::loops::float_tile::{Left, Right};
 use crate::loops::float_vector::{OfPairs, Register};
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::packed::Channels;
@@ -51,6 +52,10 @@ pub fn run<O: Op>(op: O) -> O::Out {
 
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
     on_best!(transpose(from, to, size));
+}
+
+pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    on_best!(multiply_shifted(left, right, offsets));
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
