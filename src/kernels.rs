@@ -29,10 +29,12 @@ pub enum FusedActivation {
     Tanh,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
+    /// `x`, below zero `e^x - 1`.
+    Elu,
 }
 
 converted!(FusedActivation => candle_dynquant_kernels::Activation {
-    Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid
+    Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid, Elu
 });
 
 /// The precision of the factors that attention multiplies: queries by keys, weights by values.

@@ -381,13 +381,14 @@ fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
         let inner = (2. / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
         x * 0.5 * (1. + inner.tanh())
     };
-    let functions: [(FusedActivation, &dyn Fn(f64) -> f64); 6] = [
+    let functions: [(FusedActivation, &dyn Fn(f64) -> f64); 7] = [
         (FusedActivation::Relu, &|x| x.max(0.)),
         (FusedActivation::Gelu, &erf_gelu),
         (FusedActivation::GeluTanh, &tanh_gelu),
         (FusedActivation::Silu, &|x| x / (1. + (-x).exp())),
         (FusedActivation::Tanh, &f64::tanh),
         (FusedActivation::Sigmoid, &|x| 1. / (1. + (-x).exp())),
+        (FusedActivation::Elu, &|x| x.max(0.) + x.min(0.).exp_m1()),
     ];
     for (activation, function) in functions {
         let fused = plain.clone().with_activation(activation);

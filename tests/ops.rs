@@ -6,13 +6,14 @@ use candle_core::{D, DType, Device, IndexOp, Module, Result, Tensor};
 use candle_dynquant::{FusedActivation, ops};
 use common::tensor;
 
-const ACTIVATIONS: [FusedActivation; 6] = [
+const ACTIVATIONS: [FusedActivation; 7] = [
     FusedActivation::Relu,
     FusedActivation::Gelu,
     FusedActivation::GeluTanh,
     FusedActivation::Silu,
     FusedActivation::Tanh,
     FusedActivation::Sigmoid,
+    FusedActivation::Elu,
 ];
 
 /// The max difference between two tensors, as f64; NaN counts as equal to NaN.
@@ -99,6 +100,7 @@ fn activations_by_candle_s_names() {
         (Candle::Silu, FusedActivation::Silu),
         (Candle::Swish, FusedActivation::Silu),
         (Candle::Sigmoid, FusedActivation::Sigmoid),
+        (Candle::Elu(1.), FusedActivation::Elu),
     ] {
         assert_eq!(FusedActivation::try_from(candle).unwrap(), expected);
         let xs = tensor(&[50], 4).unwrap();
@@ -112,6 +114,45 @@ fn activations_by_candle_s_names() {
         message.contains("gelu_tanh") && message.contains("Mish"),
         "{message}"
     );
+}
+
+#[test]
+fn images_are_pooled_and_upsampled_as_by_candle() -> Result<()> {
+    let xs = tensor(&[2, 3, 11, 14], 1)?;
+    let strided = tensor(&[2, 11, 14, 3], 1)?.permute((0, 3, 1, 2))?;
+    for xs in [&xs, &strided, &xs.to_dtype(DType::F16)?, &f64s(&xs)?] {
+        for (kernel, stride) in [((3, 3), (2, 2)), ((5, 2), (1, 3)), ((11, 14), (1, 1))] {
+            let got = ops::max_pool2d_with_stride(xs, kernel, stride)?;
+            let expected = xs.max_pool2d_with_stride(kernel, stride)?;
+            assert_eq!(
+                (got.dtype(), difference(&got, &expected)?),
+                (xs.dtype(), 0.)
+            );
+        }
+        assert_eq!(
+            difference(&ops::max_pool2d(xs, 2)?, &xs.max_pool2d(2)?)?,
+            0.
+        );
+        for (height, width) in [(22, 28), (33, 15), (5, 40), (1, 1), (0, 3)] {
+            let got = ops::upsample_nearest2d(xs, height, width)?;
+            let expected = xs.upsample_nearest2d(height, width)?;
+            assert_eq!(
+                (got.dtype(), difference(&got, &expected)?),
+                (xs.dtype(), 0.)
+            );
+        }
+        let scaled = (xs * 3.)?;
+        let got = ops::elu(&scaled, 0.7)?;
+        assert!(difference(&got, &scaled.elu(0.7)?)? <= 1e-6);
+    }
+    for (kernel, stride) in [((12, 3), (1, 1)), ((0, 3), (1, 1)), ((3, 3), (1, 0))] {
+        let error = ops::max_pool2d_with_stride(&xs, kernel, stride).unwrap_err();
+        assert!(error.to_string().contains("at least one window"), "{error}");
+    }
+    assert!(ops::max_pool2d(&xs.get(0)?, 2).is_err());
+    assert!(ops::upsample_nearest2d(&xs.get(0)?, 2, 2).is_err());
+    assert!(ops::upsample_nearest2d(&xs, usize::MAX, 2).is_err());
+    Ok(())
 }
 
 #[test]

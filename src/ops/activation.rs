@@ -40,6 +40,7 @@ fn name(activation: FusedActivation) -> &'static str {
         FusedActivation::Silu => "silu",
         FusedActivation::Tanh => "tanh",
         FusedActivation::Sigmoid => "sigmoid",
+        FusedActivation::Elu => "elu",
     }
 }
 
@@ -52,6 +53,7 @@ fn composite(xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
         FusedActivation::Silu => xs.silu(),
         FusedActivation::Tanh => xs.tanh(),
         FusedActivation::Sigmoid => candle_nn::ops::sigmoid(xs),
+        FusedActivation::Elu => xs.elu(1.),
     }
 }
 
@@ -99,6 +101,30 @@ functions! {
     sigmoid, Sigmoid,
         "`1 / (1 + e^-x)` of each element.",
         "Within 2.5 ulp, or 1e-37.";
+}
+
+/// `x`, below zero `alpha (e^x - 1)`, of each element: PyTorch's and candle's `elu`.
+///
+/// Within 2 ulp with an `alpha` of 1, as nearly all models have; others are computed by candle.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::ops;
+///
+/// let xs = Tensor::new(&[-100f32, 0., 2.], &Device::Cpu)?;
+/// assert_eq!(ops::elu(&xs, 1.)?.to_vec1::<f32>()?, [-1., 0., 2.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`activate`].
+pub fn elu(xs: &Tensor, alpha: f64) -> Result<Tensor> {
+    if alpha == 1. {
+        activate(xs, FusedActivation::Elu)
+    } else {
+        is_ours("elu", &[xs])?;
+        xs.elu(alpha)
+    }
 }
 
 /// `x (1 + erf(x / sqrt 2)) / 2` of each element: [`gelu`] under the name of candle's method.
@@ -208,8 +234,9 @@ impl TryFrom<candle_nn::Activation> for FusedActivation {
             Candle::NewGelu | Candle::GeluPytorchTanh => Self::GeluTanh,
             Candle::Silu | Candle::Swish => Self::Silu,
             Candle::Sigmoid => Self::Sigmoid,
+            Candle::Elu(alpha) if alpha == 1. => Self::Elu,
             other => {
-                let expected = "relu, gelu, gelu_tanh, silu or sigmoid";
+                let expected = "relu, gelu, gelu_tanh, silu, sigmoid or elu of alpha 1";
                 let got = format!("{other:?}");
                 return Err(Error::argument("activation", expected, got));
             }

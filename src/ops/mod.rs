@@ -8,6 +8,7 @@
 //! | [`gelu_erf`] and [`gelu`] | `xs.gelu_erf()`, the exact one |
 //! | [`gelu_tanh`] | `xs.gelu()`: candle's is the approximation by tanh |
 //! | [`relu`], [`tanh`] | `xs.relu()`, `xs.tanh()` |
+//! | [`elu`], [`max_pool2d`], [`max_pool2d_with_stride`], [`upsample_nearest2d`] | candle's methods of these names |
 //! | [`activate_mul`] | an activation and a multiplication: the gate of a SwiGLU or GeGLU |
 //! | [`rope`], [`rope_thd`] | `candle_nn::rotary_emb`'s functions of these names |
 //! | [`gather`] | `xs.gather(&indexes, dim)`, and the copies that it wants |
@@ -33,17 +34,19 @@ pub(crate) mod kv_cache;
 mod mask;
 mod norm;
 mod ours;
+mod pool;
 mod rope;
 mod softmax;
 
 pub use activation::{
-    activate, activate_mul, gelu, gelu_erf, gelu_tanh, relu, sigmoid, silu, swiglu, tanh,
+    activate, activate_mul, elu, gelu, gelu_erf, gelu_tanh, relu, sigmoid, silu, swiglu, tanh,
 };
 pub use attention::{scaled_dot_product_attention, scaled_dot_product_attention_with};
 pub use gather::gather;
 pub use mask::Mask;
 pub(crate) use norm::NormOp;
 pub use norm::{add_layer_norm, add_rms_norm, layer_norm, rms_norm};
+pub use pool::{max_pool2d, max_pool2d_with_stride, upsample_nearest2d};
 pub use rope::{rope, rope_thd};
 pub use softmax::{softmax, softmax_last_dim};
 

@@ -31,6 +31,21 @@ pub const CASES: &[Case] = &[
     ("ops::gelu_tanh", "aff6c74bb479e8af", || {
         each_dtype(ops::gelu_tanh)
     }),
+    ("ops::elu", "c9e636b35e9f17a6", || {
+        each_dtype(|xs| ops::elu(xs, 1.))
+    }),
+    (
+        "ops::max_pool2d ops::max_pool2d_with_stride ops::upsample_nearest2d",
+        "bc321c9de98d8b51",
+        || {
+            let xs = tensor(&[2, 3, 11, 14], 1)?;
+            Ok(vec![
+                ops::max_pool2d(&xs, 2)?,
+                ops::max_pool2d_with_stride(&xs, 3, 2)?,
+                ops::upsample_nearest2d(&xs, 22, 28)?,
+            ])
+        },
+    ),
     ("ops::relu", "b1e9080f72cf7eed", || each_dtype(ops::relu)),
     ("ops::sigmoid", "6a9c33ef8602eb9b", || {
         each_dtype(ops::sigmoid)

@@ -40,6 +40,7 @@ pub use calls::pack::{
     Factor, OutOfRange, PART, PanelValues, check_finite, encode_rows, extents, halve_rows,
     pack_codes, pack_floats, pack_halves, pack_int8,
 };
+pub use calls::pool::max_pool2d;
 pub use calls::quantize::Codes;
 pub use calls::recurrent::{Recurrence, Step, recur, update_state};
 pub use loops::attention::{Attention, Heads, Queries};

@@ -94,11 +94,20 @@ const CONSTRUCTORS: &[(&str, usize, &str)] = &[("GRU", 4, "gru"), ("LSTM", 4, "l
 /// Methods of `Tensor`, their numbers of arguments, and functions of `ops`. A method that numbers
 /// have too counts only if its result is a `Result`.
 const METHODS: &[(&str, usize, &str, Shared)] = &[
+    ("elu", 1, "elu", Shared::No),
     ("gather", 2, "gather", Shared::No),
     ("gelu", 0, "gelu_tanh", Shared::No),
     ("gelu_erf", 0, "gelu_erf", Shared::No),
+    ("max_pool2d", 1, "max_pool2d", Shared::No),
+    (
+        "max_pool2d_with_stride",
+        2,
+        "max_pool2d_with_stride",
+        Shared::No,
+    ),
     ("silu", 0, "silu", Shared::No),
     ("tanh", 0, "tanh", Shared::WithNumbers),
+    ("upsample_nearest2d", 2, "upsample_nearest2d", Shared::No),
 ];
 
 /// Whether other types than `Tensor` have a method of this name.

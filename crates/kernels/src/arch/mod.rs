@@ -1,7 +1,7 @@
 //! The instruction sets: a file each, and the only place that chooses between them.
 //!
 //! A file has `run`, which compiles every [`Op`] with the instruction set's features, and the loops
-//! that need its registers by name: four products, attention and the widening of halves.
+//! that need its registers by name: products, attention, transposing and the widening of halves.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

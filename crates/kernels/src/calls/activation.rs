@@ -55,7 +55,7 @@ const CHUNK: usize = 4_096;
 mod tests {
     use super::*;
     use crate::arch::op::Activate;
-    use crate::loops::activation::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+    use crate::loops::activation::{elu, gelu, gelu_tanh, relu, sigmoid, silu, tanh};
 
     #[test]
     fn products_are_those_of_the_parts() {
@@ -82,13 +82,14 @@ mod tests {
     #[test]
     fn every_isa_gives_the_bits_of_the_formulas() {
         type Case = (Activation, fn(f32) -> f32);
-        let functions: [Case; 6] = [
+        let functions: [Case; 7] = [
             (Activation::Relu, relu),
             (Activation::Gelu, gelu),
             (Activation::GeluTanh, gelu_tanh),
             (Activation::Silu, silu),
             (Activation::Tanh, tanh),
             (Activation::Sigmoid, sigmoid),
+            (Activation::Elu, elu),
         ];
         let ends = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0., 0.];
         let xs: Vec<f32> = (-400..400).map(|i| i as f32 * 0.037).chain(ends).collect();

@@ -13,5 +13,6 @@ pub mod linear;
 pub mod lookup;
 pub mod norm;
 pub mod pack;
+pub mod pool;
 pub mod quantize;
 pub mod recurrent;

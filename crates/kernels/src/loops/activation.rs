@@ -2,7 +2,7 @@
 //!
 //! Each is a formula without branches over one element, which the compiler turns into vector
 //! code. NaN stays NaN, and an infinity gives the limit. Bounds, tested against f64 over the
-//! whole range, in units in the last place: exp 1.5, sigmoid 2.5, tanh 2; tanh saturates to
+//! whole range, in units in the last place: exp 1.5, sigmoid 2.5, tanh 2, elu 2; tanh saturates to
 //! exactly 1 where the rounded tanh does. gelu, gelu_tanh and silu are within `2^-23 |x|`, and
 //! below zero, where they vanish, also within 2.5% of their value (gelu), 0.01% (gelu_tanh) and
 //! 4 units (silu), or 1e-36.
@@ -29,6 +29,8 @@ pub enum Activation {
     Tanh,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
+    /// `x`, below zero `e^x - 1`.
+    Elu,
 }
 
 /// Applies the function to each element of a row.
@@ -120,7 +122,8 @@ formulas!(
     GeluTanh => gelu_tanh,
     Silu => silu,
     Tanh => tanh,
-    Sigmoid => sigmoid
+    Sigmoid => sigmoid,
+    Elu => elu
 );
 
 /// e^x; below -87.3 and above 88.3 the value there.
@@ -135,6 +138,13 @@ pub fn exp<N: Number>(x: N) -> N {
 /// coefficients minimise the max relative error, 3e-9; `2^n` by the exponent's bits.
 #[inline(always)]
 pub fn exp_within<N: Number>(x: N) -> N {
+    let (power, tail) = exp_parts(x);
+    power.mul_add(tail, power)
+}
+
+/// `2^n` and `e^r - 1` of [`exp_within`].
+#[inline(always)]
+fn exp_parts<N: Number>(x: N) -> (N, N) {
     const LN_2_LOW: f32 = -1.904_654_3e-9;
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - N::from(ROUND);
@@ -145,8 +155,7 @@ pub fn exp_within<N: Number>(x: N) -> N {
     let high = N::from(1.381_461e-3).mul_add(square, high);
     let p = high.mul_add(square, N::from(1.666_652_1e-1).mul_add(r, 4.999_999_4e-1));
     let power = shifted.power_of_two();
-    let tail = square.mul_add(p, r);
-    power.mul_add(tail, power)
+    (power, square.mul_add(p, r))
 }
 
 /// `1 / (1 + e^-x)`.
@@ -175,6 +184,13 @@ pub fn tanh<N: Number>(x: N) -> N {
 #[inline(always)]
 pub fn relu<N: Number>(x: N) -> N {
     x.at_least(0.)
+}
+
+/// `x`, below zero `e^x - 1`, without what is lost by subtracting 1 from `e^x`.
+#[inline(always)]
+pub fn elu<N: Number>(x: N) -> N {
+    let (power, tail) = exp_parts(x.at_least(-87.3).at_most(0.));
+    relu(x) + power.mul_add(tail, power - N::from(1.))
 }
 
 /// `max(x, 0) - t Q(t)` with `t = |x|`, where `Q(t) = P(X > t)` of a standard normal X.
@@ -242,10 +258,12 @@ mod tests {
     #[cfg_attr(miri, ignore = "accuracy of safe code, at millions of points")]
     fn errors_are_within_the_stated_bounds() {
         let sigmoid64 = |x: f64| 1. / (1. + (-x).exp());
+        let elu64 = |x: f64| if x > 0. { x } else { x.exp_m1() };
         for (name, bound, worst) in [
             ("exp", 1.5, worst(exp, f64::exp, 87.)),
             ("sigmoid", 2.5, worst(sigmoid, sigmoid64, 80.)),
             ("tanh", 2., worst(tanh, f64::tanh, 20.)),
+            ("elu", 2., worst(elu, elu64, 120.)),
         ] {
             assert!(worst.0 <= bound, "{name}: {} ulp at {}", worst.0, worst.1);
         }

@@ -11,6 +11,7 @@ mod lookup;
 #[cfg(not(target_family = "wasm"))]
 mod operands;
 mod packing;
+mod pool;
 mod products;
 #[allow(dead_code, reason = "tests of the kernels use a part")]
 mod random;
