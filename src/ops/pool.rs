@@ -46,7 +46,7 @@ pub fn max_pool2d(xs: &Tensor, kernel_size: impl ToUsize2) -> Result<Tensor> {
 /// ```
 ///
 /// # Errors
-/// When `xs` is no batch of images or smaller than a window, or a size or a stride is 0.
+/// When `xs` is not a batch of images, or smaller than a window, or a size or a stride is 0.
 pub fn max_pool2d_with_stride(
     xs: &Tensor,
     kernel_size: impl ToUsize2,
@@ -109,7 +109,7 @@ pub fn max_pool2d_with_stride(
 /// ```
 ///
 /// # Errors
-/// When `xs` is no batch of images, or without elements.
+/// When `xs` is not a batch of images, or has no elements.
 pub fn upsample_nearest2d(xs: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     trace::forward!("upsample_nearest2d");
     let ours = is_ours("upsample_nearest2d", &[xs])?;
