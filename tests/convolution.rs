@@ -142,6 +142,10 @@ fn residuals_are_added_before_the_activation_function() -> TestResult {
         let error = wrong.unwrap_err().to_string();
         assert!(error.contains("residual: expected [2, 36, 50]"), "{error}");
     }
+    let tracked = candle_core::Var::from_tensor(&residual.contiguous()?)?;
+    let quantized = int8(&nn::Conv1d::new(weight, None, signals(1, 1, 1)))?;
+    let ys = quantized.forward_add(&xs, tracked.as_tensor())?;
+    assert!(ys.sum_all()?.backward().is_err(), "a gradient in silence");
     let weight = tensor(&[32, 36, 4], 1)?;
     let float = nn::ConvTranspose1d::new(weight, None, ConvTranspose1dConfig::default());
     let residual = tensor(&[2, 36, 53], 4)?;
@@ -640,6 +644,12 @@ fn hostile_shapes_are_errors_that_name_them() -> TestResult {
     let [quantized, _] = layer(signals(1 << 40, 1 << 40, 1))?;
     let message = error(&quantized, &[1, 16, 9]);
     assert!(message.contains("shape mismatch"), "{message}");
+    // One window, whatever the next one's place.
+    for layer in layer(signals(3, usize::MAX, 1))? {
+        assert_eq!(layer.forward(&tensor(&[1, 16, 9], 1)?)?.dims(), [1, 8, 1]);
+    }
+    let [_, float] = layer(signals(1 << 28, 1 << 28, 1 << 28))?;
+    assert_eq!(float.forward(&tensor(&[1, 16, 9], 1)?)?.dims(), [1, 8, 1]);
     for stride in [0, usize::MAX] {
         let config = ConvTranspose1dConfig {
             padding: 2,

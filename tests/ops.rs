@@ -152,6 +152,8 @@ fn images_are_pooled_and_upsampled_as_by_candle() -> Result<()> {
     assert!(ops::max_pool2d(&xs.get(0)?, 2).is_err());
     assert!(ops::upsample_nearest2d(&xs.get(0)?, 2, 2).is_err());
     assert!(ops::upsample_nearest2d(&xs, usize::MAX, 2).is_err());
+    let none = ops::upsample_nearest2d(&xs, 1 << 40, 0)?;
+    assert_eq!(none.dims(), [2, 3, 1 << 40, 0]);
     Ok(())
 }
 

@@ -236,8 +236,8 @@ impl AnyConvolution {
         let convolution = self.on_images(xs)?;
         let input = as_f32(xs, "convolution")?;
         let elements = Elements::new(&input);
-        let residual = residual.map(|xs| as_f32(xs, "residual")).transpose()?;
-        let terms = residual.as_ref().map(Elements::new);
+        let added = residual.map(|xs| as_f32(xs, "residual")).transpose()?;
+        let terms = added.as_ref().map(Elements::new);
         let terms = terms.as_ref().map(Elements::as_slice).transpose()?;
         // Taps of transposed convolutions overlap.
         let added = terms.filter(|_| !geometry.is_transposed());
@@ -268,7 +268,8 @@ impl AnyConvolution {
         } else {
             from_f32_vec(ys, &shape, xs.dtype())?
         };
-        without_gradient(ys.to_dtype(xs.dtype())?, &[xs])
+        let tensors: Vec<_> = [xs].into_iter().chain(residual).collect();
+        without_gradient(ys.to_dtype(xs.dtype())?, &tensors)
     }
 
     /// Channels of the product of each position: the output channels, for a transposed convolution
@@ -314,10 +315,14 @@ impl AnyConvolution {
             convolution.dilation = of_geometry(geometry.dilation, 1);
             convolution.activation = self.activation.map(Into::into);
         }
-        // Memory that is taken beside the output: codes of padding.
-        let [rows, columns] = convolution.padding.map(|padding| padding.saturating_mul(2));
-        let [rows, columns] = [rows.saturating_add(height), columns.saturating_add(width)];
-        sizes::allocated("convolution", &[batch, rows, columns, channels.div_ceil(4)])?;
+        if let ConvolutionWeight::Quantized(taps) = &self.weight {
+            // Memory that is taken beside the output: three numbers and the codes of each position.
+            let [rows, columns] = convolution.padding.map(|padding| padding.saturating_mul(2));
+            let [rows, columns] = [rows.saturating_add(height), columns.saturating_add(width)];
+            let of_position = 3 + taps.weight.packed().groups();
+            let positions = [batch, rows, columns, geometry.groups, of_position];
+            sizes::allocated("convolution", &positions)?;
+        }
         match convolution.out_size() {
             Some(_) => Ok(convolution),
             None => Err(self.no_window(xs)),
@@ -362,7 +367,10 @@ impl AnyConvolution {
                 let offset = tap * geometry.dilation;
                 let before = geometry.padding.saturating_sub(offset);
                 let before = before.div_ceil(geometry.stride.max(1));
-                let first = before * geometry.stride + offset - geometry.padding;
+                let first = before
+                    .saturating_mul(geometry.stride)
+                    .saturating_add(offset);
+                let first = first.saturating_sub(geometry.padding);
                 let ys = ys.iter_mut().skip(first).step_by(geometry.stride.max(1));
                 for (y, product) in ys.zip(products.iter().skip(before)) {
                     *y += product;

@@ -337,14 +337,16 @@ struct Planes {
 
 impl Planes {
     /// The planes of some outputs: one for each remainder of positions by the stride, or one for each
-    /// tap where that takes less memory or, `in_rows`, leaves out fewer results.
+    /// tap where that takes less memory or, `in_rows` and of a few times the memory, leaves out fewer
+    /// results.
     fn new(convolution: &Convolution, axis: usize, outputs: &Range<usize>, in_rows: bool) -> Self {
         let [kernel, stride] = [convolution.kernel[axis], convolution.stride[axis]];
         let (padding, dilation) = (convolution.padding[axis], convolution.dilation[axis]);
         let reach = (kernel - 1) * dilation;
         let (count, len) = (stride.min(reach + 1), outputs.len() + reach / stride);
-        let of_taps = kernel * outputs.len() <= count * len
-            || in_rows && 8 * (len - outputs.len()) > outputs.len();
+        let (of_taps, of_rests) = (kernel * outputs.len(), count * len);
+        let leaves_out = in_rows && 8 * (len - outputs.len()) > outputs.len();
+        let of_taps = of_taps <= of_rests || leaves_out && of_taps <= 4 * of_rests;
         let (count, len, apart) = if of_taps {
             (kernel, outputs.len(), dilation)
         } else {
@@ -381,7 +383,8 @@ impl Planes {
             .saturating_sub(first)
             .div_ceil(self.stride)
             .min(self.len);
-        let first = (first + before * self.stride).saturating_sub(self.padding);
+        let first = first.saturating_add(before.saturating_mul(self.stride));
+        let first = first.saturating_sub(self.padding);
         let count = size.saturating_sub(first).div_ceil(self.stride);
         (before, first, count.min(self.len - before))
     }
