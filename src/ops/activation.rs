@@ -234,7 +234,7 @@ impl TryFrom<candle_nn::Activation> for FusedActivation {
             Candle::NewGelu | Candle::GeluPytorchTanh => Self::GeluTanh,
             Candle::Silu | Candle::Swish => Self::Silu,
             Candle::Sigmoid => Self::Sigmoid,
-            Candle::Elu(alpha) if alpha == 1. => Self::Elu,
+            Candle::Elu(1.) => Self::Elu,
             other => {
                 let expected = "relu, gelu, gelu_tanh, silu, sigmoid or elu of alpha 1";
                 let got = format!("{other:?}");
