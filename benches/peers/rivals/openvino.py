@@ -34,6 +34,16 @@ def linear(case, tensors):
     return {name: call(model, [xs]) for name, model in compiled(model, [xs]).items()}
 
 
+def conv(case, tensors):
+    xs = tensors["xs"]
+    padding, stride, ones = ([number] * (xs.ndim - 2) for number in (case["padding"], case["stride"], 1))
+    image, weight = opset.parameter(xs.shape, np.float32), opset.constant(tensors["weight"])
+    products = opset.convolution(image, weight, stride, padding, padding, ones)
+    bias = opset.constant(tensors["bias"].reshape(1, -1, *ones))
+    model = ov.Model([opset.add(products, bias)], [image])
+    return {name: call(model, [xs]) for name, model in compiled(model, [xs]).items()}
+
+
 def layer(tensors, shape):
     """A model of the layer, for inputs of that shape."""
     rows = opset.parameter(shape, np.float32)
