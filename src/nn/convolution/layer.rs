@@ -37,6 +37,8 @@ pub struct AnyConvolution {
     is_computed: bool,
     /// Whether it was scaled, so that its weight differs from its checkpoint's.
     folded: bool,
+    /// Whether a batch norm is folded in, so that weight and bias are in no checkpoint.
+    has_norm: bool,
     pub tap: Option<Tap>,
 }
 
@@ -72,6 +74,7 @@ impl AnyConvolution {
             name: None,
             is_computed: false,
             folded: false,
+            has_norm: false,
             tap: None,
         }
     }
@@ -120,6 +123,7 @@ impl AnyConvolution {
             name: None,
             is_computed: false,
             folded: false,
+            has_norm: false,
             tap: None,
         })
     }
@@ -540,7 +544,12 @@ impl AnyConvolution {
         })
     }
 
-    pub fn stored(&self) -> StoredWeight {
+    pub fn stored(&self) -> Result<StoredWeight> {
+        if self.has_norm {
+            let expected = "one that was loaded, or by `computed` of its weight and bias";
+            let got = "one that a batch norm was folded into";
+            return Err(Error::argument("convolution to be saved", expected, got));
+        }
         let value = match &self.weight {
             ConvolutionWeight::Float(weight) => StoredValue::Float {
                 weight: weight.clone(),
@@ -553,7 +562,7 @@ impl AnyConvolution {
             }),
         };
         let weight = StoredWeight::new("weight", value).with_bias(self.bias.clone());
-        weight.computed(self.is_computed)
+        Ok(weight.computed(self.is_computed))
     }
 
     pub fn value(&self) -> Result<Tensor> {
@@ -597,7 +606,8 @@ impl AnyConvolution {
     /// This convolution, float, with a batch norm behind it folded in, in f64.
     pub fn with_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
         let ConvolutionWeight::Float(weight) = &self.weight else {
-            return Err(Error::qconfig("a float weight", "a quantized one"));
+            let expected = "a float one: norms are folded in before quantizing";
+            return Err(Error::argument("convolution", expected, "a quantized one"));
         };
         let f64 = |tensor: &Tensor| tensor.to_dtype(DType::F64);
         let deviation = (f64(norm.running_var())? + norm.eps())?.sqrt()?;
@@ -615,9 +625,12 @@ impl AnyConvolution {
         };
         let bias = (shift - mean.mul(&scale)?)?;
         Ok(Self {
-            weight: ConvolutionWeight::Float(folded.to_dtype(weight.dtype())?),
-            bias: Some(bias.to_dtype(weight.dtype())?),
+            // candle's norms have variables.
+            weight: ConvolutionWeight::Float(folded.to_dtype(weight.dtype())?.detach()),
+            bias: Some(bias.to_dtype(weight.dtype())?.detach()),
             origin: None,
+            has_norm: true,
+            is_computed: false,
             ..self.clone()
         })
     }

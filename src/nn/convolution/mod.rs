@@ -98,8 +98,11 @@ macro_rules! convolutions {
                 ys.map_err(|error| error.at(self.label()).into())
             }
 
-            /// This layer with the batch norm behind it folded in, computed in f64: the norm is
-            /// left out of the model then.
+            /// This layer with the batch norm behind it folded in, computed in f64, without
+            /// gradients: the norm is left out of the model then.
+            ///
+            /// No checkpoint has such a layer: it is saved as one of [`computed`](Self::computed),
+            /// of its weight and bias.
             ///
             /// # Errors
             /// When the layer is quantized, or the norm of other sizes.
@@ -160,7 +163,7 @@ macro_rules! convolutions {
             }
 
             fn stored(&self) -> Result<Vec<StoredWeight>> {
-                Ok(vec![self.convolution.stored()])
+                Ok(vec![self.convolution.stored()?])
             }
 
             fn weights(&self) -> Result<Vec<Tensor>> {
