@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytemuck::Pod;
 use candle_core::{Device, Tensor, WithDType};
 use candle_dynquant_io::input;
 use half::{bf16, f16};
@@ -170,6 +171,23 @@ impl Shard {
         }
     }
 
+    /// Elements `range` of a tensor of `T`, without a copy where the file has them in order.
+    fn stored<const B: usize, T: Pod>(
+        &self,
+        entry: &Entry,
+        range: Range<usize>,
+        make: impl Fn([u8; B]) -> T,
+    ) -> Result<Vec<T>> {
+        if entry.encoding != Encoding::Plain || entry.heads > 0 || cfg!(target_endian = "big") {
+            return self.elements(entry, range, make);
+        }
+        let mut values = vec![T::zeroed(); range.len()];
+        let mut file = self.at(entry.start + (range.start * B) as u64)?;
+        let read = file.read_exact(bytemuck::cast_slice_mut(&mut values));
+        read.map_err(|e| self.reading(e))?;
+        Ok(values)
+    }
+
     /// The bytes of some rows that the file has in another form or order.
     fn rows(&self, entry: &Entry, rows: Range<usize>) -> Result<Vec<u8>> {
         let k = entry.columns();
@@ -301,9 +319,9 @@ impl Shard {
     /// Elements `range` of a tensor of float16 or bfloat16.
     pub fn halves(&self, entry: &Entry, range: Range<usize>) -> Result<Halves> {
         Ok(if entry.dtype == Dtype::BF16 {
-            Halves::BFloat16(self.elements(entry, range, bf16::from_le_bytes)?)
+            Halves::BFloat16(self.stored(entry, range, bf16::from_le_bytes)?)
         } else {
-            Halves::Float16(self.elements(entry, range, f16::from_le_bytes)?)
+            Halves::Float16(self.stored(entry, range, f16::from_le_bytes)?)
         })
     }
 
@@ -326,7 +344,7 @@ impl Shard {
                 self.elements(entry, range, |b| f32::from_le_bytes(b) / CODE_OF_ABSMAX)
             }
             Encoding::PlusOne => self.elements(entry, range, |b| f32::from_le_bytes(b) - 1.),
-            _ => self.elements(entry, range, f32::from_le_bytes),
+            _ => self.stored(entry, range, f32::from_le_bytes),
         }
     }
 
@@ -395,12 +413,12 @@ impl Shard {
         }
     }
 
-    fn of_elements<const B: usize, T: WithDType>(
+    fn of_elements<const B: usize, T: WithDType + Pod>(
         &self,
         entry: &Entry,
         make: impl Fn([u8; B]) -> T,
     ) -> Result<Tensor> {
-        Self::shaped(entry, self.elements(entry, 0..entry.elements(), make)?)
+        Self::shaped(entry, self.stored(entry, 0..entry.elements(), make)?)
     }
 
     fn shaped<T: WithDType>(entry: &Entry, values: Vec<T>) -> Result<Tensor> {
