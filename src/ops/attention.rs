@@ -278,12 +278,8 @@ pub(super) fn with_rows(tensor: &Tensor) -> error::Result<Tensor> {
 pub(super) fn heads_of<'a>(elements: &'a Elements<'_>) -> error::Result<Heads<'a>> {
     let (_, _, rows, columns) = elements.layout().shape().dims4()?;
     let strides = elements.layout().stride();
-    Ok(Heads {
-        values: elements.strided()?,
-        strides: [strides[0], strides[1], strides[2]],
-        rows,
-        columns,
-    })
+    let strides = [strides[0], strides[1], strides[2]];
+    Ok(Heads::new(elements.strided()?, strides, [rows, columns]))
 }
 
 /// Attention by candle's own operations; half precision in f32.

@@ -1,15 +1,16 @@
 //! Keys and values of a decoder's layer, kept in the precision in which they are multiplied.
 
 use std::fmt;
+use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
 use super::attention::{AttentionCall, AttentionSizes, heads_of, with_rows};
 use super::mask::Mask;
 use crate::error::{Error, Result};
-use crate::kernels::{self, Attention, Heads, Isa, KeyValues, MAX_TERMS, Precision};
+use crate::kernels::{self, Attention, Heads, Isa, KeyValues, MAX_TERMS, PAGE, Precision, Values};
 use crate::sizes;
 use crate::tensor::{Elements, check_cpu_float, mismatch, without_gradient};
 use crate::trace;
@@ -23,9 +24,13 @@ use crate::trace;
 /// and a scale: a decoder reads about a quarter of the bytes of f32, in [`Precision::BFloat16`]
 /// half of them.
 ///
-/// The first keys and values set the sizes. Capacity grows by doubling, so that all rows
-/// together are copied about once; a clone copies them, too. Gradients do not flow through a cache:
-/// a backward pass that reaches a result of tracked queries is an error.
+/// The first keys and values set the sizes. Rows are kept in pages of 128 rows that clones share: a
+/// clone costs nothing until one of both appends, which copies the last page. So texts with a common
+/// beginning keep it once: `clone`, then [`truncate`](Self::truncate). Codes of 8 bits are copied as
+/// a whole by then, and their capacity grows by doubling.
+///
+/// Gradients do not flow through a cache: a backward pass that reaches a result of tracked queries
+/// is an error.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -39,7 +44,9 @@ use crate::trace;
 /// cache.append(&rows(2, 1)?, &rows(2, 1)?)?; // a token
 /// let context = cache.attend(&rows(4, 1)?, Mask::Causal, 0.125)?;
 /// assert_eq!((context.dims(), cache.len()), (&[1, 4, 1, 64][..], 10));
-/// cache.truncate(9); // the token is taken back
+/// let mut other = cache.clone(); // shares the rows
+/// other.truncate(9); // without the token
+/// assert_eq!((cache.len(), other.len()), (10, 9));
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 #[derive(Clone)]
@@ -64,16 +71,19 @@ struct Kept {
 /// Keys and values of each head, with spare capacity.
 #[derive(Clone)]
 enum KvRows {
-    Floats([Vec<f32>; 2]),
-    Halves([Vec<bf16>; 2]),
-    Codes(Box<KeyValues>),
+    Floats([Pages<f32>; 2]),
+    Halves([Pages<bf16>; 2]),
+    Codes(Arc<KeyValues>),
 }
+
+/// Pages of `[batch, heads, PAGE, columns]`; a page that clones share is copied when it changes.
+type Pages<T> = Vec<Arc<Vec<T>>>;
 
 const APPEND: &str = "append to a KvCache";
 const ATTEND: &str = "attend over a KvCache";
 
-/// Capacities are multiples of it: the most keys of a panel of codes.
-const STEP: usize = 64;
+/// The most keys of a panel of codes: their capacities are multiples.
+const PANEL: usize = 64;
 
 impl KvCache {
     /// An empty cache, for keys and values of any sizes.
@@ -81,18 +91,18 @@ impl KvCache {
         Self::with_capacity(precision, 0)
     }
 
-    /// An empty cache that takes room for `rows` keys and values of each head with the first of them,
-    /// and grows when there are more.
+    /// An empty cache with room for `rows` codes of each head in 8 bits, taken with the first row.
+    /// In other precisions pages are taken as rows come.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
     /// use candle_dynquant::nn::KvCache;
     /// use candle_dynquant::ops::Precision;
     ///
-    /// let mut cache = KvCache::with_capacity(Precision::Float32, 128);
+    /// let mut cache = KvCache::with_capacity(Precision::Int8, 192);
     /// let rows = Tensor::randn(0f32, 1., (1, 2, 9, 64), &Device::Cpu)?;
     /// cache.append(&rows, &rows)?;
-    /// assert_eq!((cache.len(), cache.capacity()), (9, 128));
+    /// assert_eq!((cache.len(), cache.capacity()), (9, 192));
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     pub fn with_capacity(precision: Precision, rows: usize) -> Self {
@@ -124,13 +134,14 @@ impl KvCache {
         self.kept.as_ref().map_or(0, |kept| kept.capacity)
     }
 
-    /// Bytes of memory: keys and values, their scales, and spare capacity.
+    /// Bytes of memory: keys and values, their scales, and spare capacity; pages that clones share
+    /// count in each.
     pub fn bytes(&self) -> usize {
         match self.kept.as_ref().map(|kept| &kept.rows) {
             None => 0,
-            Some(KvRows::Floats([k, v])) => size_of_val(&**k) + size_of_val(&**v),
-            Some(KvRows::Halves([k, v])) => size_of_val(&**k) + size_of_val(&**v),
-            Some(KvRows::Codes(kept)) => kept.bytes(),
+            Some(KvRows::Floats(all)) => bytes_of(all),
+            Some(KvRows::Halves(all)) => bytes_of(all),
+            Some(KvRows::Codes(codes)) => codes.bytes(),
         }
     }
 
@@ -139,13 +150,20 @@ impl KvCache {
         self.kept = None;
     }
 
-    /// Keeps the first `len` keys and values; all if there are fewer. The memory stays.
+    /// Keeps the first `len` keys and values; all if there are fewer. Pages behind them are given
+    /// back; the memory of codes of 8 bits stays.
     pub fn truncate(&mut self, len: usize) {
-        if let Some(kept) = &mut self.kept {
-            kept.len = kept.len.min(len);
-            if let KvRows::Codes(codes) = &mut kept.rows {
-                codes.truncate(len);
+        if let Some(kept) = &mut self.kept
+            && len < kept.len
+        {
+            kept.len = len;
+            let pages = len.div_ceil(PAGE);
+            match &mut kept.rows {
+                KvRows::Codes(codes) => return Arc::make_mut(codes).truncate(len),
+                KvRows::Floats(all) => all.iter_mut().for_each(|rows| rows.truncate(pages)),
+                KvRows::Halves(all) => all.iter_mut().for_each(|rows| rows.truncate(pages)),
             }
+            kept.capacity = pages * PAGE;
         }
     }
 
@@ -178,13 +196,14 @@ impl KvCache {
             );
             return Err(mismatch(APPEND, expected, k));
         }
-        let capacity = match self.capacity() {
-            before if before >= len => before,
-            before => {
+        let capacity = match (self.capacity(), self.precision) {
+            (before, _) if before >= len => before,
+            (before, Precision::Int8) => {
                 let wanted = len.max(2 * before).max(self.least.min(most));
-                let rounded = wanted.checked_next_multiple_of(STEP);
+                let rounded = wanted.checked_next_multiple_of(PANEL);
                 rounded.unwrap_or(most).min(most)
             }
+            _ => len.checked_next_multiple_of(PAGE).unwrap_or(most),
         };
         for dim in new.dims {
             // Of sizes of 0, too, some memory is needed.
@@ -203,14 +222,18 @@ impl KvCache {
                 ..new
             }),
         };
-        kept.reserve(capacity);
-        let place = [kept.batch, kept.heads, kept.len, kept.capacity];
+        let place = [kept.batch, kept.heads, kept.len];
         match &mut kept.rows {
-            KvRows::Codes(codes) => codes.append(k, v),
             KvRows::Floats(all) => put([k, v], all, place, <[f32]>::copy_from_slice),
             KvRows::Halves(all) => put([k, v], all, place, <[bf16]>::convert_from_f32_slice),
+            KvRows::Codes(codes) => {
+                if capacity > kept.capacity {
+                    *codes = Arc::new(codes.with_capacity(capacity));
+                }
+                Arc::make_mut(codes).append(k, v);
+            }
         }
-        kept.len = len;
+        (kept.len, kept.capacity) = (len, capacity);
         Ok(())
     }
 }
@@ -294,11 +317,13 @@ impl KvCache {
             Ok(match &kept.rows {
                 KvRows::Codes(codes) => kernels::attend(queries, codes),
                 KvRows::Halves(all) => {
-                    let [k, v] = kept.heads_of(all);
+                    let pages = slices(all);
+                    let [k, v] = kept.heads_of(&pages);
                     kernels::attention_to_bf16(isa, queries, k, v)
                 }
                 KvRows::Floats(all) => {
-                    let [k, v] = kept.heads_of(all);
+                    let pages = slices(all);
+                    let [k, v] = kept.heads_of(&pages);
                     let precision = Precision::Float32.into();
                     kernels::attention(isa, Attention::new(queries, k, v, precision))
                 }
@@ -315,9 +340,11 @@ impl KvCache {
         let KvRows::Floats([k, v]) = &kept.rows else {
             return Ok(None);
         };
-        let tensor = |values: &Vec<f32>, dim| -> Result<Tensor> {
-            let shape = [kept.batch, kept.heads, kept.capacity, dim];
-            let all = Tensor::from_slice(values, &shape[..], &candle_core::Device::Cpu)?;
+        let tensor = |pages: &Pages<f32>, dim| -> Result<Tensor> {
+            let shape = [kept.batch, kept.heads, PAGE, dim];
+            let page = |page: &Arc<Vec<f32>>| Tensor::from_slice(page, &shape[..], &Device::Cpu);
+            let pages = pages.iter().map(page);
+            let all = Tensor::cat(&pages.collect::<candle_core::Result<Vec<_>>>()?, 2)?;
             Ok(all.narrow(2, 0, kept.len)?)
         };
         let [of_k, of_v] = kept.dims;
@@ -361,32 +388,27 @@ impl Kept {
         })
     }
 
-    /// Makes room for so many rows of each head; those that there are keep their bits.
-    fn reserve(&mut self, capacity: usize) {
-        if capacity == self.capacity {
-            return;
-        }
-        let sizes = [self.batch * self.heads, self.capacity, capacity];
-        match &mut self.rows {
-            KvRows::Codes(codes) => **codes = codes.with_capacity(capacity),
-            KvRows::Floats(all) => grow(all, self.dims, sizes, self.len),
-            KvRows::Halves(all) => grow(all, self.dims, sizes, self.len),
-        }
-        self.capacity = capacity;
-    }
-
-    fn heads_of<'a, T>(&self, all: &'a [Vec<T>; 2]) -> [Heads<'a, T>; 2] {
-        let [k, v] = all;
-        [(k, self.dims[0]), (v, self.dims[1])].map(|(values, columns)| {
-            let of_head = self.capacity * columns;
+    fn heads_of<'a, T>(&self, [k, v]: &'a [Vec<&'a [T]>; 2]) -> [Heads<'a, T>; 2] {
+        [(k, self.dims[0]), (v, self.dims[1])].map(|(pages, columns)| {
+            let of_head = PAGE * columns;
             Heads {
-                values: &values[..],
+                values: Values::Pages(pages),
                 strides: [self.heads * of_head, of_head, columns],
                 rows: self.len,
                 columns,
             }
         })
     }
+}
+
+fn slices<T>(all: &[Pages<T>; 2]) -> [Vec<&[T]>; 2] {
+    all.each_ref()
+        .map(|pages| pages.iter().map(|page| &page[..]).collect())
+}
+
+fn bytes_of<T>(all: &[Pages<T>; 2]) -> usize {
+    let pages = all.iter().flatten();
+    pages.map(|page| size_of_val(&page[..])).sum()
 }
 
 impl KvRows {
@@ -396,7 +418,7 @@ impl KvRows {
             Precision::BFloat16 => Self::Halves([Vec::new(), Vec::new()]),
             Precision::Int8 => {
                 let empty = KeyValues::new(isa, [sizes.batch, sizes.heads], sizes.dims, 0);
-                Self::Codes(Box::new(empty))
+                Self::Codes(Arc::new(empty))
             }
         }
     }
@@ -410,42 +432,30 @@ fn check_kernel_float(tensor: &Tensor, op: &'static str) -> Result<()> {
     }
 }
 
-/// Makes room for `new` rows of each head where there was room for `old`, and copies the first
-/// `len` of each.
-fn grow<T: Copy + Default>(
-    all: &mut [Vec<T>; 2],
-    dims: [usize; 2],
-    [heads, old, new]: [usize; 3],
-    len: usize,
-) {
-    for (rows, columns) in all.iter_mut().zip(dims) {
-        let mut grown = vec![T::default(); heads * new * columns];
-        for head in 0..heads {
-            let kept = &rows[head * old * columns..][..len * columns];
-            grown[head * new * columns..][..len * columns].copy_from_slice(kept);
-        }
-        *rows = grown;
-    }
-}
-
 /// Writes the rows of all heads behind the `len` that there are of each.
-fn put<T>(
+fn put<T: Copy + Default>(
     from: [Heads<'_>; 2],
-    to: &mut [Vec<T>; 2],
-    [batch, heads, len, capacity]: [usize; 4],
+    to: &mut [Pages<T>; 2],
+    [batch, heads, len]: [usize; 3],
     write: impl Fn(&mut [T], &[f32]),
 ) {
     let places = (0..batch).flat_map(|s| (0..heads).map(move |head| (s, head)));
-    for (from, to) in from.into_iter().zip(to) {
-        let columns = from.columns;
+    for (from, pages) in from.into_iter().zip(to) {
+        let (columns, end) = (from.columns, len + from.rows);
         if columns == 0 || from.rows == 0 {
             continue;
         }
-        for (sequence, head) in places.clone() {
-            let first = (sequence * heads + head) * capacity + len;
-            let rows = to[first * columns..][..from.rows * columns].chunks_exact_mut(columns);
-            for (row, to) in rows.enumerate() {
-                write(to, &from.rows_from(sequence, head, row)[..columns]);
+        let size = batch * heads * PAGE * columns;
+        pages.resize_with(end.div_ceil(PAGE), || Arc::new(vec![T::default(); size]));
+        for (index, page) in pages.iter_mut().enumerate().skip(len / PAGE) {
+            let rows = len.max(index * PAGE)..end.min((index + 1) * PAGE);
+            let page = Arc::make_mut(page);
+            for (sequence, head) in places.clone() {
+                let first = (sequence * heads + head) * PAGE + rows.start % PAGE;
+                let to = page[first * columns..].chunks_exact_mut(columns);
+                for (row, to) in rows.clone().zip(to) {
+                    write(to, &from.rows_from(sequence, head, row - len)[..columns]);
+                }
             }
         }
     }

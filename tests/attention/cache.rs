@@ -24,7 +24,7 @@ const SIZES: [[usize; 5]; 4] = [
 ];
 
 #[test]
-fn it_takes_the_room_that_it_was_made_for_at_once() -> Result<()> {
+fn codes_take_the_room_that_a_cache_was_made_for_at_once() -> Result<()> {
     for precision in PRECISIONS {
         let mut cache = KvCache::with_capacity(precision, 200);
         let mut grown = KvCache::new(precision);
@@ -37,14 +37,22 @@ fn it_takes_the_room_that_it_was_made_for_at_once() -> Result<()> {
             }
             capacities.push(cache.capacity());
         }
-        assert_eq!(capacities, [256; 3], "{precision}");
+        let expected = match precision {
+            Precision::Int8 => [256; 3],
+            _ => [128, 256, 256], // pages
+        };
+        assert_eq!(capacities, expected, "{precision}");
         let q = heads([2, 4, 1, 16], 1)?;
         let [own, other] = [&cache, &grown].map(|cache| cache.attend(&q, None, 0.2));
         assert_eq!(bits(&own?)?, bits(&other?)?, "{precision}");
-        // More than there can be is an error, no panic.
+        // Of more than there can be, codes take the most; pages come with their rows.
         let mut endless = KvCache::with_capacity(precision, usize::MAX);
-        let appended = endless.append(&k, &v);
-        assert_eq!(appended.is_err(), precision != Precision::Int8);
+        endless.append(&k, &v)?;
+        let most = match precision {
+            Precision::Int8 => 65_536,
+            _ => 256,
+        };
+        assert_eq!(endless.capacity(), most, "{precision}");
     }
     Ok(())
 }
@@ -65,7 +73,7 @@ fn it_gives_the_bits_of_the_function_on_all_keys() -> Result<()> {
             cache.append(&new(&k)?, &new(&v)?)?;
             len += step;
             assert_eq!((cache.len(), cache.is_empty()), (len, false));
-            assert!(cache.capacity() >= len && cache.capacity() < 2 * len + 64);
+            assert!(cache.capacity() >= len && cache.capacity() < 2 * len + 128);
             for queries in [1, 7] {
                 let q = heads([batch, count, queries, dim], 1)?;
                 let keys_mask = tensor(&[queries, len], 4)?;
@@ -130,6 +138,53 @@ fn rows_that_were_taken_back_leave_nothing() -> Result<()> {
         assert_eq!((cache.bytes(), cache.capacity()), (0, 0));
         cache.append(&other, &other)?;
         assert_eq!(cache.len(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn clones_share_pages_and_change_no_other() -> Result<()> {
+    let q = heads([2, 4, 3, 9], 1)?;
+    let (k, v) = (heads([2, 2, 700, 9], 2)?, heads([2, 2, 700, 9], 3)?);
+    let part = |t: &Tensor, start: usize, rows: usize| t.narrow(2, start, rows);
+    for precision in PRECISIONS {
+        let mut first = KvCache::new(precision);
+        first.append(&part(&k, 0, 300)?, &part(&v, 0, 300)?)?;
+        let before = bits(&first.attend(&q, None, 0.3)?)?;
+        // Prefixes at, before and behind the ends of pages, each continued by other rows.
+        for len in [0, 1, 127, 128, 129, 255, 256, 300] {
+            let mut other = first.clone();
+            other.truncate(len);
+            let rows = [(350, 5), (400, 150)];
+            for (start, rows) in rows {
+                other.append(&part(&k, start, rows)?, &part(&v, start, rows)?)?;
+            }
+            let join = |t: &Tensor| {
+                let rows = rows.map(|(start, rows)| part(t, start, rows));
+                let [a, b] = rows;
+                Tensor::cat(&[part(t, 0, len)?, a?, b?], 2)
+            };
+            let expected = ops::scaled_dot_product_attention_with(
+                &q,
+                &join(&k)?,
+                &join(&v)?,
+                None,
+                0.3,
+                precision,
+            )?;
+            let case = format!("{precision} {len}");
+            assert_eq!(
+                bits(&other.attend(&q, None, 0.3)?)?,
+                bits(&expected)?,
+                "{case}"
+            );
+            assert_eq!(bits(&first.attend(&q, None, 0.3)?)?, before, "{case}");
+        }
+        // The original is continued while a clone exists.
+        let clone = first.clone();
+        first.append(&part(&k, 300, 10)?, &part(&v, 300, 10)?)?;
+        assert_eq!(bits(&clone.attend(&q, None, 0.3)?)?, before, "{precision}");
+        assert_eq!((clone.len(), first.len()), (300, 310));
     }
     Ok(())
 }

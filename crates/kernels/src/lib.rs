@@ -43,7 +43,7 @@ pub use calls::pack::{
 pub use calls::pool::max_pool2d;
 pub use calls::quantize::Codes;
 pub use calls::recurrent::{Recurrence, Step, recur, update_state};
-pub use loops::attention::{Attention, Heads, Queries};
+pub use loops::attention::{Attention, Heads, PAGE, Queries, Values};
 pub use loops::attention_int8::MAX_TERMS;
 pub use loops::encode::Coding;
 pub use loops::gates::Gates;

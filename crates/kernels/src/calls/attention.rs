@@ -7,7 +7,7 @@ use half::bf16;
 use super::attention_int8;
 use super::convert::widened;
 use crate::isa::Isa;
-use crate::loops::attention::{Attention, Heads, Precision, Queries, QueryBlock};
+use crate::loops::attention::{Attention, Heads, PAGE, Precision, Queries, QueryBlock, Values};
 use crate::loops::buffer::{self, Aligned};
 use crate::loops::float_tile::COLUMNS;
 use crate::loops::product::Sink;
@@ -170,7 +170,7 @@ pub fn attention_to_bf16(
                     widen(isa, heads, [index / kv_heads, index % kv_heads], wide);
                 }
                 let mut local = attention;
-                (local.k.values, local.v.values) = (wide_k, wide_v);
+                (local.k.values, local.v.values) = (Values::Whole(wide_k), Values::Whole(wide_v));
                 let Queries {
                     q, heads, kv_heads, ..
                 } = local.queries;
@@ -196,13 +196,13 @@ pub fn attention_to_bf16(
 
 /// Writes the matrix of a head of a sequence as f32.
 fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut [f32]) {
-    let columns = if from.strides[2] == from.columns {
-        to.len()
+    let rows = if from.strides[2] == from.columns {
+        PAGE
     } else {
-        from.columns
+        1
     };
-    for (row, out) in to.chunks_mut(columns.max(1)).enumerate() {
-        let values = &from.rows_from(sequence, head, row)[..out.len()];
+    for (index, out) in to.chunks_mut((rows * from.columns).max(1)).enumerate() {
+        let values = &from.rows_from(sequence, head, index * rows)[..out.len()];
         isa.run(widened(values, out));
     }
 }
@@ -234,10 +234,8 @@ mod tests {
     /// Each element in f64, and the bound that is stated for it.
     fn exact(a: &Attention<'_>) -> Vec<(f64, f64)> {
         let queries = &a.queries;
-        let at = |heads: &Heads<'_>, b, h, row, column| {
-            let [of_b, of_h, of_row] = heads.strides;
-            f64::from(heads.values[b * of_b + h * of_h + row * of_row + column])
-        };
+        let at =
+            |heads: &Heads<'_>, b, h, row, column| f64::from(heads.rows_from(b, h, row)[column]);
         let mut out = Vec::new();
         let kv = |h| h * queries.kv_heads / queries.heads;
         for b in 0..queries.batch {

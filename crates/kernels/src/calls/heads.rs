@@ -1,9 +1,10 @@
 //! The matrices of heads, and queries, checked.
 
-use crate::loops::attention::{Heads, Queries};
+use crate::loops::attention::{Heads, PAGE, Queries, Values};
 
 impl<T> Heads<'_, T> {
-    /// Checks that all matrices are within `values`; matrices without elements lie nowhere.
+    /// Checks that all matrices are within `values`, those of pages within each page; matrices
+    /// without elements lie nowhere.
     ///
     /// # Panics
     /// If a matrix exceeds `values`.
@@ -11,20 +12,33 @@ impl<T> Heads<'_, T> {
         let sizes = [batch, heads, self.rows, self.columns];
         if sizes.contains(&0) {
             return Self {
-                values: &[],
+                values: Values::Whole(&[]),
                 strides: [0; 3],
                 ..self
             };
         }
+        let (len, rows) = match self.values {
+            Values::Whole(values) => (values.len(), self.rows),
+            Values::Pages(pages) => {
+                let count = self.rows.div_ceil(PAGE);
+                assert!(
+                    pages.len() >= count,
+                    "{what}: expected {count} pages, got {}",
+                    pages.len()
+                );
+                let lengths = pages[..count].iter().map(|page| page.len());
+                (lengths.min().unwrap_or_default(), self.rows.min(PAGE))
+            }
+        };
+        let sizes = [batch, heads, rows, self.columns];
         let ends = sizes.into_iter().zip(self.strides.into_iter().chain([1]));
         let last = ends
             .map(|(size, stride)| (size - 1).checked_mul(stride))
             .try_fold(0usize, |sum, offset| sum.checked_add(offset?));
         assert!(
-            last.is_some_and(|last| last < self.values.len()),
-            "{what}: expected {sizes:?} at strides {:?} within {} elements",
+            last.is_some_and(|last| last < len),
+            "{what}: expected {sizes:?} at strides {:?} within {len} elements",
             self.strides,
-            self.values.len()
         );
         self
     }

@@ -31,7 +31,7 @@ use super::norm::exps_below;
 use super::number::{Number, fma};
 use super::product::Sink;
 use super::queries::{self, KEYS, QUERIES};
-pub use super::queries::{Attention, Heads, Precision, Queries, QueryBlock};
+pub use super::queries::{Attention, Heads, PAGE, Precision, Queries, QueryBlock, Values};
 
 thread_local! {
     static ROOM: Cell<Aligned> = Cell::default();

@@ -91,13 +91,12 @@ impl Queries<'_> {
     }
 }
 
-/// A matrix for each head of each sequence, somewhere in a slice; elements of a row are
-/// neighbours.
+/// A matrix for each head of each sequence; elements of a row are neighbours.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a, T = f32> {
     /// The elements of all matrices.
-    pub values: &'a [T],
-    /// Distances from one sequence, head and row to the next.
+    pub values: Values<'a, T>,
+    /// Distances from one sequence, head and row to the next, within a page if there are pages.
     pub strides: [usize; 3],
     /// Rows of a matrix.
     pub rows: usize,
@@ -105,22 +104,38 @@ pub struct Heads<'a, T = f32> {
     pub columns: usize,
 }
 
+/// The elements of matrices.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a, T> {
+    /// All matrices, somewhere in a slice.
+    Whole(&'a [T]),
+    /// Successive [`PAGE`] rows of all matrices, a slice for each page.
+    Pages(&'a [&'a [T]]),
+}
+
+/// Rows of a page: the keys that attention takes at a time.
+pub const PAGE: usize = KEYS;
+
 impl<'a, T> Heads<'a, T> {
     /// Matrices of so many rows and columns.
     pub fn new(values: &'a [T], strides: [usize; 3], [rows, columns]: [usize; 2]) -> Self {
         Self {
-            values,
+            values: Values::Whole(values),
             strides,
             rows,
             columns,
         }
     }
 
-    /// The matrix of a head of a sequence, from a row on.
+    /// The matrix of a head of a sequence, from a row on, to the end of its page if there are pages.
     #[inline(always)]
     pub fn rows_from(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {
         let [of_batch, of_head, of_row] = self.strides;
-        &self.values[sequence * of_batch + head * of_head + row * of_row..]
+        let (values, row) = match self.values {
+            Values::Whole(values) => (values, row),
+            Values::Pages(pages) => (pages[row / PAGE], row % PAGE),
+        };
+        &values[sequence * of_batch + head * of_head + row * of_row..]
     }
 }
 

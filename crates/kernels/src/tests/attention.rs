@@ -2,8 +2,8 @@
 
 use super::{Pool, Random, same_bits, some};
 use crate::{
-    Attention, Heads, Isa, KeyValues, Precision, Queries, attend, attention, attention_to_bf16,
-    reference,
+    Attention, Heads, Isa, KeyValues, PAGE, Precision, Queries, Values, attend, attention,
+    attention_to_bf16, reference,
 };
 
 /// The sizes of attention of one sequence, and its mask.
@@ -375,9 +375,86 @@ fn keys_and_values_in_bfloat16_give_what_their_floats_give() {
     }
 }
 
+/// The rows of heads in pages, and NaN behind the last.
+fn pages<T: Copy>(heads: Heads<'_, T>, count: usize, nan: T) -> Vec<Vec<T>> {
+    let page = |first: usize| {
+        let row = |head: usize, row: usize| match heads.rows - first {
+            left if row < left => heads.rows_from(0, head, first + row)[..heads.columns].to_vec(),
+            _ => vec![nan; heads.columns],
+        };
+        let rows = (0..count).flat_map(|head| (0..PAGE).map(move |i| (head, i)));
+        rows.flat_map(|(head, i)| row(head, i)).collect()
+    };
+    (0..heads.rows).step_by(PAGE).map(page).collect()
+}
+
+fn paged<'a, T>(pages: &'a [&'a [T]], heads: Heads<'a, T>) -> Heads<'a, T> {
+    let of_head = PAGE * heads.columns;
+    Heads {
+        values: Values::Pages(pages),
+        strides: [0, of_head, heads.columns],
+        ..heads
+    }
+}
+
+#[test]
+fn pages_of_keys_and_values_change_no_bit() {
+    let mut random = Random(11);
+    let masks = [Mask::None, Mask::Causal, Mask::Own];
+    let sizes = [(1, 300), (3, PAGE), (70, 2 * PAGE + 1)];
+    let cases = masks
+        .into_iter()
+        .flat_map(|mask| sizes.map(|size| (mask, size)));
+    for (mask, (queries, keys)) in some(cases, &[3]) {
+        let case = Case {
+            heads: 4,
+            kv_heads: 2,
+            queries: if cfg!(miri) { 1 } else { queries },
+            keys,
+            dim: if cfg!(miri) { 3 } else { 33 },
+            value_dim: if cfg!(miri) { 2 } else { 32 },
+            mask,
+            precision: Precision::Float32,
+        };
+        let of = case.draw(&mut random);
+        let whole = case.operands(&of);
+        let [k, v] = [whole.k, whole.v].map(|heads| pages(heads, case.kv_heads, f32::NAN));
+        let [k, v] = [&k, &v].map(|pages| pages.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let halves = [&of.k, &of.v].map(|values| {
+            let values = values.iter().map(|x| half::bf16::from_f32(*x));
+            values.collect::<Vec<_>>()
+        });
+        let halves = [(&halves[0], whole.k), (&halves[1], whole.v)]
+            .map(|(values, of)| Heads::new(values, of.strides, [of.rows, of.columns]));
+        let halved = halves.map(|heads| pages(heads, case.kv_heads, half::bf16::NAN));
+        let halved = halved
+            .each_ref()
+            .map(|pages| pages.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        for isa in Isa::available() {
+            for precision in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
+                let whole = Attention { precision, ..whole };
+                let in_pages = Attention {
+                    k: paged(&k, whole.k),
+                    v: paged(&v, whole.v),
+                    ..whole
+                };
+                let expected = attention(isa, whole);
+                let case = format!("{isa}: {precision:?} {case:?}");
+                same_bits(&attention(isa, in_pages), &expected, &case);
+                if precision == Precision::BFloat16 {
+                    let [k, v] = [(&halved[0], halves[0]), (&halved[1], halves[1])]
+                        .map(|(pages, heads)| paged(pages, heads));
+                    let got = attention_to_bf16(isa, whole.queries, k, v);
+                    same_bits(&got, &expected, &case);
+                }
+            }
+        }
+    }
+}
+
 /// Some rows of heads.
 fn rows_from(of: Heads<'_>, first: usize, rows: usize) -> Heads<'_> {
-    let values = &of.values[first * of.strides[2]..];
+    let values = Values::Whole(of.rows_from(0, 0, first));
     Heads { values, rows, ..of }
 }
 
