@@ -20,12 +20,14 @@ pub struct Figures {
     pub isa: String,
     pub threads: usize,
     pub prompt_tokens: usize,
-    pub tokens: usize,
+    pub tokens: u32,
+    /// The tokens that were guessed, and those that were right.
+    pub guessed: [usize; 2],
     /// The text after the prompt.
     pub text: String,
     /// The milliseconds from the prompt to the first token.
     pub first_token_ms: f64,
-    /// The median milliseconds of each later token.
+    /// The mean milliseconds of each later token.
     pub token_ms: Option<f64>,
     /// The bytes of all layers.
     pub weight_bytes: usize,
@@ -54,6 +56,7 @@ impl Figures {
             threads: candle_core::utils::get_num_threads(),
             prompt_tokens: written.prompt,
             tokens: written.tokens,
+            guessed: written.guessed,
             text: written.text.clone(),
             first_token_ms: ms(written.first),
             token_ms: written.token.map(ms),
@@ -98,6 +101,10 @@ impl Figures {
         );
         if let Some(ms) = self.token_ms {
             let _ = write!(text, ", {ms:.2} ms each ({:.0} a second)", 1e3 / ms);
+        }
+        let [guessed, right] = self.guessed;
+        if guessed > 0 {
+            let _ = write!(text, "; {right} of {guessed} guesses were right");
         }
         if let Some(read) = self.quantized {
             let _ = write!(

@@ -5,6 +5,7 @@
 //!     cargo run --release --example generate -- --prompt "And he said" --preset int4 --length 200
 //!     cargo run --release --example generate -- --perplexity assets/lstm/heldout.txt
 //!     cargo run --release --example generate -- --model model.gguf --chat "Why is the sky blue?"
+//!     cargo run --release --example generate -- --model model.gguf --chat
 //!     cargo run --release --example generate -- --profile
 //!
 //! Without `--model` it runs the small Llama in `assets/decoder`, which was trained on the King
@@ -12,8 +13,8 @@
 //! bits (by `dynquant quantize`, as pack-quantized, GPTQ, AWQ or GGUF) runs as it is.
 //!
 //! The model is `crates/decoder/src/model.rs`; beside it `folder` and `gguf` read files and
-//! `chat` renders chat templates. Here `writer` generates, `reader` measures perplexity, and
-//! `profile` times the stages of a step.
+//! `chat` renders chat templates, and `generation` writes texts. Here `writer` times a text, `reader`
+//! measures perplexity, and `profile` times the stages of a step.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod figures;
@@ -21,8 +22,10 @@ mod profile;
 mod reader;
 mod writer;
 
+use std::io::{BufRead, BufReader, IsTerminal, Read, stdin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
@@ -32,7 +35,9 @@ use candle_dynquant::{
     quantize_dynamic,
 };
 use candle_dynquant_decoder::sampling::Sampling;
-use candle_dynquant_decoder::{Decoder, Folder, Message, Texts, isolate_templates};
+use candle_dynquant_decoder::{
+    Chat, Decoder, Folder, GenerationConfig, Generator, Message, Texts, isolate_templates,
+};
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
 use candle_dynquant_support::repository;
@@ -41,7 +46,7 @@ use mimalloc::MiMalloc;
 
 use figures::Figures;
 use reader::Perplexity;
-use writer::Writer;
+use writer::Written;
 
 /// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
 /// system.
@@ -69,9 +74,10 @@ struct Args {
     #[arg(long, value_name = "TEXT", default_value = "In those days")]
     prompt: String,
 
-    /// A question, by the model's chat template, in place of a text to continue
-    #[arg(long, value_name = "TEXT", conflicts_with = "prompt")]
-    chat: Option<String>,
+    /// A question, by the model's chat template, in place of a text to continue; without TEXT a chat of
+    /// several turns, whose questions are the lines of stdin
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, conflicts_with = "prompt")]
+    chat: Option<Option<String>>,
 
     /// The system message of the chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
@@ -80,6 +86,11 @@ struct Args {
     /// Tokens to generate at most
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
     length: usize,
+
+    /// Tokens that are guessed where the text repeats itself, at most, and checked in one step; the text
+    /// is the same for every number
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    drafts: usize,
 
     /// Seed of the sampling
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -173,28 +184,24 @@ impl Arguments for Args {
         let path = self.model.clone().unwrap_or_else(default);
         let folder = Folder::open(&path, self.tokenizer.as_deref())?;
         folder.notes.iter().for_each(print::note);
-        let sampling = self.sampling(&folder)?;
+        let config = GenerationConfig {
+            max_tokens: self.length,
+            sampling: self.sampling(&folder)?,
+            seed: self.seed,
+            drafts: self.drafts,
+            ..GenerationConfig::default()
+        };
         let mut model = folder.load()?;
         let was_quantized = folder.checkpoint.is_quantized();
-        #[rustfmt::skip]
-        let Folder { config, texts, ends, .. } = folder;
-        let most = config.max_position_embeddings;
+        let most = folder.config.max_position_embeddings;
         let reads = self.perplexity.is_some() || self.equalize.is_some() || self.gptq.is_some();
         ensure!(
             !reads || self.context <= most,
             "--context: expected at most {most}, the positions of the model, got {}",
             self.context
         );
-        let prompt = self.tokens(&texts)?;
-        let room = config.max_position_embeddings.saturating_sub(prompt.len());
-        ensure!(
-            room > 0 && !prompt.is_empty(),
-            "prompt: expected 1 to {} tokens, got {}",
-            config.max_position_embeddings - 1,
-            prompt.len(),
-        );
         let float = match (was_quantized, &spec) {
-            (false, Some(_)) => self.read(&model, &texts)?,
+            (false, Some(_)) => self.read(&model, &folder.texts)?,
             _ => None,
         };
         for (option, file) in [("--equalize", &self.equalize), ("--gptq", &self.gptq)] {
@@ -203,22 +210,27 @@ impl Arguments for Args {
                 "{option}: expected a float model, got one that is quantized"
             );
         }
-        let report = self.quantize(&mut model, &texts, spec.filter(|_| !was_quantized))?;
-        let quantized = self.read(&model, &texts)?;
+        let report = self.quantize(&mut model, &folder.texts, spec.filter(|_| !was_quantized))?;
+        let quantized = self.read(&model, &folder.texts)?;
 
-        let writer = || Writer::new(&model, &texts, sampling, self.seed);
+        let generator = Generator::new(&model, &folder)?;
+        if let Some(None) = self.chat {
+            return self.converse(&generator, &config);
+        }
+        let prompt = self.tokens(&folder.texts)?;
         if !self.common.json && self.chat.is_none() {
             print::part(&self.prompt)?;
         }
-        let written = writer().write(&prompt, self.length.min(room), &ends, |part| {
+        let written = Written::write(generator.generate(&prompt, &config)?, |part| {
             if self.common.json {
                 return Ok(());
             }
             Ok(print::part(part)?)
         })?;
+        let length = written.tokens as usize;
         let profile = self
             .profile
-            .then(|| profile::steps(writer, &prompt, written.steps));
+            .then(|| profile::steps(&generator, &prompt, config, length));
         let precision = match (was_quantized, self.float) {
             (true, _) => "as stored".to_owned(),
             (false, true) => "float".to_owned(),
@@ -351,16 +363,50 @@ impl Args {
 
     /// The tokens that the model reads first.
     fn tokens(&self, texts: &Texts) -> Result<Vec<u32>> {
-        let Some(question) = &self.chat else {
+        let Some(Some(question)) = &self.chat else {
             return texts.prompt(&self.prompt);
         };
-        let message = |role: &str, content: &String| Message {
-            role: role.to_owned(),
-            content: content.clone(),
-        };
-        let system = self.system.iter().map(|text| message("system", text));
-        let messages: Vec<_> = system.chain([message("user", question)]).collect();
+        let mut messages = self.system_message();
+        messages.push(Message::new("user", question));
         texts.chat(&messages, true).context("--chat")
+    }
+
+    fn system_message(&self) -> Vec<Message> {
+        let system = self.system.iter();
+        system.map(|text| Message::new("system", text)).collect()
+    }
+
+    /// A chat whose questions are the lines of stdin.
+    fn converse(&self, generator: &Generator<'_>, config: &GenerationConfig) -> Result<()> {
+        let mut chat = Chat::new(generator);
+        chat.messages = self.system_message();
+        let mut input = BufReader::new(stdin().take(MAX_TEXT));
+        loop {
+            if stdin().is_terminal() {
+                print::part("> ")?;
+            }
+            let mut line = String::new();
+            if input.read_line(&mut line).context("stdin")? == 0 {
+                return Ok(());
+            }
+            let start = Instant::now();
+            let (mut first, mut tokens) = (None, 0);
+            let mut reply = chat.say(line.trim_end(), config)?;
+            for piece in &mut reply {
+                let part = piece?.text;
+                first.get_or_insert_with(|| start.elapsed());
+                tokens += 1;
+                print::part(&part)?;
+            }
+            let [prompt, cached] = reply.prompt_tokens();
+            let (first, all) = (first.unwrap_or_default(), start.elapsed());
+            let each = (all - first).as_secs_f64() * 1e3 / f64::from((tokens - 1).max(1));
+            print::line(format!(
+                "\n[{} tokens read, {cached} kept; first token after {:.0} ms; {tokens} written, {each:.1} ms each]",
+                prompt - cached,
+                first.as_secs_f64() * 1e3,
+            ))?;
+        }
     }
 
     fn read(&self, model: &Decoder, texts: &Texts) -> Result<Option<Perplexity>> {

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use candle_dynquant_decoder::{GenerationConfig, Generator};
 use candle_dynquant_support::profile::{Profile, Recorder};
 use serde::Serialize;
-
-use crate::writer::Writer;
 
 /// The number of times that a text is written; every other step is recorded, alternating between
 /// texts.
@@ -46,33 +45,39 @@ struct Sums {
     others: (usize, Duration),
 }
 
-/// Writes a text of `length` tokens several times, each with a new writer.
-pub fn steps<'a>(writer: impl Fn() -> Writer<'a>, prompt: &[u32], length: usize) -> Result<Steps> {
+/// Writes the first `length` tokens of a text several times, a token a step.
+pub fn steps(
+    generator: &Generator<'_>,
+    prompt: &[u32],
+    config: GenerationConfig,
+    length: usize,
+) -> Result<Steps> {
     let recorder = Recorder::install()?;
     let (mut of_prompt, mut of_token) = (Sums::default(), Sums::default());
+    let config = GenerationConfig {
+        drafts: 0,
+        ..config
+    };
     for text in 0..TEXTS {
-        let mut writer = writer();
-        let mut written = writer.start(prompt);
+        let mut generation = generator.generate(prompt, &config)?;
         for index in 0..length {
             let sums = if index == 0 {
                 &mut of_prompt
             } else {
                 &mut of_token
             };
-            let mut step = || writer.step(&mut written);
-            let token = if (text + index) % 2 == 0 {
-                let (token, profile) = recorder.record(step);
+            let mut step = || generation.next().transpose();
+            if (text + index) % 2 == 0 {
+                let (piece, profile) = recorder.record(step);
+                piece?;
                 sums.recorded.0 += 1;
                 sums.recorded.1.add(profile);
-                token?
             } else {
                 let start = Instant::now();
-                let token = step()?;
+                step()?;
                 sums.others.0 += 1;
                 sums.others.1 += start.elapsed();
-                token
-            };
-            written.push(token);
+            }
         }
     }
     Ok(Steps {

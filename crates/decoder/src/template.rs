@@ -21,6 +21,16 @@ pub struct Message {
     pub content: String,
 }
 
+impl Message {
+    /// A message by an author.
+    pub fn new(role: &str, content: &str) -> Self {
+        Self {
+            role: role.to_owned(),
+            content: content.to_owned(),
+        }
+    }
+}
+
 const NAME: &str = "chat_template";
 
 /// The most instructions of a rendering; a template takes a few hundred for each message.

@@ -1,0 +1,86 @@
+//! Guesses of the next tokens, which a model checks in one step.
+
+use std::collections::HashMap;
+
+/// Tokens that have to occur again.
+const NGRAM: usize = 3;
+
+/// The most steps without guesses after guesses that were wrong.
+const MAX_PAUSE: usize = 64;
+
+/// Guesses of the next tokens of a text: those that followed the last three where these occurred
+/// before, as in "Prompt Lookup Decoding" (Saxena 2023).
+pub(crate) struct Drafts {
+    /// The most tokens of a guess.
+    most: usize,
+    /// The position behind the last occurrence of each n-gram.
+    behind: HashMap<[u32; NGRAM], usize>,
+    /// The n-grams that `behind` has, counted from the start of the text.
+    indexed: usize,
+    /// The number of tokens of the next guess.
+    length: usize,
+    /// The number of steps without guesses after the next wrong guess, and those left of them.
+    pause: usize,
+    left: usize,
+}
+
+impl Drafts {
+    /// Guesses of at most `most` tokens.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            behind: HashMap::new(),
+            indexed: 0,
+            length: most.div_ceil(2),
+            pause: 1,
+            left: 0,
+        }
+    }
+
+    /// Guesses the tokens behind `text`, at most `room`. The text continues that of the call before.
+    pub(crate) fn guess(&mut self, text: &[u32], room: usize) -> Vec<u32> {
+        let count = self.length.min(room);
+        if self.most == 0 {
+            return Vec::new();
+        }
+        // All n-grams but the last, behind which nothing follows yet.
+        while let Some(ngram) = text[self.indexed..].first_chunk()
+            && self.indexed + NGRAM < text.len()
+        {
+            self.behind.insert(*ngram, self.indexed + NGRAM);
+            self.indexed += 1;
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            return Vec::new();
+        }
+        let start = text.last_chunk().and_then(|last| self.behind.get(last));
+        let Some(start) = start.copied() else {
+            return Vec::new();
+        };
+        // What follows is repeated where it reaches the end of the text.
+        let following = text[start..].iter().cycle();
+        following.take(count).copied().collect()
+    }
+
+    /// Takes the number of right tokens of a guess into account: a right guess makes the next one
+    /// longer, a wrong one makes it shorter or puts it off.
+    pub(crate) fn checked(&mut self, guessed: usize, right: usize) {
+        if guessed == 0 {
+            return;
+        }
+        if right == 0 {
+            self.left = self.pause;
+            self.pause = (2 * self.pause).min(MAX_PAUSE);
+            self.length = 1;
+            return;
+        }
+        self.pause = 1;
+        self.length = if right == guessed {
+            2 * self.length
+        } else {
+            right + 1
+        };
+        self.length = self.length.min(self.most);
+    }
+}
