@@ -15,7 +15,9 @@ use candle_dynquant_support::repository;
 use candle_nn::VarBuilder;
 use serde::Deserialize;
 
-const FAMILIES: [&str; 6] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3"];
+const FAMILIES: [&str; 9] = [
+    "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "smollm3", "granite", "granite4",
+];
 
 struct Fixture {
     model: Decoder,
@@ -211,7 +213,13 @@ fn a_config_that_no_decoder_has_is_named() {
         (r#""model_type": "qwen3", "layer_types": []"#, "layer_types"),
         (r#""model_type": "qwen3", "layer_types": ["chunked_attention"]"#, "chunked_attention"),
         (r#""model_type": "llama", "rope_theta": -1"#, "rotary"),
-        (r#""model_type": "smollm3""#, "smollm3"),
+        (r#""model_type": "phi3""#, "phi3"),
+        (r#""model_type": "smollm3", "no_rope_layers": [1, 0]"#, "no_rope_layers"),
+        (r#""model_type": "granitemoehybrid""#, "layer_types"),
+        (r#""model_type": "granitemoehybrid", "layer_types": ["linear_attention"]"#, "layer_types"),
+        (r#""model_type": "granitemoehybrid", "layer_types": ["attention"], "num_local_experts": 8"#, "num_local_experts"),
+        (r#""model_type": "granitemoehybrid", "layer_types": ["attention"], "position_embedding_type": "alibi""#,
+            "position_embedding_type"),
         (r#""model_type": "llama", "colour": {"a": 1, "a": 1}"#, "key \"a\" twice"),
         (r#""model_type": "llama", "vocab_size": 8"#, "key \"vocab_size\" twice"),
         (r#""model_type": "llama", "pretraining_tp": 2"#, "\"pretraining_tp\": expected null or 1, got 2"),

@@ -15,7 +15,9 @@ use candle_dynquant_decoder::{
 use candle_dynquant_support::repository;
 use serde_json::{Value, json};
 
-const FAMILIES: [&str; 6] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3"];
+const FAMILIES: [&str; 9] = [
+    "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "smollm3", "granite", "granite4",
+];
 
 /// Messages of words, each after the word of its author.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}\
@@ -202,7 +204,8 @@ fn a_chat_keeps_what_was_read_and_answers_as_from_the_start() -> Result<()> {
         .into_iter()
         .flat_map(|name| ["int8", "pytorch"].map(|preset| (name, preset)))
     {
-        let (_dir, folder) = folder(name)?;
+        let (_dir, mut folder) = folder(name)?;
+        folder.ends.clear();
         let decoder = quantized(&folder, preset, Precision::Float32)?;
         let generator = Generator::new(&decoder, &folder)?;
         let config = GenerationConfig {

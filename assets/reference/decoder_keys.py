@@ -8,6 +8,7 @@ attribute that its class declares, generation_config.json with every attribute, 
 tokenizer, as they are saved.
 """
 
+import functools
 import json
 import os
 import tempfile
@@ -16,11 +17,14 @@ from tokenizers import Tokenizer, models
 from transformers import (
     Gemma3TextConfig,
     GenerationConfig,
+    GraniteConfig,
+    GraniteMoeHybridConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
 )
 
 SIZES = dict(
@@ -44,9 +48,14 @@ def tokenizer_config():
 
 
 def main():
-    configs = [LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Gemma3TextConfig]
+    configs = [
+        LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Gemma3TextConfig, SmolLM3Config, GraniteConfig,
+        functools.partial(
+            GraniteMoeHybridConfig, num_local_experts=0, layer_types=["full_attention"] * 2, mamba_n_heads=8
+        ),
+    ]
     files = {
-        "configs": [config(**SIZES).to_dict() for config in configs],
+        "configs": [json.loads(config(**SIZES).to_json_string(use_diff=False)) for config in configs],
         "generation_config.json": GenerationConfig().to_dict(),
         "tokenizer_config.json": tokenizer_config(),
     }

@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
 """Tiny random decoders of each family, and the logits that transformers computes.
 
-    python decoders.py
+    python decoders.py [NAME ..]
 
-Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0. Writes, for each
-family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
+Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0; smollm3 and the granites are by
+transformers==5.24.0. Writes, for each family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
 weights under transformers' names, `ids` [1, tokens] and `logits` [tokens, vocab].
 """
 
 import json
 import os
+import sys
 
 import torch
 from safetensors.torch import save_file
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -24,6 +29,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "decoders")
@@ -45,6 +52,7 @@ SCALING = dict(
     high_freq_factor=4.0,
     original_max_position_embeddings=16,
 )
+GRANITE = dict(embedding_multiplier=6.0, attention_multiplier=0.2, residual_multiplier=0.4, logits_scaling=3.0)
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "llama3": (LlamaForCausalLM, LlamaConfig(**SIZES, rope_theta=500000.0, rope_scaling=SCALING)),
@@ -61,12 +69,32 @@ MODELS = {
             layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         ),
     ),
+    "smollm3": (
+        SmolLM3ForCausalLM,
+        SmolLM3Config(**(SIZES | {"num_hidden_layers": 4}), pad_token_id=0, tie_word_embeddings=True),
+    ),
+    "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, **GRANITE, tie_word_embeddings=True)),
+    "granite4": (
+        GraniteMoeHybridForCausalLM,
+        GraniteMoeHybridConfig(
+            **SIZES,
+            **GRANITE,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            shared_intermediate_size=40,
+            position_embedding_type="rope",
+            layer_types=["full_attention"] * 2,
+            mamba_n_heads=8,
+        ),
+    ),
 }
 
 
 def main():
     os.makedirs(HERE, exist_ok=True)
     for seed, (name, (kind, config)) in enumerate(MODELS.items()):
+        if sys.argv[1:] and name not in sys.argv:
+            continue
         torch.manual_seed(seed)
         config._attn_implementation = "eager"
         model = kind(config).eval()
@@ -83,7 +111,7 @@ def main():
         tensors |= {"ids": ids, "logits": logits}
         save_file(tensors, os.path.join(HERE, f"{name}.safetensors"))
         with open(os.path.join(HERE, f"{name}.json"), "w") as f:
-            json.dump(config.to_diff_dict() | {"tie_word_embeddings": config.tie_word_embeddings}, f, sort_keys=True)
+            json.dump(json.loads(config.to_json_string()) | {"tie_word_embeddings": config.tie_word_embeddings}, f, sort_keys=True)
             f.write("\n")
         print(name, float(logits.abs().max()))
 

@@ -215,6 +215,10 @@ impl Arguments for Args {
 
         let generator = Generator::new(&model, &folder)?;
         if let Some(None) = self.chat {
+            ensure!(
+                !self.common.json && !self.profile,
+                "--chat: expected a TEXT beside --json and --profile, got none"
+            );
             return self.converse(&generator, &config);
         }
         let prompt = self.tokens(&folder.texts)?;

@@ -20,8 +20,7 @@ pub struct Config {
     pub vocab_size: usize,
     /// The number of features of a token.
     pub hidden_size: usize,
-    /// The number of features within an MLP.
-    pub intermediate_size: usize,
+    intermediate_size: usize,
     /// The number of layers.
     pub num_hidden_layers: usize,
     /// The number of heads of queries.
@@ -68,6 +67,16 @@ pub struct Config {
     query_pre_attn_scalar: Option<f64>,
     sliding_window_pattern: Option<usize>,
     rope_local_base_freq: Option<f64>,
+    // Keys of SmolLM3: 0 for a layer without rotary embeddings.
+    no_rope_layers: Option<Vec<u8>>,
+    no_rope_layer_interval: Option<usize>,
+    // Keys of Granite.
+    embedding_multiplier: Option<f64>,
+    attention_multiplier: Option<f64>,
+    residual_multiplier: Option<f64>,
+    logits_scaling: Option<f64>,
+    shared_intermediate_size: Option<usize>,
+    position_embedding_type: Option<String>,
 }
 
 /// A token or several tokens.
@@ -140,7 +149,7 @@ impl Config {
         let positive = [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),
-            ("intermediate_size", self.intermediate_size),
+            ("intermediate_size", self.intermediate_size()),
             ("num_hidden_layers", self.num_hidden_layers),
             ("num_attention_heads", self.num_attention_heads),
             ("num_key_value_heads", self.kv_heads()),
@@ -170,6 +179,24 @@ impl Config {
                 self.num_hidden_layers,
             );
         }
+        ensure!(
+            self.model_type != Family::GraniteMoeHybrid || self.layer_types.is_some(),
+            "{name}: key \"layer_types\": expected {} of full_attention, got none, which are Mamba's",
+            self.num_hidden_layers,
+        );
+        if let Some(layers) = &self.no_rope_layers {
+            let got = layers.len();
+            ensure!(
+                got == self.num_hidden_layers,
+                "{name}: key \"no_rope_layers\": expected {} numbers, got {got}",
+                self.num_hidden_layers,
+            );
+        }
+        let got = self.position_embedding_type.as_deref().unwrap_or("rope");
+        ensure!(
+            ["rope", "nope"].contains(&got),
+            "{name}: key \"position_embedding_type\": expected rope, nope or null, got {got:?}"
+        );
         let (key, act, known) = match self.model_type {
             Family::Gemma3 => (
                 "hidden_activation",
@@ -224,10 +251,53 @@ impl Config {
             .unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
+    /// The number of features within an MLP.
+    pub fn intermediate_size(&self) -> usize {
+        self.shared_intermediate_size
+            .unwrap_or(self.intermediate_size)
+    }
+
     /// The scale of attention scores.
     pub fn scale(&self) -> f64 {
         let size = self.query_pre_attn_scalar;
-        1. / size.unwrap_or(self.head_dim() as f64).sqrt()
+        let usual = 1. / size.unwrap_or(self.head_dim() as f64).sqrt();
+        self.attention_multiplier.unwrap_or(usual)
+    }
+
+    /// The factor of embeddings, if there is one.
+    pub fn embed_scale(&self) -> Option<f64> {
+        let gemma = || (self.hidden_size as f64).sqrt();
+        self.is_gemma().then(gemma).or(self.embedding_multiplier)
+    }
+
+    /// The factor of what a part of a layer adds, if there is one.
+    pub fn residual_scale(&self) -> Option<f64> {
+        self.residual_multiplier
+    }
+
+    /// The divisor of the scores of tokens, if there is one.
+    pub fn logits_scaling(&self) -> Option<f64> {
+        self.logits_scaling
+    }
+
+    /// Whether the gate and up projections of an MLP are one matrix.
+    pub fn has_joined_mlp(&self) -> bool {
+        self.model_type == Family::GraniteMoeHybrid
+    }
+
+    /// Whether a layer rotates queries and keys.
+    pub fn has_rotary(&self, layer: usize) -> bool {
+        match (self.model_type, &self.no_rope_layers) {
+            (Family::SmolLm3, Some(layers)) => layers.get(layer).is_none_or(|rotary| *rotary != 0),
+            (Family::SmolLm3, None) => {
+                let interval = self.no_rope_layer_interval.unwrap_or(4).max(1);
+                !(layer + 1).is_multiple_of(interval)
+            }
+            (Family::GraniteMoeHybrid, _) => {
+                self.position_embedding_type.as_deref() == Some("rope")
+            }
+            _ => true,
+        }
     }
 
     /// Whether the output projection is the token embedding table.
@@ -267,8 +337,11 @@ impl Config {
 
     /// The number of tokens that a layer attends to; `None` for all.
     pub fn window(&self, layer: usize) -> Option<usize> {
-        let is_off =
-            matches!(self.model_type, Family::Qwen2 | Family::Qwen3) && !self.use_sliding_window;
+        let has_switch = matches!(
+            self.model_type,
+            Family::Qwen2 | Family::Qwen3 | Family::SmolLm3
+        );
+        let is_off = has_switch && !self.use_sliding_window;
         let window = self.sliding_window.filter(|window| *window > 0 && !is_off);
         window.filter(|_| self.is_local(layer))
     }
@@ -283,7 +356,8 @@ impl Config {
             (None, Family::Qwen2 | Family::Qwen3) => {
                 self.use_sliding_window && layer >= self.max_window_layers.unwrap_or(28)
             }
-            (None, Family::Llama) => false,
+            (None, Family::SmolLm3) => self.use_sliding_window && !self.has_rotary(layer),
+            (None, Family::Llama | Family::Granite | Family::GraniteMoeHybrid) => false,
         }
     }
 

@@ -17,4 +17,10 @@ pub enum Family {
     /// Norms before and after each part, windows of attention, a scaled embedding.
     #[serde(rename = "gemma3_text")]
     Gemma3,
+    /// Some layers do not rotate queries and keys.
+    SmolLm3,
+    /// Scales of embeddings, attention, residuals and scores.
+    Granite,
+    /// Granite 4: its dense form, with two matrices of an MLP joined.
+    GraniteMoeHybrid,
 }

@@ -323,7 +323,11 @@ fn compose(dir: &Path, family: Family, tokenizer: &mut Tokenizer) -> Result<()> 
         Family::Mistral => false,
         Family::Qwen2 => true,
         Family::Qwen3 => is_qwen != Some(false),
-        Family::Llama | Family::Gemma3 => is_qwen == Some(true),
+        Family::Llama
+        | Family::Gemma3
+        | Family::SmolLm3
+        | Family::Granite
+        | Family::GraniteMoeHybrid => is_qwen == Some(true),
     } {
         let composed = tokenizer.with_normalizer(Some(NFC));
         composed.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;

@@ -60,15 +60,40 @@ const GEMMA3: Table = Table(&[
     (&["_sliding_window_pattern"], Harmless("layer_types says it")),
 ]);
 
+#[rustfmt::skip]
+const SMOLLM3: Table = Table(&[
+    (&["hidden_act", "attention_bias", "mlp_bias", "use_sliding_window", "sliding_window", "layer_types", "no_rope_layers",
+        "no_rope_layer_interval"], Used),
+    (&["max_window_layers", "pretraining_tp"], Harmless("its class does not read it")),
+]);
+#[rustfmt::skip]
+const GRANITE: Table = Table(&[
+    (&["hidden_act", "attention_bias", "mlp_bias", "embedding_multiplier", "attention_multiplier", "residual_multiplier",
+        "logits_scaling"], Used),
+]);
+#[rustfmt::skip]
+const GRANITE_MOE_HYBRID: Table = Table(&[
+    (&["hidden_act", "attention_bias", "embedding_multiplier", "attention_multiplier", "residual_multiplier",
+        "logits_scaling", "layer_types", "shared_intermediate_size", "position_embedding_type"], Used),
+    (&["num_local_experts"], Only(&["null", "0"])),
+    (&["normalization_function"], Only(&["null", "\"rmsnorm\""])),
+    (&["num_experts_per_tok", "router_aux_loss_coef", "mamba_*", "time_step_*"],
+        Harmless("of layers that layer_types and num_local_experts refuse")),
+    (&["init_method"], Harmless("of training")),
+]);
+
 /// The defaults of keys where they differ from `Config`'s.
 #[rustfmt::skip]
-const DEFAULTS: [(Table, &str); 5] = [
+const DEFAULTS: [(Table, &str); 8] = [
     (LLAMA, "{}"),
     (MISTRAL, r#"{"num_key_value_heads": 8, "sliding_window": 4096}"#),
     (QWEN2, r#"{"num_key_value_heads": 32, "sliding_window": 4096}"#),
     (QWEN3, r#"{"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128}"#),
     (GEMMA3, r#"{"num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096, "query_pre_attn_scalar": 256,
         "rope_theta": 1e6, "rope_local_base_freq": 1e4}"#),
+    (SMOLLM3, r#"{"num_key_value_heads": 4, "rope_theta": 2e6, "tie_word_embeddings": true}"#),
+    (GRANITE, r#"{"attention_multiplier": 1.0}"#),
+    (GRANITE_MOE_HYBRID, r#"{"attention_multiplier": 1.0, "shared_intermediate_size": 1024}"#),
 ];
 
 /// The keys of `rope_scaling` and `rope_parameters` in `config.json`.

@@ -15,6 +15,8 @@ use crate::config::Config;
 pub struct Decoder {
     model: Model,
     lm_head: nn::Linear,
+    /// The divisor of the scores.
+    logits_scaling: Option<f64>,
 }
 
 /// The layers under the names of the checkpoint.
@@ -70,7 +72,11 @@ impl Decoder {
         let head = (!config.is_tied()).then(head).transpose()?;
         let model = Model::load(config, vb.pp("model"))?;
         let lm_head = head.unwrap_or_else(|| nn::Linear::tied(&model.embed_tokens, None));
-        Ok(Self { model, lm_head })
+        Ok(Self {
+            model,
+            lm_head,
+            logits_scaling: config.logits_scaling(),
+        })
     }
 
     /// An empty cache in the precision of the attention layers, with room for `tokens` tokens of
@@ -169,7 +175,11 @@ impl Decoder {
     pub fn step(&self, parts: &mut [Part<'_>]) -> CandleResult<Tensor> {
         let hidden = self.model.forward(parts)?.select(&requested(parts)?)?;
         let (normal, _) = hidden.normal(&self.model.norm)?;
-        self.lm_head.forward(&normal)
+        let scores = self.lm_head.forward(&normal)?;
+        match self.logits_scaling {
+            Some(scaling) => scores / scaling,
+            None => Ok(scores),
+        }
     }
 }
 
@@ -233,12 +243,15 @@ impl Model {
         let size = config.hidden_size;
         let (mut layers, mut frequencies) = (Vec::new(), Vec::new());
         for index in 0..config.num_hidden_layers {
-            let angles = config.frequencies(index)?;
-            let rotary = frequencies.iter().position(|known| *known == angles);
-            let rotary = rotary.unwrap_or_else(|| {
-                frequencies.push(angles);
-                frequencies.len() - 1
-            });
+            let mut rotary = None;
+            if config.has_rotary(index) {
+                let angles = config.frequencies(index)?;
+                let known = frequencies.iter().position(|known| *known == angles);
+                rotary = known.or(Some(frequencies.len()));
+                if known.is_none() {
+                    frequencies.push(angles);
+                }
+            }
             let vb = vb.pp("layers").pp(index);
             layers.push(Layer::load(config, (index, rotary), vb)?);
         }
@@ -248,7 +261,7 @@ impl Model {
             embed_tokens: nn::embedding(config.vocab_size, size, vb.pp("embed_tokens"))?,
             layers,
             norm: norm(config, size, vb.pp("norm"))?,
-            embed_scale: config.is_gemma().then(|| (size as f64).sqrt()),
+            embed_scale: config.embed_scale(),
             rotary: rotary.collect::<CandleResult<_>>()?,
         })
     }
@@ -342,21 +355,31 @@ struct Layer {
     self_attn: SelfAttention,
     post_attention_layernorm: nn::RmsNorm,
     pre_feedforward_layernorm: Option<nn::RmsNorm>,
-    mlp: Mlp,
+    mlp: Option<Mlp>,
+    shared_mlp: Option<JoinedMlp>,
     post_feedforward_layernorm: Option<nn::RmsNorm>,
+    /// The factor of the results of attention and MLP.
+    residual_scale: Option<f64>,
 }
 
 impl Layer {
-    fn load(config: &Config, indices: (usize, usize), vb: VarBuilder<'_>) -> Result<Self> {
+    fn load(config: &Config, indices: (usize, Option<usize>), vb: VarBuilder<'_>) -> Result<Self> {
         let norm = |name| norm(config, config.hidden_size, vb.pp(name));
+        let joined = config.has_joined_mlp();
         let gemmas = |name| config.is_gemma().then(|| norm(name)).transpose();
         Ok(Self {
             input_layernorm: norm("input_layernorm")?,
             self_attn: SelfAttention::load(config, indices, vb.pp("self_attn"))?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: gemmas("pre_feedforward_layernorm")?,
-            mlp: Mlp::load(config, vb.pp("mlp"))?,
+            mlp: (!joined)
+                .then(|| Mlp::load(config, vb.pp("mlp")))
+                .transpose()?,
+            shared_mlp: joined
+                .then(|| JoinedMlp::load(config, vb.pp("shared_mlp")))
+                .transpose()?,
             post_feedforward_layernorm: gemmas("post_feedforward_layernorm")?,
+            residual_scale: config.residual_scale(),
         })
     }
 
@@ -368,8 +391,18 @@ impl Layer {
             attended = before.forward(&attended)?;
             before = norm;
         }
+        if let Some(scale) = self.residual_scale {
+            attended = (attended * scale)?;
+        }
         let (normal, sum) = before.forward_add(&attended, &sum)?;
-        let mut term = self.mlp.forward(&normal)?;
+        let mut term = match (&self.mlp, &self.shared_mlp) {
+            (Some(mlp), _) => mlp.forward(&normal)?,
+            (None, Some(mlp)) => mlp.forward(&normal)?,
+            (None, None) => normal,
+        };
+        if let Some(scale) = self.residual_scale {
+            term = (term * scale)?;
+        }
         if let Some(after) = &self.post_feedforward_layernorm {
             term = after.forward(&term)?;
         }
@@ -387,14 +420,18 @@ struct SelfAttention {
     q_norm: Option<nn::RmsNorm>,
     k_norm: Option<nn::RmsNorm>,
     attention: nn::Attention,
-    /// The index of the layer's rotary embeddings in the model.
-    rotary: usize,
+    /// The index of the layer's rotary embeddings in the model, if it has some.
+    rotary: Option<usize>,
     head_dim: usize,
     window: Option<usize>,
 }
 
 impl SelfAttention {
-    fn load(config: &Config, (index, rotary): (usize, usize), vb: VarBuilder<'_>) -> Result<Self> {
+    fn load(
+        config: &Config,
+        (index, rotary): (usize, Option<usize>),
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
         let (size, head_dim) = (config.hidden_size, config.head_dim());
         let (q, kv) = (
             config.num_attention_heads * head_dim,
@@ -431,9 +468,11 @@ impl SelfAttention {
         if let (Some(of_q), Some(of_k)) = (&self.q_norm, &self.k_norm) {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
-        let (cos, sin) = &rows.angles[self.rotary];
-        let q = ops::rope_thd(&q, cos, sin)?;
-        let k = ops::rope_thd(&k, cos, sin)?;
+        if let Some(rotary) = self.rotary {
+            let (cos, sin) = &rows.angles[rotary];
+            q = ops::rope_thd(&q, cos, sin)?;
+            k = ops::rope_thd(&k, cos, sin)?;
+        }
         let (mut start, mut contexts) = (0, Vec::with_capacity(rows.shapes.len()));
         for (&[batch, tokens], cache) in rows.shapes.iter().zip(&mut rows.caches) {
             let part = |all: &Tensor| {
@@ -489,7 +528,7 @@ struct Mlp {
 
 impl Mlp {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
-        let (size, inner) = (config.hidden_size, config.intermediate_size);
+        let (size, inner) = (config.hidden_size, config.intermediate_size());
         let linear = |inputs, out, name| {
             let vb = vb.pp(name);
             nn::linear_b(inputs, out, config.bias(false, &vb), vb)
@@ -511,5 +550,27 @@ impl Mlp {
         };
         self.down_proj
             .forward(&ops::activate_mul(&gate, &up, activation)?)
+    }
+}
+
+/// An MLP whose gate and up projections are one matrix.
+#[derive(Quantizable, Clone)]
+struct JoinedMlp {
+    input_linear: nn::Linear,
+    output_linear: nn::Linear,
+}
+
+impl JoinedMlp {
+    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+        let (size, inner) = (config.hidden_size, config.intermediate_size());
+        Ok(Self {
+            input_linear: nn::linear_no_bias(size, 2 * inner, vb.pp("input_linear"))?,
+            output_linear: nn::linear_no_bias(inner, size, vb.pp("output_linear"))?,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        let both = self.input_linear.forward(xs)?;
+        self.output_linear.forward(&ops::swiglu(&both)?)
     }
 }
