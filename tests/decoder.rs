@@ -423,7 +423,7 @@ struct Tokenized {
 /// frequencies that the file has factors of, with windows, and with norms beyond 1.
 #[test]
 fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
-    for name in ["llama", "gemma3", "biases"] {
+    for name in ["llama", "gemma3", "biases", "smollm3", "granite"] {
         let path = format!("assets/reference/decoders/gguf_{name}.gguf");
         let path = repository().join(path);
         let expected = std::fs::read_to_string(path.with_extension("json"))?;
@@ -630,7 +630,7 @@ fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
             "llama",
             "general.architecture",
             text("mamba"),
-            "llama, qwen2, qwen3 or gemma3",
+            "llama, qwen2, qwen3, smollm3, granite, gemma3",
         ),
         (
             "llama",

@@ -3,10 +3,10 @@
 
     python gguf_decoders.py [NAME ..]
 
-Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0; gguf_biases is by
-transformers==5.24.0. Writes, in decoders/, gguf_llama (Llama 3's scaling as factors of frequencies),
-gguf_gemma3 (windows, and linear scaling where there is none) and gguf_biases (a llama whose products
-all have a bias): NAME.gguf, with a SentencePiece vocabulary trained on
+Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0; gguf_biases, gguf_smollm3
+and gguf_granite are by transformers==5.24.0. Writes, in decoders/, gguf_llama (Llama 3's scaling as factors of frequencies),
+gguf_gemma3 (windows, and linear scaling where there is none), gguf_biases (a llama whose products
+all have a bias), gguf_smollm3 and gguf_granite: NAME.gguf, with a SentencePiece vocabulary trained on
 ../lstm/heldout.txt; and NAME.json, the tokens that sentencepiece gives each text, and the logits
 [vocab] of transformers after those of the first.
 """
@@ -20,7 +20,16 @@ import sys
 import gguf
 import sentencepiece
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LLAMA3 = dict(
@@ -82,15 +91,29 @@ def interleaved(weight, heads):
     return weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
-def llama(writer, config, tensors):
+def pairs(writer, config, tensors):
+    """Queries and keys as of a llama."""
+    head_dim = config.hidden_size // config.num_attention_heads
     for name in tensors:
         if "q_proj" in name:
             tensors[name] = interleaved(tensors[name], config.num_attention_heads)
         if "k_proj" in name:
             tensors[name] = interleaved(tensors[name], config.num_key_value_heads)
+    writer.add_rope_dimension_count(head_dim)
+
+
+def llama(writer, config, tensors):
+    pairs(writer, config, tensors)
     if not config.attention_bias:
         writer.add_tensor("rope_freqs.weight", factors(config).numpy())
-    writer.add_rope_dimension_count(config.head_dim)
+
+
+def granite(writer, config, tensors):
+    pairs(writer, config, tensors)
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
 
 
 def gemma3(writer, config, tensors):
@@ -130,7 +153,8 @@ def write(name, own, kind_of_model, config, prefix, architecture=None):
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(getattr(config, "rope_theta", 10000.0))
+    parameters = getattr(config, "rope_parameters", None) or {}
+    writer.add_rope_freq_base(parameters.get("rope_theta") or getattr(config, "rope_theta", 10000.0))
     writer.add_tokenizer_model("llama")
     ids = range(pieces.vocab_size())
     writer.add_token_list([pieces.id_to_piece(i) for i in ids])
@@ -177,6 +201,14 @@ def main():
         tie_word_embeddings=True,
     )
     write("biases", llama, LlamaForCausalLM, config, True, "llama")
+    small = sizes | dict(hidden_size=32, intermediate_size=48, pad_token_id=0)
+    config = SmolLM3Config(**small, num_hidden_layers=5, tie_word_embeddings=True)
+    write("smollm3", pairs, SmolLM3ForCausalLM, config, True)
+    config = GraniteConfig(
+        **small, num_hidden_layers=2, embedding_multiplier=6.0, attention_multiplier=0.2, residual_multiplier=0.4,
+        logits_scaling=3.0,
+    )
+    write("granite", granite, GraniteForCausalLM, config, True)
 
 
 if __name__ == "__main__":

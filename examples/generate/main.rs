@@ -1,5 +1,5 @@
-//! Generates text with a decoder: Llama, Mistral, SmolLM, Qwen2, Qwen3 or Gemma 3, from a Hugging
-//! Face folder or a GGUF file, in float, int8 or 4 bits.
+//! Generates text with a decoder: Llama, Mistral, SmolLM, Qwen2, Qwen3, Gemma 3 or Granite, from a
+//! Hugging Face folder or a GGUF file, in float, int8 or 4 bits.
 //!
 //!     cargo run --release --example generate
 //!     cargo run --release --example generate -- --prompt "And he said" --preset int4 --length 200

@@ -64,7 +64,9 @@ impl Metadata {
 const MAX_PARTS: u64 = 99_999;
 const GEMMA: &str = "gemma3";
 /// Decoders of transformers.
-const DECODERS: [&str; 3] = ["llama", "qwen2", "qwen3"];
+const DECODERS: [&str; 5] = ["llama", "qwen2", "qwen3", "smollm3", "granite"];
+/// Decoders that rotate neighbouring features of queries and keys.
+const INTERLEAVED: [&str; 3] = ["llama", "smollm3", "granite"];
 const OF_DECODER: [(&str, &str); 3] = [
     ("token_embd", "model.embed_tokens"),
     ("output_norm", "model.norm"),
@@ -149,21 +151,22 @@ pub fn encoding(name: &str, dtype: Option<Dtype>, known: &Metadata) -> Result<En
     }
 }
 
-/// The heads of a tensor whose rows GGUF has in another order: queries and keys of llama; 0 of
-/// others.
+/// The heads of a tensor whose rows GGUF has in another order: queries and keys of some decoders; 0
+/// of others.
 ///
 /// # Errors
 /// When the rows are not pairs of that many heads.
 pub fn heads(name: &str, shape: &[usize], known: &Metadata) -> Result<usize> {
     let module = name.rsplit_once('.').map_or("", |(module, _)| module);
     let is = |last: &str| module.ends_with(&format!(".{last}"));
-    if known.architecture != "llama" || !(is("attn_q") || is("attn_k")) {
+    let architecture = &*known.architecture;
+    if !INTERLEAVED.contains(&architecture) || !(is("attn_q") || is("attn_k")) {
         return Ok(0);
     }
     let number = |key: &str| {
         known
             .numbers
-            .get(&format!("llama.attention.{key}"))
+            .get(&format!("{architecture}.attention.{key}"))
             .copied()
     };
     let all = number("head_count");
@@ -176,7 +179,7 @@ pub fn heads(name: &str, shape: &[usize], known: &Metadata) -> Result<usize> {
         _ => false,
     };
     heads.filter(fits).ok_or_else(|| {
-        let expected = format!("halves of llama.attention.head_count heads in {shape:?}");
+        let expected = format!("halves of {architecture}.attention.head_count heads in {shape:?}");
         let got = heads.map_or("no number".to_owned(), |heads| heads.to_string());
         invalid(name, expected, got)
     })

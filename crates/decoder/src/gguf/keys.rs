@@ -73,11 +73,18 @@ pub const METADATA: Table = Table(rows! {
         "tokenizer.huggingface.json" "tokenizer.rwkv.world";
 });
 
+/// The keys of Granite, which mean another thing, or nothing, for the others.
+pub const GRANITE: Table = Table(rows! {
+    Used =>
+        "{arch}.attention.scale" "{arch}.embedding_scale" "{arch}.residual_scale"
+        "{arch}.logit_scale";
+});
+
 /// Tensors by the names in safetensors, without the layer's number, and the architectures that have
 /// them.
 pub const TENSORS: [(&[&str], Table); 4] = [
     (
-        &["llama", "qwen2", "qwen3", "gemma3"],
+        &["llama", "qwen2", "qwen3", "smollm3", "granite", "gemma3"],
         Table(rows! {
             Used =>
                 "model.embed_tokens.weight" "model.norm.weight" "lm_head.weight"

@@ -37,11 +37,12 @@ impl<'a> Metadata<'a> {
             tokens: Vec::new(),
         };
         metadata.architecture = metadata.get(ARCHITECTURE)?;
-        let mut known = keys::TENSORS.iter().flat_map(|(known, _)| *known);
+        let (known, _) = keys::TENSORS[0];
         ensure!(
-            known.any(|known| *known == metadata.architecture),
-            "{}: expected llama, qwen2, qwen3 or gemma3, got {:?}",
+            known.contains(&&*metadata.architecture),
+            "{}: expected one of {}, got {:?}",
             metadata.at(ARCHITECTURE),
+            known.join(", "),
             metadata.architecture,
         );
         metadata.check_tensors()?;
@@ -56,6 +57,9 @@ impl<'a> Metadata<'a> {
             let rest = key.strip_prefix(&self.architecture);
             let rest = rest.filter(|rest| rest.starts_with('.'));
             let row = rest.map_or(key.to_owned(), |rest| format!("{{arch}}{rest}"));
+            if self.is_granite() && keys::GRANITE.treatment(&row).is_some() {
+                continue;
+            }
             let value = match keys::METADATA.treatment(&row) {
                 Some(Treatment::Only(_)) => self.get::<Value>(key)?.to_string(),
                 _ => String::new(),
@@ -102,6 +106,10 @@ impl<'a> Metadata<'a> {
             );
         }
         Ok(())
+    }
+
+    fn is_granite(&self) -> bool {
+        self.architecture == "granite"
     }
 
     fn key(&self, key: &str) -> String {
@@ -170,6 +178,18 @@ impl<'a> Metadata<'a> {
         }
         if is_gemma {
             complete_gemma(&mut config);
+        }
+        for (to, from) in [
+            ("attention_multiplier", "attention.scale"),
+            ("embedding_multiplier", "embedding_scale"),
+            ("residual_multiplier", "residual_scale"),
+            ("logits_scaling", "logit_scale"),
+        ] {
+            let scale = self.is_granite().then(|| self.find::<f64>(&self.key(from)));
+            // As in llama.cpp, 0 is none.
+            if let Some(scale) = scale.transpose()?.flatten().filter(|scale| *scale != 0.) {
+                config[to] = json!(scale);
+            }
         }
         if has(ROPE_FACTORS) {
             config["rope_factors"] = json!(self.checkpoint.floats(ROPE_FACTORS)?);
