@@ -15,8 +15,9 @@ use candle_dynquant_support::repository;
 use candle_nn::VarBuilder;
 use serde::Deserialize;
 
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 10] = [
     "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "smollm3", "granite", "granite4",
+    "phi3",
 ];
 
 struct Fixture {
@@ -213,7 +214,12 @@ fn a_config_that_no_decoder_has_is_named() {
         (r#""model_type": "qwen3", "layer_types": []"#, "layer_types"),
         (r#""model_type": "qwen3", "layer_types": ["chunked_attention"]"#, "chunked_attention"),
         (r#""model_type": "llama", "rope_theta": -1"#, "rotary"),
-        (r#""model_type": "phi3""#, "phi3"),
+        (r#""model_type": "lfm2""#, "lfm2"),
+        (r#""model_type": "phi3", "attention_bias": true"#, "attention_bias"),
+        (r#""model_type": "phi3", "partial_rotary_factor": 0.3"#, "partial_rotary_factor"),
+        (r#""model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1, 2]}"#,
+            "2 numbers in \"short_factor\", got 1"),
+        (r#""model_type": "phi3", "rope_scaling": {"type": "yarn"}"#, "yarn"),
         (r#""model_type": "smollm3", "no_rope_layers": [1, 0]"#, "no_rope_layers"),
         (r#""model_type": "granitemoehybrid""#, "layer_types"),
         (r#""model_type": "granitemoehybrid", "layer_types": ["linear_attention"]"#, "layer_types"),

@@ -15,8 +15,9 @@ use candle_dynquant_decoder::{
 use candle_dynquant_support::repository;
 use serde_json::{Value, json};
 
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 10] = [
     "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "smollm3", "granite", "granite4",
+    "phi3",
 ];
 
 /// Messages of words, each after the word of its author.
@@ -30,6 +31,9 @@ fn folder(name: &str) -> Result<(tempfile::TempDir, Folder)> {
     let text = fs::read_to_string(from.join(format!("{name}.json")))?;
     let mut config: Value = serde_json::from_str(&text)?;
     config["max_position_embeddings"] = json!(512);
+    if let Some(first) = config.pointer_mut("/rope_parameters/original_max_position_embeddings") {
+        *first = json!(512);
+    }
     fs::write(dir.path().join("config.json"), config.to_string())?;
     let file = from.join(format!("{name}.safetensors"));
     let mut tensors: HashMap<_, _> = candle_core::safetensors::load(file, &Device::Cpu)?;

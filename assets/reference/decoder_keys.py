@@ -21,6 +21,7 @@ from transformers import (
     GraniteMoeHybridConfig,
     LlamaConfig,
     MistralConfig,
+    Phi3Config,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -49,7 +50,7 @@ def tokenizer_config():
 
 def main():
     configs = [
-        LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Gemma3TextConfig, SmolLM3Config, GraniteConfig,
+        LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Gemma3TextConfig, SmolLM3Config, GraniteConfig, Phi3Config,
         functools.partial(
             GraniteMoeHybridConfig, num_local_experts=0, layer_types=["full_attention"] * 2, mamba_n_heads=8
         ),

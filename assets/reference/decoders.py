@@ -3,7 +3,7 @@
 
     python decoders.py [NAME ..]
 
-Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0; smollm3 and the granites are by
+Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0; smollm3, phi3 and the granites are by
 transformers==5.24.0. Writes, for each family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
 weights under transformers' names, `ids` [1, tokens] and `logits` [tokens, vocab].
 """
@@ -25,6 +25,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -72,6 +74,19 @@ MODELS = {
     "smollm3": (
         SmolLM3ForCausalLM,
         SmolLM3Config(**(SIZES | {"num_hidden_layers": 4}), pad_token_id=0, tie_word_embeddings=True),
+    ),
+    "phi3": (
+        Phi3ForCausalLM,
+        Phi3Config(
+            **SIZES,
+            pad_token_id=0,
+            eos_token_id=2,
+            original_max_position_embeddings=32,
+            rope_parameters=dict(
+                rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75,
+                short_factor=[1.0, 1.1, 1.3], long_factor=[2.0, 3.0, 4.0],
+            ),
+        ),
     ),
     "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, **GRANITE, tie_word_embeddings=True)),
     "granite4": (

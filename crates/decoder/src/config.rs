@@ -52,6 +52,9 @@ pub struct Config {
     /// The keys of the file that no table has.
     #[serde(skip)]
     pub notes: Vec<String>,
+    /// The factor of the cosines and sines of rotary embeddings.
+    #[serde(skip, default = "default_scale")]
+    pub rotary_scale: f64,
     /// The tokens that end a text.
     #[serde(default)]
     pub eos_token_id: Tokens,
@@ -70,6 +73,9 @@ pub struct Config {
     // Keys of SmolLM3: 0 for a layer without rotary embeddings.
     no_rope_layers: Option<Vec<u8>>,
     no_rope_layer_interval: Option<usize>,
+    // Keys of Phi-3.
+    partial_rotary_factor: Option<f64>,
+    original_max_position_embeddings: Option<usize>,
     // Keys of Granite.
     embedding_multiplier: Option<f64>,
     attention_multiplier: Option<f64>,
@@ -110,12 +116,20 @@ struct Rope {
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<usize>,
+    // Keys of Phi-3.
+    partial_rotary_factor: Option<f64>,
+    short_factor: Option<Vec<f64>>,
+    attention_factor: Option<f64>,
 }
 
 const EXPECTED: &str = "a decoder's configuration";
 
 fn default_eps() -> f64 {
     1e-6
+}
+
+fn default_scale() -> f64 {
+    1.
 }
 
 impl Config {
@@ -134,7 +148,15 @@ impl Config {
         let config = serde_json::from_value(used);
         let config: Self = config.with_context(|| format!("{name}: expected {EXPECTED}"))?;
         config.check(name)?;
-        Ok(Self { notes, ..config })
+        let rotary_scale = config.rotary_scale()?;
+        let positions = config.max_position_embeddings;
+        let computed = config.first_positions()?.unwrap_or(positions);
+        Ok(Self {
+            notes,
+            rotary_scale,
+            max_position_embeddings: positions.min(computed),
+            ..config
+        })
     }
 
     /// Parses keys that were collected from `name`, a file of another format.
@@ -166,10 +188,13 @@ impl Config {
             heads.is_multiple_of(kv),
             "{name}: key \"num_key_value_heads\": expected a divisor of num_attention_heads {heads}, got {kv}"
         );
-        ensure!(
-            (2..=MAX).contains(&head) && head.is_multiple_of(2),
-            "{name}: key \"head_dim\": expected an even number, got {head}"
-        );
+        let rotary = self.rotary_dim()?;
+        for (key, size) in [("head_dim", head), ("partial_rotary_factor", rotary)] {
+            ensure!(
+                (2..=MAX.min(head)).contains(&size) && size.is_multiple_of(2),
+                "{name}: key {key:?}: expected an even number of features of a head, got {size}"
+            );
+        }
         if let Some(kinds) = &self.layer_types {
             let all = ["full_attention", "attention", "sliding_attention"];
             let known = kinds.iter().filter(|kind| all.contains(&&***kind)).count();
@@ -214,7 +239,8 @@ impl Config {
             self.sliding_window_pattern != Some(0),
             "{name}: key \"sliding_window_pattern\": expected a number above 0, got 0"
         );
-        let is_whole = self.model_type == Family::Mistral && self.sliding_window.is_none();
+        let is_local = matches!(self.model_type, Family::Mistral | Family::Phi3);
+        let is_whole = is_local && self.sliding_window.is_none();
         for layer in 0..self.num_hidden_layers {
             ensure!(
                 !self.is_local(layer) || is_whole || self.window(layer).is_some(),
@@ -285,6 +311,42 @@ impl Config {
         self.model_type == Family::GraniteMoeHybrid
     }
 
+    /// The number of features of a head that rotary embeddings rotate, the first ones.
+    pub fn rotary_dim(&self) -> Result<usize> {
+        let share = self.rope(0)?.partial_rotary_factor;
+        let share = share.or(self.partial_rotary_factor).unwrap_or(1.);
+        Ok((self.head_dim() as f64 * share) as usize)
+    }
+
+    /// The positions of the first training of Phi-3, if longer texts have other angles.
+    fn first_positions(&self) -> Result<Option<usize>> {
+        let rope = self.rope(0)?;
+        let first = rope.original_max_position_embeddings;
+        let first = first.or(self.original_max_position_embeddings);
+        Ok(first.filter(|_| rope.kind() == "longrope"))
+    }
+
+    /// The factor of cosines and sines, as transformers chooses it.
+    fn rotary_scale(&self) -> Result<f64> {
+        let Some(first) = self.first_positions()? else {
+            return Ok(1.);
+        };
+        let rope = self.rope(0)?;
+        let stretched = self.max_position_embeddings as f64 / first as f64;
+        let factor = rope.factor.unwrap_or(stretched);
+        let scale = if factor > 1. {
+            (1. + factor.ln() / (first as f64).ln()).sqrt()
+        } else {
+            1.
+        };
+        Ok(rope.attention_factor.unwrap_or(scale))
+    }
+
+    /// Whether queries, keys and values are one matrix, and the gate and up projections of an MLP.
+    pub fn has_joined_projections(&self) -> bool {
+        self.model_type == Family::Phi3
+    }
+
     /// Whether a layer rotates queries and keys.
     pub fn has_rotary(&self, layer: usize) -> bool {
         match (self.model_type, &self.no_rope_layers) {
@@ -352,7 +414,7 @@ impl Config {
         match (&self.layer_types, self.model_type) {
             (Some(kinds), _) => (kinds.get(layer)).is_some_and(|kind| kind == "sliding_attention"),
             (None, Family::Gemma3) => !(layer + 1).is_multiple_of(pattern),
-            (None, Family::Mistral) => true,
+            (None, Family::Mistral | Family::Phi3) => true,
             (None, Family::Qwen2 | Family::Qwen3) => {
                 self.use_sliding_window && layer >= self.max_window_layers.unwrap_or(28)
             }
@@ -370,16 +432,15 @@ impl Config {
             .or(local)
             .or(self.rope_theta)
             .unwrap_or(10_000.);
-        let head = self.head_dim();
-        let plain = (0..head / 2).map(|i| theta.powf(-2. * i as f64 / head as f64));
-        let kind = rope.rope_type.as_ref().or(rope.r#type.as_ref());
+        let size = self.rotary_dim()?;
+        let plain = (0..size / 2).map(|i| theta.powf(-2. * i as f64 / size as f64));
         let stated = |key: &str, value: Option<f64>| {
             value.with_context(|| {
                 format!("key \"rope_scaling\": expected a number {key:?}, got none")
             })
         };
         let factor = || stated("factor", rope.factor);
-        let mut scaled: Vec<f64> = match kind.map_or("default", String::as_str) {
+        let mut scaled: Vec<f64> = match rope.kind() {
             "default" => plain.collect(),
             "linear" => {
                 let factor = factor()?;
@@ -398,6 +459,16 @@ impl Config {
                 plain
                     .map(|f| llama3(f, factor, [low, high], context))
                     .collect()
+            }
+            "longrope" if self.model_type == Family::Phi3 => {
+                let factors = rope.short_factor.as_deref().unwrap_or_default();
+                ensure!(
+                    factors.len() == size / 2,
+                    "key \"rope_scaling\": expected {} numbers in \"short_factor\", got {}",
+                    size / 2,
+                    factors.len(),
+                );
+                plain.zip(factors).map(|(f, by)| f / by).collect()
             }
             other => bail!(
                 "key \"rope_scaling\": expected rope_type default, linear or llama3, got {other:?}"
@@ -451,6 +522,13 @@ impl Config {
         Ok(rope
             .context("key \"rope_parameters\": expected an object of numbers")?
             .unwrap_or_default())
+    }
+}
+
+impl Rope {
+    fn kind(&self) -> &str {
+        let kind = self.rope_type.as_ref().or(self.r#type.as_ref());
+        kind.map_or("default", String::as_str)
     }
 }
 

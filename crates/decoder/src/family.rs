@@ -21,6 +21,9 @@ pub enum Family {
     SmolLm3,
     /// Scales of embeddings, attention, residuals and scores.
     Granite,
+    /// Phi-3 and Phi-4-mini: joined projections, rotary embeddings of a part of each head. Positions
+    /// behind those of the first training have other angles, which are not computed.
+    Phi3,
     /// Granite 4: its dense form, with two matrices of an MLP joined.
     GraniteMoeHybrid,
 }

@@ -326,6 +326,7 @@ fn compose(dir: &Path, family: Family, tokenizer: &mut Tokenizer) -> Result<()> 
         Family::Llama
         | Family::Gemma3
         | Family::SmolLm3
+        | Family::Phi3
         | Family::Granite
         | Family::GraniteMoeHybrid => is_qwen == Some(true),
     } {

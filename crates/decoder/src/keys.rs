@@ -72,6 +72,18 @@ const GRANITE: Table = Table(&[
         "logits_scaling"], Used),
 ]);
 #[rustfmt::skip]
+const PHI3: Table = Table(&[
+    (&["hidden_act", "sliding_window", "partial_rotary_factor", "original_max_position_embeddings"], Used),
+    (&["attention_bias"], Only(OFF)),
+    (&["embd_pdrop", "resid_pdrop"], Harmless("of training")),
+    (&["auto_map"], Harmless("code of older versions")),
+]);
+#[rustfmt::skip]
+const PHI3_ROPE: Table = Table(&[
+    (&["partial_rotary_factor", "short_factor", "attention_factor"], Used),
+    (&["long_factor"], Harmless("of positions that a text may not have")),
+]);
+#[rustfmt::skip]
 const GRANITE_MOE_HYBRID: Table = Table(&[
     (&["hidden_act", "attention_bias", "embedding_multiplier", "attention_multiplier", "residual_multiplier",
         "logits_scaling", "layer_types", "shared_intermediate_size", "position_embedding_type"], Used),
@@ -84,7 +96,7 @@ const GRANITE_MOE_HYBRID: Table = Table(&[
 
 /// The defaults of keys where they differ from `Config`'s.
 #[rustfmt::skip]
-const DEFAULTS: [(Table, &str); 8] = [
+const DEFAULTS: [(Table, &str); 9] = [
     (LLAMA, "{}"),
     (MISTRAL, r#"{"num_key_value_heads": 8, "sliding_window": 4096}"#),
     (QWEN2, r#"{"num_key_value_heads": 32, "sliding_window": 4096}"#),
@@ -93,6 +105,7 @@ const DEFAULTS: [(Table, &str); 8] = [
         "rope_theta": 1e6, "rope_local_base_freq": 1e4}"#),
     (SMOLLM3, r#"{"num_key_value_heads": 4, "rope_theta": 2e6, "tie_word_embeddings": true}"#),
     (GRANITE, r#"{"attention_multiplier": 1.0}"#),
+    (PHI3, r#"{"rms_norm_eps": 1e-5}"#),
     (GRANITE_MOE_HYBRID, r#"{"attention_multiplier": 1.0, "shared_intermediate_size": 1024}"#),
 ];
 
@@ -172,17 +185,19 @@ pub fn config(family: Family, all: Map<String, Value>) -> Result<(Value, Vec<Str
         }
     }
     for key in ["rope_scaling", "rope_parameters"] {
-        rope(key, used.get(key))?;
+        rope(family, key, used.get(key))?;
     }
     Ok((used.into(), unknown))
 }
 
 /// Checks an object of rotary embeddings, or an object per type of layer.
-fn rope(key: &str, value: Option<&Value>) -> Result<()> {
+fn rope(family: Family, key: &str, value: Option<&Value>) -> Result<()> {
     let keys = value.and_then(Value::as_object);
     for (name, value) in keys.into_iter().flatten() {
         if ["full_attention", "sliding_attention"].contains(&&**name) {
-            rope(key, Some(value))?;
+            rope(family, key, Some(value))?;
+        } else if family == Family::Phi3 && PHI3_ROPE.treatment(name).is_some() {
+            continue;
         } else if let [unknown] = ROPE.check([(&**name, value.to_string())])?[..] {
             bail!("key {key:?}: {unknown:?} is not computed");
         }

@@ -27,6 +27,8 @@ struct Model {
     norm: nn::RmsNorm,
     /// The factor of the embeddings.
     embed_scale: Option<f64>,
+    /// The factor of the cosines and sines of rotary embeddings.
+    rotary_scale: f64,
     /// The rotary embeddings: the angle by which a position rotates each pair of a head's inputs,
     /// `[1, head_dim / 2]`. Layers with equal frequencies share an entry.
     #[quantizable(skip)]
@@ -262,6 +264,7 @@ impl Model {
             layers,
             norm: norm(config, size, vb.pp("norm"))?,
             embed_scale: config.embed_scale(),
+            rotary_scale: config.rotary_scale,
             rotary: rotary.collect::<CandleResult<_>>()?,
         })
     }
@@ -286,7 +289,13 @@ impl Model {
         }
         let rows = positions.len();
         let positions = Tensor::from_vec(positions, (rows, 1), &Device::Cpu)?;
-        let angles = self.rotary.iter().map(|rotary| angles(rotary, &positions));
+        let angles = self.rotary.iter().map(|rotary| {
+            let (cos, sin) = angles(rotary, &positions)?;
+            if self.rotary_scale == 1. {
+                return Ok((cos, sin));
+            }
+            Ok(((cos * self.rotary_scale)?, (sin * self.rotary_scale)?))
+        });
         let angles = angles.collect::<CandleResult<Vec<_>>>()?;
         let mut sum = self.embed_tokens.forward(&Tensor::cat(&tokens, 0)?)?;
         if let Some(scale) = self.embed_scale {
@@ -356,7 +365,7 @@ struct Layer {
     post_attention_layernorm: nn::RmsNorm,
     pre_feedforward_layernorm: Option<nn::RmsNorm>,
     mlp: Option<Mlp>,
-    shared_mlp: Option<JoinedMlp>,
+    shared_mlp: Option<SharedMlp>,
     post_feedforward_layernorm: Option<nn::RmsNorm>,
     /// The factor of the results of attention and MLP.
     residual_scale: Option<f64>,
@@ -376,7 +385,7 @@ impl Layer {
                 .then(|| Mlp::load(config, vb.pp("mlp")))
                 .transpose()?,
             shared_mlp: joined
-                .then(|| JoinedMlp::load(config, vb.pp("shared_mlp")))
+                .then(|| SharedMlp::load(config, vb.pp("shared_mlp")))
                 .transpose()?,
             post_feedforward_layernorm: gemmas("post_feedforward_layernorm")?,
             residual_scale: config.residual_scale(),
@@ -413,9 +422,11 @@ impl Layer {
 
 #[derive(Quantizable, Clone)]
 struct SelfAttention {
-    q_proj: nn::Linear,
-    k_proj: nn::Linear,
-    v_proj: nn::Linear,
+    q_proj: Option<nn::Linear>,
+    k_proj: Option<nn::Linear>,
+    v_proj: Option<nn::Linear>,
+    /// The three projections as one, in their place.
+    qkv_proj: Option<nn::Linear>,
     o_proj: nn::Linear,
     q_norm: Option<nn::RmsNorm>,
     k_norm: Option<nn::RmsNorm>,
@@ -423,6 +434,10 @@ struct SelfAttention {
     /// The index of the layer's rotary embeddings in the model, if it has some.
     rotary: Option<usize>,
     head_dim: usize,
+    /// The features of a head that are rotated.
+    rotary_dim: usize,
+    heads: usize,
+    kv_heads: usize,
     window: Option<usize>,
 }
 
@@ -446,32 +461,38 @@ impl SelfAttention {
             let norm = || norm(config, head_dim, vb.pp(name));
             config.has_qk_norm().then(norm).transpose()
         };
+        let joined = config.has_joined_projections();
+        let separate = |out, name| {
+            let linear = || linear(size, out, bias, name);
+            (!joined).then(linear).transpose()
+        };
+        let both = || linear(size, q + 2 * kv, false, "qkv_proj");
         Ok(Self {
-            q_proj: linear(size, q, bias, "q_proj")?,
-            k_proj: linear(size, kv, bias, "k_proj")?,
-            v_proj: linear(size, kv, bias, "v_proj")?,
+            q_proj: separate(q, "q_proj")?,
+            k_proj: separate(kv, "k_proj")?,
+            v_proj: separate(kv, "v_proj")?,
+            qkv_proj: joined.then(both).transpose()?,
             o_proj: linear(q, size, config.has_output_bias(), "o_proj")?,
             q_norm: norm("q_norm")?,
             k_norm: norm("k_norm")?,
             attention: nn::Attention::load(config.scale(), vb.pp("attention")),
             rotary,
             head_dim,
+            rotary_dim: config.rotary_dim()?,
+            heads: config.num_attention_heads,
+            kv_heads: config.kv_heads(),
             window: config.window(index),
         })
     }
 
     fn forward(&self, xs: &Tensor, rows: &mut Rows<'_>) -> CandleResult<Tensor> {
-        let projections = [&self.q_proj, &self.k_proj, &self.v_proj];
-        let [q, k, v] = nn::Linear::forward_each(projections, xs)?;
-        let heads = |xs: Tensor| xs.reshape((1, xs.dim(0)?, (), self.head_dim));
-        let (mut q, mut k, v) = (heads(q)?, heads(k)?, heads(v)?);
+        let [mut q, mut k, v] = self.heads(xs)?;
         if let (Some(of_q), Some(of_k)) = (&self.q_norm, &self.k_norm) {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
         if let Some(rotary) = self.rotary {
             let (cos, sin) = &rows.angles[rotary];
-            q = ops::rope_thd(&q, cos, sin)?;
-            k = ops::rope_thd(&k, cos, sin)?;
+            (q, k) = (self.rotated(q, cos, sin)?, self.rotated(k, cos, sin)?);
         }
         let (mut start, mut contexts) = (0, Vec::with_capacity(rows.shapes.len()));
         for (&[batch, tokens], cache) in rows.shapes.iter().zip(&mut rows.caches) {
@@ -485,6 +506,34 @@ impl SelfAttention {
             start += batch * tokens;
         }
         self.o_proj.forward(&Tensor::cat(&contexts, 0)?)
+    }
+
+    /// Queries, keys and values, `[1, tokens, heads, head_dim]`.
+    fn heads(&self, xs: &Tensor) -> CandleResult<[Tensor; 3]> {
+        let heads = |xs: &Tensor| xs.reshape((1, xs.dim(0)?, (), self.head_dim));
+        if let (Some(q), Some(k), Some(v)) = (&self.q_proj, &self.k_proj, &self.v_proj) {
+            let [q, k, v] = nn::Linear::forward_each([q, k, v], xs)?;
+            return Ok([heads(&q)?, heads(&k)?, heads(&v)?]);
+        }
+        let all = match &self.qkv_proj {
+            Some(projection) => projection.forward(xs)?,
+            None => candle_core::bail!("attention: expected projections, got none"),
+        };
+        let all = heads(&all)?;
+        let (q, kv) = (self.heads, self.kv_heads);
+        let part = |start, count| all.narrow(2, start, count)?.contiguous();
+        Ok([part(0, q)?, part(q, kv)?, part(q + kv, kv)?])
+    }
+
+    /// Queries or keys with their first features rotated.
+    fn rotated(&self, xs: Tensor, cos: &Tensor, sin: &Tensor) -> CandleResult<Tensor> {
+        let rest = self.head_dim - self.rotary_dim;
+        if rest == 0 {
+            return ops::rope_thd(&xs, cos, sin);
+        }
+        let first = xs.narrow(3, 0, self.rotary_dim)?.contiguous()?;
+        let first = ops::rope_thd(&first, cos, sin)?;
+        Tensor::cat(&[first, xs.narrow(3, self.rotary_dim, rest)?], 3)
     }
 
     /// The attention of tokens to themselves and all before, `[batch, heads, tokens, head_dim]`.
@@ -519,11 +568,18 @@ fn angles(frequencies: &Tensor, positions: &Tensor) -> CandleResult<(Tensor, Ten
 
 /// Two products, their combination, and a third product.
 #[derive(Quantizable, Clone)]
-struct Mlp {
-    gate_proj: nn::Linear,
-    up_proj: nn::Linear,
-    down_proj: nn::Linear,
-    is_gelu: bool,
+enum Mlp {
+    Separate {
+        gate_proj: nn::Linear,
+        up_proj: nn::Linear,
+        down_proj: nn::Linear,
+        is_gelu: bool,
+    },
+    /// The first two products as one.
+    Joined {
+        gate_up_proj: nn::Linear,
+        down_proj: nn::Linear,
+    },
 }
 
 impl Mlp {
@@ -533,34 +589,57 @@ impl Mlp {
             let vb = vb.pp(name);
             nn::linear_b(inputs, out, config.bias(false, &vb), vb)
         };
-        Ok(Self {
+        let down_proj = linear(inner, size, "down_proj")?;
+        if config.has_joined_projections() {
+            return Ok(Self::Joined {
+                gate_up_proj: linear(size, 2 * inner, "gate_up_proj")?,
+                down_proj,
+            });
+        }
+        Ok(Self::Separate {
             gate_proj: linear(size, inner, "gate_proj")?,
             up_proj: linear(size, inner, "up_proj")?,
-            down_proj: linear(inner, size, "down_proj")?,
+            down_proj,
             is_gelu: config.is_gemma(),
         })
     }
 
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
-        let [gate, up] = nn::Linear::forward_each([&self.gate_proj, &self.up_proj], xs)?;
-        let activation = if self.is_gelu {
+        let (gate_proj, up_proj, down_proj, is_gelu) = match self {
+            Self::Joined {
+                gate_up_proj,
+                down_proj,
+            } => return joined(xs, gate_up_proj, down_proj),
+            Self::Separate {
+                gate_proj,
+                up_proj,
+                down_proj,
+                is_gelu,
+            } => (gate_proj, up_proj, down_proj, *is_gelu),
+        };
+        let [gate, up] = nn::Linear::forward_each([gate_proj, up_proj], xs)?;
+        let activation = if is_gelu {
             FusedActivation::GeluTanh
         } else {
             FusedActivation::Silu
         };
-        self.down_proj
-            .forward(&ops::activate_mul(&gate, &up, activation)?)
+        down_proj.forward(&ops::activate_mul(&gate, &up, activation)?)
     }
 }
 
 /// An MLP whose gate and up projections are one matrix.
+fn joined(xs: &Tensor, gate_up: &nn::Linear, down: &nn::Linear) -> CandleResult<Tensor> {
+    down.forward(&ops::swiglu(&gate_up.forward(xs)?)?)
+}
+
+/// [`Mlp::Joined`] by Granite 4's names.
 #[derive(Quantizable, Clone)]
-struct JoinedMlp {
+struct SharedMlp {
     input_linear: nn::Linear,
     output_linear: nn::Linear,
 }
 
-impl JoinedMlp {
+impl SharedMlp {
     fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let (size, inner) = (config.hidden_size, config.intermediate_size());
         Ok(Self {
@@ -570,7 +649,6 @@ impl JoinedMlp {
     }
 
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
-        let both = self.input_linear.forward(xs)?;
-        self.output_linear.forward(&ops::swiglu(&both)?)
+        joined(xs, &self.input_linear, &self.output_linear)
     }
 }

@@ -65,7 +65,8 @@ pub fn has_other_head(checkpoint: &Checkpoint) -> Result<bool> {
 fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
     let (qkv, out, mlp) = (config.has_bias(), config.has_output_bias(), config.mlp_bias);
     let (normal, gemma) = (config.has_qk_norm(), config.is_gemma());
-    let (joined, plain) = (config.has_joined_mlp(), !config.has_joined_mlp());
+    let (shared, joined) = (config.has_joined_mlp(), config.has_joined_projections());
+    let plain = !shared && !joined;
     let layer = tensor
         .strip_prefix("model.layers.")
         .and_then(|name| name.split_once('.'));
@@ -78,10 +79,11 @@ fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
     let (name, layers): (_, &[_]) = match layer {
         None => (tensor, &[("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),
         Some((layer, name)) if is_layer(layer) => (name, &[
-            ("self_attn.q_proj", true, qkv), ("self_attn.k_proj", true, qkv), ("self_attn.v_proj", true, qkv),
+            ("self_attn.q_proj", !joined, qkv), ("self_attn.k_proj", !joined, qkv), ("self_attn.v_proj", !joined, qkv),
+            ("self_attn.qkv_proj", joined, false), ("mlp.gate_up_proj", joined, false),
             ("self_attn.o_proj", true, out), ("mlp.gate_proj", plain, mlp), ("mlp.up_proj", plain, mlp),
-            ("mlp.down_proj", plain, mlp), ("shared_mlp.input_linear", joined, false),
-            ("shared_mlp.output_linear", joined, false), ("self_attn.q_norm", normal, false), ("self_attn.k_norm", normal, false),
+            ("mlp.down_proj", !shared, mlp), ("shared_mlp.input_linear", shared, false),
+            ("shared_mlp.output_linear", shared, false), ("self_attn.q_norm", normal, false), ("self_attn.k_norm", normal, false),
             ("input_layernorm", true, false), ("post_attention_layernorm", true, false),
             ("pre_feedforward_layernorm", gemma, false), ("post_feedforward_layernorm", gemma, false),
         ]),
