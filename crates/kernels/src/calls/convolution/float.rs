@@ -45,7 +45,8 @@ pub struct FloatWeight<'a> {
 /// width]` of the [output](Convolution::out_size), plus the residual, of the same shape.
 ///
 /// # Panics
-/// If the number of values, weights, biases or residuals differs from the sizes, or a window does not fit.
+/// If the number of values, weights, biases or residuals differs from the sizes, or a window does
+/// not fit.
 pub fn convolve_f32(
     isa: Isa,
     convolution: &Convolution,
