@@ -41,10 +41,12 @@ pub struct Metrics {
 /// The metrics of generated texts.
 pub struct Generation {
     prompt_tokens: Counter,
+    cached_tokens: Counter,
     tokens: Counter,
     running: Gauge,
     waiting: Gauge,
     cache_bytes: Gauge,
+    prefix_bytes: Gauge,
     step_texts: Histogram,
     step_time: Histogram,
     wait: Histogram,
@@ -161,10 +163,12 @@ impl Generation {
     fn new() -> Self {
         Self {
             prompt_tokens: Counter::default(),
+            cached_tokens: Counter::default(),
             tokens: Counter::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             cache_bytes: Gauge::default(),
+            prefix_bytes: Gauge::default(),
             step_texts: Histogram::new(exponential_buckets(1., 2., 9)),
             step_time: times(),
             wait: times(),
@@ -174,6 +178,8 @@ impl Generation {
     fn register(&self, all: &mut Registry) {
         let help = "Tokens of prompts read";
         all.register("prompt_tokens", help, self.prompt_tokens.clone());
+        let help = "Tokens of prompts found in the cache, and not read";
+        all.register("cached_prompt_tokens", help, self.cached_tokens.clone());
         let help = "Tokens generated";
         all.register("generated_tokens", help, self.tokens.clone());
         let help = "Texts that are being generated";
@@ -181,8 +187,10 @@ impl Generation {
         let help =
             "Texts that wait for a place in the batch, or for room for their keys and values";
         all.register("sequences_waiting", help, self.waiting.clone());
-        let help = "Bytes of keys and values";
+        let help = "Bytes reserved for keys and values";
         all.register("cache_bytes", help, self.cache_bytes.clone());
+        let help = "Bytes of keys and values of ended texts, for others that begin as these do";
+        all.register("prefix_bytes", help, self.prefix_bytes.clone());
         let help = "Texts of a step";
         all.register("step_texts", help, self.step_texts.clone());
         let (unit, help) = (Unit::Seconds, "Time that the model took for a step");
@@ -191,16 +199,19 @@ impl Generation {
         all.register_with_unit("sequence_wait", help, unit, self.wait.clone());
     }
 
-    /// Counts the waiting time of a text that joins the batch.
-    pub fn waited(&self, since: Instant) {
+    /// Counts a text that joins the batch: the waiting time, and the tokens of the prompt that were
+    /// found in the cache.
+    pub fn joined(&self, since: Instant, cached: usize) {
         self.wait.observe(since.elapsed().as_secs_f64());
+        self.cached_tokens.inc_by(cached as u64);
     }
 
-    /// Sets the numbers of texts that are generated and that wait, and the bytes of keys and
-    /// values.
-    pub fn now(&self, counts: [usize; 3]) {
-        let gauges = [&self.running, &self.waiting, &self.cache_bytes];
-        for (gauge, count) in gauges.into_iter().zip(counts) {
+    /// Sets the numbers of texts that are generated and that wait, the bytes of keys and values,
+    /// and those of ended texts.
+    pub fn now(&self, counts: [usize; 4]) {
+        let bytes = [&self.cache_bytes, &self.prefix_bytes];
+        let gauges = [&self.running, &self.waiting].into_iter().chain(bytes);
+        for (gauge, count) in gauges.zip(counts) {
             gauge.set(count as i64);
         }
     }

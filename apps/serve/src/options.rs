@@ -80,9 +80,14 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = positive)]
     pub max_batch_tokens: usize,
 
-    /// Bytes of keys and values of the texts that are generated; others wait until theirs fit
+    /// Bytes of keys and values of the texts that are generated, and of ended ones as far as there is room;
+    /// others wait until theirs fit
     #[arg(long, value_name = "N", default_value_t = 1 << 30)]
     pub cache_bytes: usize,
+
+    /// Read every prompt from its beginning, also one that begins as an earlier text did
+    #[arg(long)]
+    pub no_prefix_cache: bool,
 
     /// Texts that are generated at a time; others wait
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]

@@ -212,12 +212,14 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         context > 1,
         "--max-tokens: expected 2 or more, a prompt and its answer, got {context}"
     );
+    let shares_prefixes = !options.no_prefix_cache && opened.model.has_pages();
     tracing::info!(
         model = opened.name,
         weights = opened.dtype,
         attention = opened.attention,
         max_tokens = context,
         cache_tokens = room,
+        prefix_cache = shares_prefixes,
         "model loaded"
     );
     warn_of_one_by_one(opened.model.is_one_by_one());
@@ -227,6 +229,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         prefill: options.prefill_tokens,
         sequences: options.max_sequences,
         pages,
+        shares: shares_prefixes,
     };
     ensure!(
         !options.generation_config || opened.sampling.is_some(),

@@ -41,10 +41,18 @@ pub struct Prompted {
 pub struct Answer {
     texts: Arc<Texts>,
     choices: Vec<Choice>,
-    /// The number of tokens of the prompts.
-    pub prompt_tokens: usize,
-    /// The number of generated tokens, without those that end a text.
-    pub written_tokens: usize,
+    pub counts: Counts,
+}
+
+/// The numbers of tokens of a request.
+#[derive(Clone, Copy, Default)]
+pub struct Counts {
+    /// The tokens of the prompts.
+    pub prompt: usize,
+    /// Those of them that were found in the cache.
+    pub cached: usize,
+    /// The generated tokens, without those that end a text.
+    pub written: usize,
 }
 
 impl Answer {
@@ -52,8 +60,10 @@ impl Answer {
     pub fn new(texts: Arc<Texts>, prompts: Vec<Prompted>, stops: &Arc<StopStrings>) -> Self {
         Self {
             texts,
-            prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum(),
-            written_tokens: 0,
+            counts: Counts {
+                prompt: prompts.iter().map(|prompt| prompt.tokens).sum(),
+                ..Counts::default()
+            },
             choices: (prompts.into_iter())
                 .map(|prompt| Choice::new(prompt.events, Stops::new(Arc::clone(stops))))
                 .collect(),
@@ -76,7 +86,11 @@ impl Answer {
                 };
                 let ended = || Event::Failed("the model's thread has ended".to_owned());
                 let event = event.unwrap_or_else(ended);
-                self.written_tokens += usize::from(matches!(event, Event::Token(..)));
+                match event {
+                    Event::Begun(cached) => self.counts.cached += cached,
+                    Event::Token(..) => self.counts.written += 1,
+                    _ => (),
+                }
                 let piece = choice
                     .take(&self.texts, event)
                     .map(|piece| Piece { index, ..piece });
@@ -151,6 +165,7 @@ impl Choice {
 
     fn take(&mut self, texts: &Texts, event: Event) -> Result<Piece, String> {
         let (text, finish) = match event {
+            Event::Begun(_) => (String::new(), None),
             Event::Token(token, log) => self.write(texts, token, log)?,
             Event::End(finish) => (self.stops.rest(), Some(finish)),
             Event::Failed(message) => {

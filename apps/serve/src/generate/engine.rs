@@ -1,9 +1,9 @@
 //! The thread of the model: continuous batching.
 //!
 //! Each step reads one token of every text that is being written, and pieces of the waiting
-//! prompts, the shortest first. Texts join and leave between two steps. A text owns the pages of
+//! prompts, the shortest first. Texts join and leave between two steps. A text holds the pages of
 //! its whole cache before it joins, so none is ever suspended, and its bits do not depend on other
-//! texts.
+//! texts: it begins with pages of others only where their tokens are the same.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,11 +13,12 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use candle_dynquant_decoder::Part;
+use candle_dynquant_decoder::{Cache, Part};
 use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::model::Model;
+use super::prefixes::{Lengths, Prefixes, Start};
 use super::sequence::{GenerationJob, Sequence};
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -30,6 +31,8 @@ pub struct SharedLimits {
     pub sequences: usize,
     /// The pages of caches.
     pub pages: Places,
+    /// Whether texts share the pages of common prefixes.
+    pub shares: bool,
 }
 
 /// Starts the thread. It ends when the last sender of jobs is dropped and all jobs are done.
@@ -40,7 +43,13 @@ pub fn start(
     limits: SharedLimits,
     metrics: Arc<Metrics>,
 ) -> io::Result<JoinHandle<()>> {
+    let lengths = match limits.shares {
+        false => Lengths::NONE,
+        true if model.is_one_by_one() => Lengths::pieces(limits.prefill),
+        true => Lengths::PAGES,
+    };
     let mut engine = Engine {
+        prefixes: Prefixes::new(lengths, limits.pages.clone()),
         model,
         ends,
         jobs,
@@ -67,6 +76,7 @@ struct Engine {
     /// The jobs in the order of arrival.
     waiting: VecDeque<GenerationJob>,
     running: Vec<Sequence>,
+    prefixes: Prefixes<Cache>,
     /// The number of steps so far.
     steps: u64,
     metrics: Arc<Metrics>,
@@ -76,24 +86,25 @@ impl Engine {
     /// Lets jobs join while they fit, and waits for a job if there is nothing to do; returns
     /// `false` when no more can come.
     fn admit(&mut self) -> bool {
+        let lengths = self.prefixes.lengths;
         loop {
-            self.running.retain(|sequence| !sequence.is_over());
+            self.retire();
             while let Ok(job) = self.jobs.try_recv() {
                 self.waiting.push_back(job);
             }
             self.waiting.retain(|job| !job.is_abandoned());
             while self.running.len() < self.limits.sequences
                 && let Some(job) = self.waiting.front()
-                && let Some(pages) = self.limits.pages.take(job.pages())
+                && let donors = self.running.iter().map(|text| text.donor(lengths))
+                && let Some(start) =
+                    (self.prefixes).start(&job.prompt, job.pages(), donors, self.steps)
                 && let Some(job) = self.waiting.pop_front()
             {
-                self.metrics.generation.waited(job.since);
-                let cache = self.model.cache_for(job.positions());
-                let sequence = Sequence::new(job, cache, self.steps, pages);
-                self.running.push(sequence);
+                self.join(job, start);
             }
-            let bytes = self.running.iter().map(|sequence| sequence.cache.bytes());
-            let counts = [self.running.len(), self.waiting.len(), bytes.sum()];
+            let pages = self.prefixes.counts();
+            let [all, of_ended] = pages.map(|count| count * self.model.page_bytes());
+            let counts = [self.running.len(), self.waiting.len(), all, of_ended];
             self.metrics.generation.now(counts);
             if !self.running.is_empty() {
                 return true;
@@ -103,6 +114,29 @@ impl Engine {
                 None => return false,
             }
         }
+    }
+
+    /// Removes the texts that are over, and keeps what others may begin with.
+    fn retire(&mut self) {
+        let lengths = self.prefixes.lengths;
+        for text in self.running.extract_if(.., |text| text.is_over()) {
+            if let Some(entry) = text.into_entry(lengths, self.steps) {
+                self.prefixes.add(entry);
+            }
+        }
+    }
+
+    fn join(&mut self, job: GenerationJob, start: Start<Cache>) {
+        self.metrics.generation.joined(job.since, start.length);
+        let cache = match start.cache {
+            Some(mut cache) => {
+                cache.truncate(start.length);
+                cache
+            }
+            None => self.model.cache_for(job.positions()),
+        };
+        let text = Sequence::new(job, cache, self.steps, start.pages);
+        self.running.push(text);
     }
 
     fn step(&mut self) {
@@ -275,7 +309,7 @@ mod tests {
                 events: mpsc::unbounded_channel().0,
                 _place: None,
             };
-            Sequence::new(job, model.cache_for(8), 0, Places::new(1).take(1).unwrap())
+            Sequence::new(job, model.cache_for(8), 0, Vec::new())
         };
         let read_all = |sequences: &mut [Sequence]| {
             let all = sequences
@@ -293,7 +327,10 @@ mod tests {
         };
         model.step(&mut [part]).unwrap();
         let scores = read_all(&mut sequences);
-        assert_eq!(sequences.map(|text| text.is_done()), [true, false]);
+        assert_eq!(sequences.each_ref().map(Sequence::is_done), [true, false]);
         assert_eq!(scores, read_all(&mut [sequence([5, 6, 7])]));
+        // Nobody begins with the wrong cache.
+        let kept = sequences.map(|text| text.into_entry(Lengths::PAGES, 0).is_some());
+        assert_eq!(kept, [false, true]);
     }
 }

@@ -3,10 +3,11 @@
 mod answer;
 mod engine;
 mod model;
+mod prefixes;
 mod sequence;
 mod stops;
 
-pub use answer::{Answer, Logged, Piece, Prompted};
+pub use answer::{Answer, Counts, Logged, Piece, Prompted};
 pub use engine::{SharedLimits, start};
 pub use model::{Opened, PAGE, is_decoder};
 pub use sequence::{FinishReason, GenerationJob};

@@ -10,8 +10,8 @@ use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dyn
 use candle_dynquant_decoder::sampling::Sampling;
 use candle_dynquant_decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
 
-/// The positions of a page, the unit in which caches are allocated.
-pub const PAGE: usize = 64;
+/// The positions of a page, the unit in which caches are allocated and shared.
+pub const PAGE: usize = 128;
 
 /// A decoder with everything needed to generate texts.
 pub struct Opened {
@@ -63,6 +63,7 @@ impl Opened {
         };
         let attention = attend_in(&mut decoder, attention)?;
         let names: Vec<_> = attention.iter().map(Precision::to_string).collect();
+        let has_pages = !attention.contains(&Precision::Int8);
         Ok(Self {
             name: name_of(path),
             dtype: dtype.to_owned(),
@@ -71,7 +72,7 @@ impl Opened {
                 .config
                 .max_position_embeddings
                 .min(decoder.most_tokens()),
-            model: Model::new(decoder, &folder.config)?,
+            model: Model::new(decoder, &folder.config, has_pages)?,
             texts: folder.texts,
             ends: folder.ends,
             sampling: folder.sampling,
@@ -126,18 +127,20 @@ pub struct Model {
     decoder: Decoder,
     vocabulary: usize,
     one_by_one: bool,
+    has_pages: bool,
     page_bytes: usize,
 }
 
 impl Model {
     /// A model; tests whether sequences may be computed together, and the size of a cache page.
-    fn new(decoder: Decoder, config: &Config) -> Result<Self> {
+    fn new(decoder: Decoder, config: &Config, has_pages: bool) -> Result<Self> {
         let mut floats = FloatProducts(0);
         Walk::over(&decoder, &mut floats)?;
         let mut model = Self {
             decoder,
             vocabulary: config.vocab_size,
             one_by_one: floats.0 > 0,
+            has_pages,
             page_bytes: 0,
         };
         let mut cache = model.cache_for(PAGE);
@@ -156,6 +159,11 @@ impl Model {
     /// whose sums depend on the number of rows, or with one scale for all activations of a call.
     pub fn is_one_by_one(&self) -> bool {
         self.one_by_one
+    }
+
+    /// Whether caches can share pages. Keys and values in 8 bits are kept in one piece.
+    pub fn has_pages(&self) -> bool {
+        self.has_pages
     }
 
     /// The bytes of keys and values for [`PAGE`] positions.

@@ -7,6 +7,7 @@ use candle_dynquant_decoder::{Cache, Scores};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::model::PAGE;
+use super::prefixes::{Donor, Entry, Lengths, Page};
 use crate::places::Permit;
 
 /// The reason why a text ends.
@@ -20,6 +21,8 @@ pub enum FinishReason {
 
 /// A step of a text, for its client.
 pub enum Event {
+    /// The number of tokens of the prompt that were read before.
+    Begun(usize),
     Token(u32, Option<LogProbs>),
     End(FinishReason),
     Failed(String),
@@ -36,7 +39,8 @@ pub struct GenerationJob {
     /// The number of log probabilities requested beside each token's, if any are.
     pub top: Option<usize>,
     pub since: Instant,
-    /// The channel to the client, closed when nobody listens. It holds at most `max_tokens` events.
+    /// The channel to the client, closed when nobody listens. It holds an event for each
+    /// token, and two more.
     pub events: UnboundedSender<Event>,
     /// The place in the queue, freed when the job is dropped.
     pub _place: Option<Permit>,
@@ -62,28 +66,63 @@ impl GenerationJob {
 /// A job in progress.
 pub struct Sequence {
     job: GenerationJob,
-    written: Vec<u32>,
+    /// The prompt, and what was written after it.
+    tokens: Vec<u32>,
+    /// The number of tokens of the prompt.
+    prompt: usize,
     pub cache: Cache,
     /// The step in which the last piece of its prompt was read, or in which it joined.
     pub turn: u64,
-    /// The pages of the cache, freed when the sequence is dropped.
-    _pages: Permit,
+    /// The pages of the cache, in order.
+    pages: Vec<Page>,
     is_done: bool,
+    is_failed: bool,
 }
 
 impl Sequence {
-    pub fn new(job: GenerationJob, cache: Cache, turn: u64, pages: Permit) -> Self {
+    /// A text whose first tokens may be in the cache.
+    pub fn new(mut job: GenerationJob, cache: Cache, turn: u64, pages: Vec<Page>) -> Self {
+        // The client may have hung up.
+        let _ = job.events.send(Event::Begun(cache.len()));
+        let tokens = std::mem::take(&mut job.prompt);
         Self {
             job,
-            written: Vec::new(),
+            prompt: tokens.len(),
+            tokens,
             cache,
             turn,
-            _pages: pages,
+            pages,
             is_done: false,
+            is_failed: false,
         }
     }
 
-    /// Whether the cache can be freed.
+    /// The part of the text that others may begin with.
+    pub fn donor(&self, lengths: Lengths) -> Donor<'_, Cache> {
+        Donor {
+            tokens: &self.tokens[..lengths.longest(self.prompt, self.cache.len())],
+            cache: &self.cache,
+            pages: &self.pages,
+        }
+    }
+
+    /// The part of the ended text that others may begin with; `None` after an error, because the
+    /// cache may be wrong.
+    pub fn into_entry(mut self, lengths: Lengths, used: u64) -> Option<Entry<Cache>> {
+        let length = lengths.longest(self.prompt, self.cache.len());
+        self.tokens.truncate(length);
+        self.cache.truncate(length);
+        self.pages.truncate(length / PAGE);
+        let entry = Entry {
+            tokens: self.tokens,
+            cache: self.cache,
+            pages: self.pages,
+            used,
+        };
+        (!self.is_failed).then_some(entry)
+    }
+
+    /// Whether nothing more is read.
     pub fn is_over(&self) -> bool {
         self.is_done || self.job.is_abandoned()
     }
@@ -95,7 +134,7 @@ impl Sequence {
 
     /// The number of tokens of the prompt left to read.
     pub fn left(&self) -> usize {
-        self.job.prompt.len().saturating_sub(self.cache.len())
+        self.prompt.saturating_sub(self.cache.len())
     }
 
     /// Whether tokens of the prompt are left to read.
@@ -108,18 +147,15 @@ impl Sequence {
     /// The cuts of a prompt depend only on `most`, so a model whose bits depend on the cuts always
     /// gives the same bits.
     pub fn unread(&self, most: usize) -> &[u32] {
-        let read = self.cache.len();
-        let rest = match self.job.prompt.get(read..) {
-            Some(rest) if !rest.is_empty() => rest,
-            _ => &self.written[read - self.job.prompt.len()..],
-        };
+        // Nothing is written before the prompt is read.
+        let rest = &self.tokens[self.cache.len()..];
         &rest[..rest.len().min(most)]
     }
 
     /// The scores to compute for the next `count` tokens: those after the last token, if none is
     /// left.
     pub fn scores_after(&self, count: usize) -> Scores {
-        if self.cache.len() + count < self.job.prompt.len() {
+        if count < self.left() {
             Scores::None
         } else {
             Scores::Last
@@ -133,20 +169,22 @@ impl Sequence {
         }
         let job = &mut self.job;
         let raw = job.top.map(|top| (scores.to_vec(), top));
-        let token = (job.sampling).draw(scores, &job.prompt, &self.written, &mut job.random);
+        let (prompt, written) = self.tokens.split_at(self.prompt);
+        let token = (job.sampling).draw(scores, prompt, written, &mut job.random);
         if ends.contains(&token) {
             return self.end(Event::End(FinishReason::Stop));
         }
         let log = raw.map(|(raw, top)| LogProbs::new(&raw, token, top));
-        self.written.push(token);
+        self.tokens.push(token);
         let sent = self.job.events.send(Event::Token(token, log));
-        if sent.is_ok() && self.written.len() == self.job.max_tokens {
+        if sent.is_ok() && self.tokens.len() - self.prompt == self.job.max_tokens {
             self.end(Event::End(FinishReason::Length));
         }
     }
 
     /// Ends the text with an error.
     pub fn fail(&mut self, message: &str) {
+        self.is_failed = true;
         self.end(Event::Failed(message.to_owned()));
     }
 

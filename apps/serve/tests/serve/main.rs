@@ -11,6 +11,7 @@ mod limits;
 mod mistakes;
 mod models;
 mod pipes;
+mod prefixes;
 mod process;
 mod shutdown;
 mod slow;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::request::Parameters;
 use crate::app::{App, now};
-use crate::generate::{FinishReason, Logged, Piece};
+use crate::generate::{Counts, FinishReason, Logged, Piece};
 
 /// The route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,6 @@ pub struct Format {
     model: String,
     is_logged: bool,
 }
-
-/// The numbers of tokens of prompts and of texts.
-pub type Counts = [usize; 2];
 
 impl Format {
     pub fn new(api: Api, app: &App, asked: &Parameters) -> Self {
@@ -173,10 +170,11 @@ fn reason(finish: Option<FinishReason>) -> Value {
     }
 }
 
-fn usage([prompt, written]: Counts) -> Value {
+fn usage(counts: Counts) -> Value {
     json!({
-        "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.written,
+        "total_tokens": counts.prompt + counts.written,
+        "prompt_tokens_details": {"cached_tokens": counts.cached},
     })
 }

@@ -65,8 +65,7 @@ async fn whole(
             text.finish = piece.finish;
         }
     }
-    let counts = [answer.prompt_tokens, answer.written_tokens];
-    body::answer(admission, &format.whole(&texts, counts))
+    body::answer(admission, &format.whole(&texts, answer.counts))
 }
 
 /// A stream of events. The request stays admitted until the last is written, or its connection is
@@ -113,8 +112,7 @@ impl Events {
                 if self.usage == StreamUsage::Left {
                     return self.poll(context);
                 }
-                let counts = [self.answer.prompt_tokens, self.answer.written_tokens];
-                return Poll::Ready(Some(event(&self.format.usage(counts))));
+                return Poll::Ready(Some(event(&self.format.usage(self.answer.counts))));
             }
             Next::Done => {
                 self.next = Next::Nothing;
