@@ -43,6 +43,8 @@ pub struct Generation {
     prompt_tokens: Counter,
     cached_tokens: Counter,
     tokens: Counter,
+    drafted_tokens: Counter,
+    accepted_tokens: Counter,
     running: Gauge,
     waiting: Gauge,
     cache_bytes: Gauge,
@@ -165,6 +167,8 @@ impl Generation {
             prompt_tokens: Counter::default(),
             cached_tokens: Counter::default(),
             tokens: Counter::default(),
+            drafted_tokens: Counter::default(),
+            accepted_tokens: Counter::default(),
             running: Gauge::default(),
             waiting: Gauge::default(),
             cache_bytes: Gauge::default(),
@@ -182,6 +186,10 @@ impl Generation {
         all.register("cached_prompt_tokens", help, self.cached_tokens.clone());
         let help = "Tokens generated";
         all.register("generated_tokens", help, self.tokens.clone());
+        let help = "Tokens guessed and checked";
+        all.register("drafted_tokens", help, self.drafted_tokens.clone());
+        let help = "Tokens guessed rightly, among those generated";
+        all.register("accepted_tokens", help, self.accepted_tokens.clone());
         let help = "Texts that are being generated";
         all.register("sequences_running", help, self.running.clone());
         let help =
@@ -216,11 +224,15 @@ impl Generation {
         }
     }
 
-    /// Counts a step of `texts` texts, with its tokens of prompts and generated tokens.
-    pub fn step(&self, start: Instant, texts: usize, prompt_tokens: usize, written: usize) {
+    /// Counts a step of `texts` texts, with its tokens of prompts, and its written, guessed and
+    /// rightly guessed tokens.
+    pub fn step(&self, start: Instant, texts: usize, prompt_tokens: usize, counts: [usize; 3]) {
         self.step_time.observe(start.elapsed().as_secs_f64());
         self.step_texts.observe(texts as f64);
         self.prompt_tokens.inc_by(prompt_tokens as u64);
-        self.tokens.inc_by(written as u64);
+        let counters = [&self.tokens, &self.drafted_tokens, &self.accepted_tokens];
+        for (counter, count) in counters.into_iter().zip(counts) {
+            counter.inc_by(count as u64);
+        }
     }
 }

@@ -89,6 +89,11 @@ pub struct Options {
     #[arg(long)]
     pub no_prefix_cache: bool,
 
+    /// Tokens that a step guesses where texts repeat themselves, of all texts, and checks; the texts are the
+    /// same for every number
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub drafts: usize,
+
     /// Texts that are generated at a time; others wait
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
     pub max_sequences: usize,

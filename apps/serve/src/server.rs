@@ -230,6 +230,11 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         sequences: options.max_sequences,
         pages,
         shares: shares_prefixes,
+        drafts: if opened.model.is_one_by_one() {
+            0
+        } else {
+            options.drafts
+        },
     };
     ensure!(
         !options.generation_config || opened.sampling.is_some(),

@@ -10,7 +10,7 @@ const MAX_PAUSE: usize = 64;
 
 /// Guesses of the next tokens of a text: those that followed the last three where these occurred
 /// before, as in "Prompt Lookup Decoding" (Saxena 2023).
-pub(crate) struct Drafts {
+pub struct Drafts {
     /// The most tokens of a guess.
     most: usize,
     /// The position behind the last occurrence of each n-gram.
@@ -26,7 +26,7 @@ pub(crate) struct Drafts {
 
 impl Drafts {
     /// Guesses of at most `most` tokens.
-    pub(crate) fn new(most: usize) -> Self {
+    pub fn new(most: usize) -> Self {
         Self {
             most,
             behind: HashMap::new(),
@@ -38,7 +38,7 @@ impl Drafts {
     }
 
     /// Guesses the tokens behind `text`, at most `room`. The text continues that of the call before.
-    pub(crate) fn guess(&mut self, text: &[u32], room: usize) -> Vec<u32> {
+    pub fn guess(&mut self, text: &[u32], room: usize) -> Vec<u32> {
         let count = self.length.min(room);
         if self.most == 0 {
             return Vec::new();
@@ -65,7 +65,7 @@ impl Drafts {
 
     /// Takes the number of right tokens of a guess into account: a right guess makes the next one
     /// longer, a wrong one makes it shorter or puts it off.
-    pub(crate) fn checked(&mut self, guessed: usize, right: usize) {
+    pub fn checked(&mut self, guessed: usize, right: usize) {
         if guessed == 0 {
             return;
         }

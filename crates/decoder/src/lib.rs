@@ -117,6 +117,7 @@ pub use apart::isolate_templates;
 pub use chat::Template;
 pub use config::Config;
 pub use conversation::{Chat, Reply};
+pub use drafts::Drafts;
 pub use family::Family;
 pub use folder::{Folder, Texts, check_folder};
 pub use generation::{Decoding, FinishReason, Generation, GenerationConfig, Generator, Piece};

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use candle_dynquant_decoder::Texts;
 use candle_dynquant_decoder::sampling::LogProbs;
-use tokenizers::tokenizer::step_decode_stream;
+use candle_dynquant_decoder::{Decoding, FinishReason, Texts};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::sequence::{Event, FinishReason};
+use super::sequence::Event;
 use super::stops::{StopStrings, Stops};
 
 /// A part of a text.
@@ -142,14 +141,6 @@ struct Choice {
     characters: usize,
 }
 
-/// The tokens whose text is not known yet, in the form for `step_decode_stream`.
-#[derive(Default)]
-struct Decoding {
-    ids: Vec<u32>,
-    prefix: String,
-    prefix_index: usize,
-}
-
 impl Choice {
     fn new(events: UnboundedReceiver<Event>, stops: Stops) -> Self {
         Self {
@@ -206,15 +197,8 @@ impl Choice {
             let logged = logged(texts, token, log, self.characters)?;
             self.held.push_back((self.bytes, logged));
         }
-        let Decoding {
-            ids,
-            prefix,
-            prefix_index,
-        } = &mut self.decoding;
-        let tokenizer = &*texts.tokenizer;
-        let text = step_decode_stream(tokenizer, vec![token], true, ids, prefix, prefix_index);
-        let text = text.map_err(|error| format!("the tokenizer: {error}"))?;
-        let text = text.unwrap_or_default();
+        let text = self.decoding.step(texts, token);
+        let text = text.map_err(|error| format!("the {error:#}"))?;
         self.bytes += text.len();
         self.characters += text.chars().count();
         let (text, is_end) = self.stops.push(&text);

@@ -33,6 +33,8 @@ pub struct SharedLimits {
     pub pages: Places,
     /// Whether texts share the pages of common prefixes.
     pub shares: bool,
+    /// The most tokens that a step guesses, of all texts, and checks.
+    pub drafts: usize,
 }
 
 /// Starts the thread. It ends when the last sender of jobs is dropped and all jobs are done.
@@ -142,21 +144,26 @@ impl Engine {
     fn step(&mut self) {
         let start = Instant::now();
         self.steps += 1;
-        let mut chosen = chosen(&mut self.running, self.limits.prefill, self.steps);
+        let mut chosen = chosen(&mut self.running, &self.limits, self.steps);
         let prompts = chosen.iter().filter(|(sequence, _)| sequence.is_reading());
         let prompt_tokens = prompts.map(|(_, tokens)| tokens.len()).sum();
         let mut scores = read(&self.model, &mut chosen);
         let is_finished = |text: &Sequence| !text.is_reading() && !text.is_done();
         let finished = chosen.iter_mut().filter(|(text, _)| is_finished(text));
-        let scores = scores.chunks_exact_mut(self.model.vocabulary());
-        let mut finished: Vec<_> = finished.zip(scores).collect();
-        let written = finished.len();
-        // Sampling from a large vocabulary takes about as long as a layer.
-        finished.par_iter_mut().for_each(|((sequence, _), scores)| {
-            sequence.write(scores, &self.ends);
+        let (mut scores, vocabulary) = (&mut scores[..], self.model.vocabulary());
+        let finished = finished.filter_map(|(text, _)| {
+            let rows = scores.split_off_mut(..text.rows() * vocabulary)?;
+            Some((text, rows))
         });
+        let mut finished: Vec<_> = finished.collect();
+        // Sampling from a large vocabulary takes about as long as a layer.
+        let counts = finished
+            .par_iter_mut()
+            .map(|(text, scores)| text.write(scores, &self.ends));
+        let add = |a: [usize; 3], b: [usize; 3]| [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
+        let counts = counts.reduce(|| [0; 3], add);
         let generation = &self.metrics.generation;
-        generation.step(start, chosen.len(), prompt_tokens, written);
+        generation.step(start, chosen.len(), prompt_tokens, counts);
     }
 }
 
@@ -164,8 +171,8 @@ impl Engine {
 type Chosen<'a> = (&'a mut Sequence, Vec<u32>);
 
 /// The sequences of a step, with the tokens that each reads: a token of every text that is being
-/// written, and pieces of prompts, at most `prefill` tokens.
-fn chosen(running: &mut [Sequence], prefill: usize, step: u64) -> Vec<Chosen<'_>> {
+/// written, with guesses of the next ones, and pieces of prompts.
+fn chosen<'a>(running: &'a mut [Sequence], limits: &SharedLimits, step: u64) -> Vec<Chosen<'a>> {
     let prompt = |(index, sequence): (usize, &Sequence)| Prompt {
         index,
         left: sequence.left(),
@@ -173,14 +180,16 @@ fn chosen(running: &mut [Sequence], prefill: usize, step: u64) -> Vec<Chosen<'_>
     };
     let prompts = running.iter().enumerate().map(prompt);
     let prompts = prompts.filter(|prompt| prompt.left > 0).collect();
-    for prompt in turns(prompts, prefill, step) {
+    for prompt in turns(prompts, limits.prefill, step) {
         running[prompt.index].turn = step;
     }
+    // With many texts a step has rows enough.
+    let guesses = limits.drafts / running.len().max(1);
     let chosen = running
         .iter_mut()
         .filter(|sequence| !sequence.is_reading() || sequence.turn == step)
         .map(|sequence| {
-            let tokens = sequence.unread(prefill).to_vec();
+            let tokens = sequence.unread(limits.prefill, guesses);
             (sequence, tokens)
         });
     chosen.collect()
@@ -312,9 +321,7 @@ mod tests {
             Sequence::new(job, model.cache_for(8), 0, Vec::new())
         };
         let read_all = |sequences: &mut [Sequence]| {
-            let all = sequences
-                .iter_mut()
-                .map(|text| (text.unread(8).to_vec(), text));
+            let all = sequences.iter_mut().map(|text| (text.unread(8, 0), text));
             let mut all: Vec<Chosen<'_>> = all.map(|(tokens, text)| (text, tokens)).collect();
             read(&model, &mut all)
         };

@@ -10,5 +10,5 @@ mod stops;
 pub use answer::{Answer, Counts, Logged, Piece, Prompted};
 pub use engine::{SharedLimits, start};
 pub use model::{Opened, PAGE, is_decoder};
-pub use sequence::{FinishReason, GenerationJob};
+pub use sequence::GenerationJob;
 pub use stops::StopStrings;

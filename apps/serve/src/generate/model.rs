@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
 use candle_dynquant_decoder::sampling::Sampling;
-use candle_dynquant_decoder::{Cache, Config, Decoder, Folder, Part, Scores, Texts};
+use candle_dynquant_decoder::{Cache, Config, Decoder, Folder, Part, Texts};
 
 /// The positions of a page, the unit in which caches are allocated and shared.
 pub const PAGE: usize = 128;
@@ -134,25 +134,22 @@ pub struct Model {
 impl Model {
     /// A model; tests whether sequences may be computed together, and the size of a cache page.
     fn new(decoder: Decoder, config: &Config, has_pages: bool) -> Result<Self> {
-        let mut floats = FloatProducts(0);
-        Walk::over(&decoder, &mut floats)?;
-        let mut model = Self {
-            decoder,
-            vocabulary: config.vocab_size,
-            one_by_one: floats.0 > 0,
-            has_pages,
-            page_bytes: 0,
-        };
-        let mut cache = model.cache_for(PAGE);
-        let first = [0, 1].map(|token: u32| token % config.vocab_size as u32);
-        let scores = model.read_all(&mut [(&first[..1], &mut cache)])?;
+        let one_by_one = !decoder.has_independent_rows()?;
+        let mut cache = decoder.cache_for(PAGE);
+        let first = Tensor::zeros((1, 1), DType::U32, &Device::Cpu)?;
+        let scores = decoder.next(&first, &mut cache)?;
+        let scores = scores.flatten_all()?.to_vec1::<f32>()?;
         ensure!(
             scores.iter().all(|score| !score.is_nan()),
             "the model: expected numbers as scores, got NaN: the weights or their sizes are wrong"
         );
-        model.page_bytes = cache.bytes();
-        model.one_by_one = model.one_by_one || !model.rows_are_independent(config)?;
-        Ok(model)
+        Ok(Self {
+            decoder,
+            vocabulary: config.vocab_size,
+            one_by_one,
+            has_pages,
+            page_bytes: cache.bytes(),
+        })
     }
 
     /// Whether the sequences of a step are computed one after the other: with a float product,
@@ -193,58 +190,5 @@ impl Model {
     /// The number of scores after a token.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
-    }
-
-    /// Reads tokens of several sequences; returns the scores after the last token of each.
-    fn read_all(&self, reads: &mut [(&[u32], &mut Cache)]) -> Result<Vec<f32>> {
-        let tensor = |tokens: &[u32]| Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0);
-        let tokens = reads.iter().map(|(tokens, _)| tensor(tokens));
-        let tokens: Vec<Tensor> = tokens.collect::<candle_core::Result<_>>()?;
-        let parts = tokens.iter().zip(reads).map(|(tokens, (_, cache))| Part {
-            tokens,
-            cache,
-            scores: Scores::Last,
-        });
-        self.step(&mut parts.collect::<Vec<_>>())
-    }
-
-    /// Compares sequences that are read together with the same sequences alone, bit for bit. A
-    /// layer does not show how its activations are quantized, but a scale that rows share changes
-    /// most of these bits.
-    fn rows_are_independent(&self, config: &Config) -> Result<bool> {
-        let longest = config.max_position_embeddings.min(12);
-        let texts: Vec<Vec<u32>> = (1..=longest)
-            .map(|count| {
-                let token = |i| (i * 7919 + count * 104_729) % config.vocab_size;
-                (0..count).map(|i| token(i) as u32).collect()
-            })
-            .collect();
-        let mut caches: Vec<Cache> = texts.iter().map(|_| self.cache_for(0)).collect();
-        let reads = texts.iter().map(Vec::as_slice).zip(&mut caches);
-        let together = self.read_all(&mut reads.collect::<Vec<_>>())?;
-        for (tokens, together) in texts.iter().zip(together.chunks(self.vocabulary)) {
-            let alone = self.read_all(&mut [(tokens, &mut self.cache_for(0))])?;
-            if alone
-                .iter()
-                .map(|x| x.to_bits())
-                .ne(together.iter().map(|x| x.to_bits()))
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// A visitor that counts products with a float weight.
-struct FloatProducts(usize);
-
-impl Visitor for FloatProducts {
-    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-        if layer.kind() != LayerKind::Embedding {
-            let weights = layer.weight_infos();
-            self.0 += weights.iter().filter(|weight| !weight.quantized).count();
-        }
-        Ok(())
     }
 }

@@ -3,21 +3,15 @@
 use std::time::Instant;
 
 use candle_dynquant_decoder::sampling::{LogProbs, Random, Sampling};
-use candle_dynquant_decoder::{Cache, Scores};
+use candle_dynquant_decoder::{Cache, Drafts, FinishReason, Scores};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::model::PAGE;
 use super::prefixes::{Donor, Entry, Lengths, Page};
 use crate::places::Permit;
 
-/// The reason why a text ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// A token that ends texts, or a stop string.
-    Stop,
-    /// The most tokens of the request, or of the context.
-    Length,
-}
+/// The most tokens that a text is guessed to continue with.
+const MOST_DRAFTS: usize = 16;
 
 /// A step of a text, for its client.
 pub enum Event {
@@ -75,6 +69,9 @@ pub struct Sequence {
     pub turn: u64,
     /// The pages of the cache, in order.
     pages: Vec<Page>,
+    drafts: Drafts,
+    /// The tokens that the step reads behind the text, to check them.
+    guess: Vec<u32>,
     is_done: bool,
     is_failed: bool,
 }
@@ -92,6 +89,8 @@ impl Sequence {
             cache,
             turn,
             pages,
+            drafts: Drafts::new(MOST_DRAFTS),
+            guess: Vec::new(),
             is_done: false,
             is_failed: false,
         }
@@ -142,28 +141,63 @@ impl Sequence {
         self.left() > 0
     }
 
-    /// The next tokens to read, at most `most`.
+    /// The next tokens to read: at most `most` of a prompt, or the last written one and at most
+    /// `guesses` of those that may follow.
     ///
     /// The cuts of a prompt depend only on `most`, so a model whose bits depend on the cuts always
     /// gives the same bits.
-    pub fn unread(&self, most: usize) -> &[u32] {
+    pub fn unread(&mut self, most: usize, guesses: usize) -> Vec<u32> {
+        self.guess.clear();
+        if !self.is_reading() {
+            let written = self.tokens.len() - self.prompt;
+            let room = self.job.max_tokens - written - 1;
+            self.guess = self.drafts.guess(&self.tokens, room.min(guesses));
+        }
         // Nothing is written before the prompt is read.
         let rest = &self.tokens[self.cache.len()..];
-        &rest[..rest.len().min(most)]
+        [&rest[..rest.len().min(most)], &self.guess].concat()
     }
 
-    /// The scores to compute for the next `count` tokens: those after the last token, if none is
-    /// left.
+    /// The scores to compute for the next `count` tokens: those after the last token and after each
+    /// guess, if none is left.
     pub fn scores_after(&self, count: usize) -> Scores {
         if count < self.left() {
             Scores::None
-        } else {
+        } else if self.guess.is_empty() {
             Scores::Last
+        } else {
+            Scores::All
         }
     }
 
+    /// The number of scores that a step computes for the text.
+    pub fn rows(&self) -> usize {
+        1 + self.guess.len()
+    }
+
+    /// Draws tokens by the scores of each row, and writes them, until one differs from its guess;
+    /// returns the numbers of written tokens, and of guessed and right ones.
+    pub fn write(&mut self, scores: &mut [f32], ends: &[u32]) -> [usize; 3] {
+        let (certain, mut right) = (self.tokens.len(), 0);
+        let vocabulary = scores.len() / self.rows();
+        for (row, scores) in scores.chunks_exact_mut(vocabulary).enumerate() {
+            self.draw(scores, ends);
+            let drawn = self.tokens.get(certain + row);
+            if drawn.is_none() || drawn != self.guess.get(row) {
+                break;
+            }
+            right += 1;
+            if self.is_done {
+                break;
+            }
+        }
+        self.cache.truncate(certain + right);
+        self.drafts.checked(self.guess.len(), right);
+        [self.tokens.len() - certain, self.guess.len(), right]
+    }
+
     /// Draws a token by the scores, and writes it.
-    pub fn write(&mut self, scores: &mut [f32], ends: &[u32]) {
+    fn draw(&mut self, scores: &mut [f32], ends: &[u32]) {
         if scores.iter().any(|score| score.is_nan()) {
             return self.fail("the model: expected numbers as scores, got NaN");
         }

@@ -5,6 +5,7 @@
 #[cfg(target_os = "linux")]
 mod attack;
 mod bits;
+mod drafts;
 mod formats;
 mod generate;
 mod limits;

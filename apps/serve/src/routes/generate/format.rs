@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use candle_dynquant_decoder::FinishReason;
 use serde_json::{Map, Value, json};
 
 use super::request::Parameters;
 use crate::app::{App, now};
-use crate::generate::{Counts, FinishReason, Logged, Piece};
+use crate::generate::{Counts, Logged, Piece};
 
 /// The route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
