@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::template::{LocalTemplate, Message};
+use crate::template::{LocalTemplate, Message, Variables};
 
 /// The environment variable that marks the rendering process.
 const MARK: &str = "DYNQUANT_CHAT_TEMPLATE";
@@ -26,7 +26,7 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 #[derive(Serialize, Deserialize)]
 enum Request {
     Open(String, BTreeMap<String, String>),
-    Render(Vec<Message>, bool),
+    Render(Vec<Message>, bool, Variables),
 }
 
 /// Makes the program render its templates in separate processes of the same executable. Must be the
@@ -60,9 +60,9 @@ fn answer(template: &mut Option<LocalTemplate>, line: &str) -> Result<String> {
             *template = Some(LocalTemplate::new(&source, tokens)?);
             Ok(String::new())
         }
-        Request::Render(messages, add_generation_prompt) => {
+        Request::Render(messages, add_generation_prompt, variables) => {
             let template = template.as_ref().context("chat template: expected one")?;
-            template.render(&messages, add_generation_prompt)
+            template.render(&messages, add_generation_prompt, &variables)
         }
     }
 }
@@ -87,11 +87,15 @@ impl Apart {
         Ok(Some(apart))
     }
 
-    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        self.ask(Some(&Request::Render(
-            messages.to_vec(),
-            add_generation_prompt,
-        )))
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        variables: &Variables,
+    ) -> Result<String> {
+        let (messages, variables) = (messages.to_vec(), variables.clone());
+        let render = Request::Render(messages, add_generation_prompt, variables);
+        self.ask(Some(&render))
     }
 
     fn ask(&self, request: Option<&Request>) -> Result<String> {

@@ -1,16 +1,26 @@
 //! Chat templates: how the messages of a conversation become one text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_dynquant_io::input;
 use serde_json::Value;
 
 use crate::apart::Apart;
 use crate::json::Keys;
 use crate::source::Source;
-use crate::template::{LocalTemplate, Message};
+use crate::template::{LocalTemplate, Message, Variables};
+
+/// The variables that templates get, and words of their language.
+const KNOWN: [&str; 6] = [
+    "messages",
+    "add_generation_prompt",
+    "tools",
+    "documents",
+    "true",
+    "false",
+];
 
 /// A Jinja template, as in the tokenizers of the Hub.
 pub struct Template {
@@ -19,6 +29,10 @@ pub struct Template {
     pub begin: Option<String>,
     /// The strings in the code of the template.
     pub(super) literals: Vec<String>,
+    /// The names in the code of the template, but for those that every template has.
+    names: BTreeSet<String>,
+    /// Whether answers begin with reasoning, between `<think>` and `</think>`.
+    pub has_reasoning: bool,
 }
 
 /// The place where a template is rendered.
@@ -73,6 +87,9 @@ impl Template {
     /// # Errors
     /// When the source is not Jinja.
     pub fn naming(source: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
+        let read = Source::read(source);
+        let is_free = |name: &String| !KNOWN.contains(&&**name) && !tokens.contains_key(name);
+        let names = read.names.into_iter().filter(is_free).collect();
         let place = match Apart::open(source, &tokens)? {
             Some(apart) => Place::Apart(apart),
             None => Place::Here(Box::new(LocalTemplate::new(source, tokens)?)),
@@ -80,8 +97,15 @@ impl Template {
         Ok(Self {
             place,
             begin: None,
-            literals: Source::read(source).literals,
+            literals: read.literals,
+            names,
+            has_reasoning: source.contains("</think>"),
         })
+    }
+
+    /// Whether the template reads a variable beside those that every template gets.
+    pub fn reads(&self, variable: &str) -> bool {
+        self.names.contains(variable)
     }
 
     /// The conversation as a text, with the beginning of the assistant's answer on request.
@@ -89,9 +113,28 @@ impl Template {
     /// # Errors
     /// When the template refuses the messages, or does not end.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        self.render_with(messages, add_generation_prompt, &Variables::new())
+    }
+
+    /// [`render`](Self::render) with further variables, such as `enable_thinking`.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render), and when the template does not name a variable.
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        variables: &Variables,
+    ) -> Result<String> {
+        for name in variables.keys() {
+            ensure!(
+                self.reads(name),
+                "chat template: expected a variable that it reads, got {name:?}"
+            );
+        }
         let text = match &self.place {
-            Place::Here(local) => local.render(messages, add_generation_prompt)?,
-            Place::Apart(apart) => apart.render(messages, add_generation_prompt)?,
+            Place::Here(local) => local.render(messages, add_generation_prompt, variables)?,
+            Place::Apart(apart) => apart.render(messages, add_generation_prompt, variables)?,
         };
         let begin = self.begin.as_deref();
         let begin = begin.filter(|begin| !text.starts_with(begin));

@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::generation::{FinishReason, Generation, GenerationConfig, Generator, Past, Piece};
 use crate::template::Message;
 
-/// A chat of several turns by the model's template. Keys and values are kept between turns, so
-/// that a turn reads only its new tokens; the answers are those of reading all from the start.
+/// A chat of several turns by the model's template. Keys and values are kept between turns: a turn
+/// reads only its new tokens, and the answer has the bytes of an answer that reads all again.
 pub struct Chat<'a> {
     generator: &'a Generator<'a>,
     /// The messages so far.

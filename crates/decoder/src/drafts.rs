@@ -37,7 +37,8 @@ impl Drafts {
         }
     }
 
-    /// Guesses the tokens behind `text`, at most `room`. The text continues that of the call before.
+    /// Guesses the tokens behind `text`, at most `room`. Each call continues the text of the call
+    /// before.
     pub fn guess(&mut self, text: &[u32], room: usize) -> Vec<u32> {
         let count = self.length.min(room);
         if self.most == 0 {

@@ -22,7 +22,7 @@ pub enum Family {
     /// Scales of embeddings, attention, residuals and scores.
     Granite,
     /// Phi-3 and Phi-4-mini: joined projections, rotary embeddings of a part of each head. Positions
-    /// behind those of the first training have other angles, which are not computed.
+    /// behind the first training's have other angles, which are not computed.
     Phi3,
     /// Granite 4: its dense form, with two matrices of an MLP joined.
     GraniteMoeHybrid,

@@ -21,7 +21,7 @@ use crate::json::Keys;
 use crate::model::Decoder;
 use crate::sampling::Sampling;
 use crate::special::Special;
-use crate::template::Message;
+use crate::template::{Message, Variables};
 use crate::{json, tokenizer};
 use crate::{keys, tensors};
 
@@ -171,10 +171,24 @@ impl Texts {
     /// The tokens of messages in the model's chat template; special tokens in the contents are
     /// plain text.
     pub fn chat(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
+        self.chat_with(messages, add_generation_prompt, &Variables::new())
+    }
+
+    /// [`chat`](Self::chat) with further variables of the template, such as `enable_thinking`.
+    ///
+    /// # Errors
+    /// When the template refuses the messages, or does not read a variable.
+    pub fn chat_with(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        variables: &Variables,
+    ) -> Result<Vec<u32>> {
         let template = self.template.as_ref();
         let template = template.context("expected a model with a chat template")?;
         let special = &self.special;
-        self.check(special.encode(&self.tokenizer, template, messages, add_generation_prompt)?)
+        let rest = (add_generation_prompt, variables);
+        self.check(special.encode(&self.tokenizer, template, messages, rest)?)
     }
 
     fn tokens(&self, text: &str, special: bool) -> Result<Vec<u32>> {

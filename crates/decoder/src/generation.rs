@@ -162,7 +162,7 @@ impl<'a> Generator<'a> {
         self.resume(past, prompt, config)
     }
 
-    /// As [`generate`](Self::generate), without reading again what the past has of the prompt.
+    /// The tokens that follow a prompt, of which the past is not read again.
     pub(crate) fn resume(
         &'a self,
         mut past: Past,

@@ -122,4 +122,4 @@ pub use family::Family;
 pub use folder::{Folder, Texts, check_folder};
 pub use generation::{Decoding, FinishReason, Generation, GenerationConfig, Generator, Piece};
 pub use model::{Cache, Decoder, Part, Scores};
-pub use template::Message;
+pub use template::{Message, Variables};

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, Tokenizer};
 
 use crate::chat::Template;
-use crate::template::Message;
+use crate::template::{Message, Variables};
 
 /// The private-use characters that stand for special tokens in a template's text.
 const TOKENS: RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
@@ -62,14 +62,16 @@ impl Special {
         tokenizer: &Tokenizer,
         template: &Template,
         messages: &[Message],
-        add_generation_prompt: bool,
+        (add_generation_prompt, variables): (bool, &Variables),
     ) -> Result<Vec<u32>> {
         let ids = |tokenizer: &Tokenizer, text: &str| {
             let encoding = tokenizer.encode(text, false);
             let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
             anyhow::Ok(encoding.get_ids().to_vec())
         };
-        let plain = template.render(messages, add_generation_prompt)?;
+        let render =
+            |messages: &[Message]| template.render_with(messages, add_generation_prompt, variables);
+        let plain = render(messages)?;
         let mut contents = messages.iter().map(|message| &message.content);
         if !contents.any(|content| content.contains(|c| self.edges.contains(&c))) {
             return ids(tokenizer, &plain);
@@ -91,7 +93,7 @@ impl Special {
                 let content = hidden(&message.content, &marks, literals);
                 message.content = self.broken(tokenizer, &content, mark);
             }
-            template.render(&changed, add_generation_prompt)
+            render(&changed)
         };
         // In the first rendering the strings that the template's code has stay as they are in
         // contents, which the code may compare or cut; in the second one nothing does.

@@ -7,6 +7,7 @@ use jiff::{ZonedDateTime, fmt::strtime};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::dumps;
 use crate::source::{DIVISOR, Source, TUPLE};
@@ -30,6 +31,9 @@ impl Message {
         }
     }
 }
+
+/// Further variables of a template by name, such as `enable_thinking`.
+pub type Variables = Map<String, Value>;
 
 const NAME: &str = "chat_template";
 
@@ -79,15 +83,23 @@ impl LocalTemplate {
     }
 
     /// The conversation as a text, with the beginning of the assistant's answer on request.
-    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        variables: &Variables,
+    ) -> Result<String> {
         // Templates test whether these are defined, and whether they are none.
         let none = minijinja::Value::from(());
+        let tokens = self.tokens.iter();
+        let tokens = tokens.map(|(name, token)| (name.clone(), token.clone().into()));
+        let others: Variables = variables.clone().into_iter().chain(tokens).collect();
         let values = minijinja::context! {
             messages => messages,
             add_generation_prompt,
             tools => none,
             documents => none,
-            ..minijinja::Value::from_serialize(&self.tokens)
+            ..minijinja::Value::from_serialize(&others)
         };
         let template = self.environment.get_template(NAME)?;
         template.render(values).context("chat template")

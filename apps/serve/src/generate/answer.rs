@@ -8,6 +8,7 @@ use candle_dynquant_decoder::sampling::LogProbs;
 use candle_dynquant_decoder::{Decoding, FinishReason, Texts};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::reasoning::Reasoning;
 use super::sequence::Event;
 use super::stops::{StopStrings, Stops};
 
@@ -16,6 +17,8 @@ pub struct Piece {
     /// The index of the text.
     pub index: usize,
     pub text: String,
+    /// The reasoning before the text, where it is separate.
+    pub reasoning: String,
     pub logged: Vec<Logged>,
     pub finish: Option<FinishReason>,
 }
@@ -33,6 +36,8 @@ pub struct Logged {
 pub struct Prompted {
     /// The number of tokens of the prompt.
     pub tokens: usize,
+    /// The last tokens of the prompt.
+    pub end: Vec<u32>,
     pub events: UnboundedReceiver<Event>,
 }
 
@@ -48,7 +53,7 @@ pub struct Answer {
 pub struct Counts {
     /// The tokens of the prompts.
     pub prompt: usize,
-    /// Those of them that were found in the cache.
+    /// The tokens of the prompts that were found in the cache.
     pub cached: usize,
     /// The generated tokens, without those that end a text.
     pub written: usize,
@@ -64,8 +69,20 @@ impl Answer {
                 ..Counts::default()
             },
             choices: (prompts.into_iter())
-                .map(|prompt| Choice::new(prompt.events, Stops::new(Arc::clone(stops))))
+                .map(|prompt| Choice::new(prompt, Stops::new(Arc::clone(stops))))
                 .collect(),
+        }
+    }
+
+    /// Separates reasoning from the answers, if the chat template marks it.
+    pub fn separate_reasoning(&mut self) {
+        let template = self.texts.template.as_ref();
+        if !template.is_some_and(|template| template.has_reasoning) {
+            return;
+        }
+        for choice in &mut self.choices {
+            let end = self.texts.tokenizer.decode(&choice.prompt_end, false);
+            choice.reasoning = Some(Reasoning::after(&end.unwrap_or_default()));
         }
     }
 
@@ -119,11 +136,12 @@ impl Piece {
             logged.token.len() + top.sum::<usize>() + size_of_val(&*logged.top)
         };
         let logged: usize = self.logged.iter().map(texts).sum();
-        self.text.len() + logged + size_of_val(&*self.logged)
+        self.text.len() + self.reasoning.len() + logged + size_of_val(&*self.logged)
     }
 
     fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.logged.is_empty() && self.finish.is_none()
+        let is_empty = self.text.is_empty() && self.reasoning.is_empty();
+        is_empty && self.logged.is_empty() && self.finish.is_none()
     }
 }
 
@@ -131,8 +149,10 @@ impl Piece {
 struct Choice {
     /// The events of the text; `None` after its end.
     events: Option<UnboundedReceiver<Event>>,
+    prompt_end: Vec<u32>,
     decoding: Decoding,
     stops: Stops,
+    reasoning: Option<Reasoning>,
     /// The tokens whose text is not certain, each with the number of bytes before it.
     held: VecDeque<(usize, Logged)>,
     /// The number of certain bytes.
@@ -142,11 +162,13 @@ struct Choice {
 }
 
 impl Choice {
-    fn new(events: UnboundedReceiver<Event>, stops: Stops) -> Self {
+    fn new(prompt: Prompted, stops: Stops) -> Self {
         Self {
-            events: Some(events),
+            events: Some(prompt.events),
+            prompt_end: prompt.end,
             decoding: Decoding::default(),
             stops,
+            reasoning: None,
             held: VecDeque::new(),
             certain: 0,
             bytes: 0,
@@ -178,9 +200,13 @@ impl Choice {
             // The model's thread sees the closed channel, and frees the cache.
             self.events = None;
         }
+        let separate = self.reasoning.as_mut();
+        let separate = separate.map(|reasoning| reasoning.push(&text, finish.is_some()));
+        let [reasoning, text] = separate.unwrap_or([String::new(), text]);
         Ok(Piece {
             index: 0,
             text,
+            reasoning,
             logged,
             finish,
         })

@@ -4,6 +4,7 @@ mod answer;
 mod engine;
 mod model;
 mod prefixes;
+mod reasoning;
 mod sequence;
 mod stops;
 

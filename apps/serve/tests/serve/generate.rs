@@ -26,7 +26,7 @@ fn model() -> &'static str {
     DIR
 }
 
-fn write_model(dir: &str, template: &str) {
+pub fn write_model(dir: &str, template: &str) {
     fs::create_dir_all(dir).unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {
         fs::copy(Path::new(ASSETS).join(file), Path::new(dir).join(file)).unwrap();

@@ -14,6 +14,7 @@ mod models;
 mod pipes;
 mod prefixes;
 mod process;
+mod reasoning;
 mod shutdown;
 mod slow;
 mod tei;

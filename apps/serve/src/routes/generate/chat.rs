@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use candle_dynquant_decoder::{Message, Texts};
+use candle_dynquant_decoder::{Message, Texts, Variables};
 use serde::Deserialize;
 
 use super::super::rest::Rest;
@@ -26,6 +26,7 @@ struct ChatRequest {
     messages: Vec<Said>,
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
+    chat_template_kwargs: Option<Variables>,
     #[serde(flatten)]
     common: Common,
 }
@@ -133,22 +134,29 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         _ => (),
     }
     let bytes = said.iter().map(|said| MESSAGE + said.content.bytes()).sum();
+    let variables = request.chat_template_kwargs.unwrap_or_default();
     let encode = move |texts: &Texts, _: &Client| {
         let messages = said.into_iter().map(Said::message);
         let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-        Ok(vec![encode(texts, &messages)?])
+        Ok(vec![encode(texts, &messages, &variables)?])
     };
-    let (answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
+    let (mut answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
+    answer.separate_reasoning();
     let format = Format::new(Api::Chat, &app, &asked);
     Ok(respond(answer, admission, format, asked.stream).await?)
 }
 
 /// The tokens of messages. Only the template may write special tokens, contents may not.
-fn encode(texts: &Texts, messages: &[Message]) -> Result<Vec<u32>, Refusal> {
-    if texts.template.is_none() {
+fn encode(texts: &Texts, messages: &[Message], variables: &Variables) -> Result<Vec<u32>, Refusal> {
+    let Some(template) = &texts.template else {
         let message = "messages: the model has no chat template: ask /v1/completions";
         return Err(Refusal::invalid("messages", message));
+    };
+    if let Some(name) = variables.keys().find(|name| !template.reads(name)) {
+        let param = "chat_template_kwargs";
+        let message = format!("{param}: expected variables of the chat template, got {name:?}");
+        return Err(Refusal::invalid(param, message));
     }
-    let tokens = texts.chat(messages, true);
+    let tokens = texts.chat_with(messages, true, variables);
     tokens.map_err(|error| Refusal::invalid("messages", format!("messages: {error:#}")))
 }

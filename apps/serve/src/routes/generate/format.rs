@@ -60,7 +60,10 @@ impl Format {
                 if is_first {
                     delta.insert("role".to_owned(), json!("assistant"));
                 }
-                if is_first || !piece.text.is_empty() {
+                if !piece.reasoning.is_empty() {
+                    delta.insert("reasoning_content".to_owned(), json!(piece.reasoning));
+                }
+                if (is_first && piece.reasoning.is_empty()) || !piece.text.is_empty() {
                     delta.insert("content".to_owned(), json!(piece.text));
                 }
                 json!({
@@ -105,6 +108,9 @@ impl Format {
             Api::Chat => {
                 choice["message"] =
                     json!({"role": "assistant", "content": text.text, "refusal": null});
+                if !text.reasoning.is_empty() {
+                    choice["message"]["reasoning_content"] = json!(text.reasoning);
+                }
             }
             Api::Completions => choice["text"] = json!(text.text),
         }

@@ -215,6 +215,7 @@ pub async fn ask(
         let (events, receiver) = mpsc::unbounded_channel();
         let prompted = Prompted {
             tokens: prompt.len(),
+            end: prompt[prompt.len().saturating_sub(8)..].to_vec(),
             events: receiver,
         };
         let job = GenerationJob {

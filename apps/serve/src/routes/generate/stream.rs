@@ -52,6 +52,7 @@ async fn whole(
     let empty = |index| Piece {
         index,
         text: String::new(),
+        reasoning: String::new(),
         logged: Vec::new(),
         finish: None,
     };
@@ -61,6 +62,7 @@ async fn whole(
         admission.memory.hold(piece.bytes())?;
         if let Some(text) = texts.get_mut(piece.index) {
             text.text.push_str(&piece.text);
+            text.reasoning.push_str(&piece.reasoning);
             text.logged.extend(piece.logged);
             text.finish = piece.finish;
         }

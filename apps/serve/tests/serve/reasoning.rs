@@ -1,0 +1,69 @@
+//! Variables of the chat template, and reasoning apart from the answer.
+
+use serde_json::{Value, json};
+
+use crate::generate::{CHAT, COMPLETIONS, events, write_model};
+use crate::process::Server;
+
+/// A template that opens the reasoning, unless `enable_thinking` is false.
+const TEMPLATE: &str = "{% for message in messages %}{{ message.content }}{% endfor %}\
+     {% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n\
+     {% elif style | default('') == 'loud' %}!{% else %}<think>\n{% endif %}";
+
+fn chat(variables: Value) -> Value {
+    json!({"messages": [{"role": "user", "content": "In those days"}], "max_tokens": 20, "temperature": 0,
+        "chat_template_kwargs": variables})
+}
+
+#[test]
+fn reasoning_is_apart_and_variables_reach_the_template() {
+    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/reasoning");
+    write_model(DIR, TEMPLATE);
+    let server = Server::start(&["--model", DIR]);
+    let written = |end: &str| {
+        let body =
+            json!({"prompt": format!("In those days{end}"), "max_tokens": 20, "temperature": 0});
+        let answer = server.ok(COMPLETIONS, &body);
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    for (variables, end, is_reasoning) in [
+        (json!(null), "<think>\n", true),
+        (json!({}), "<think>\n", true),
+        (json!({"enable_thinking": true}), "<think>\n", true),
+        (
+            json!({"enable_thinking": false}),
+            "<think>\n\n</think>\n\n",
+            false,
+        ),
+        (json!({"style": "loud"}), "!", false),
+    ] {
+        let body = chat(variables);
+        let message = &server.ok(CHAT, &body)["choices"][0]["message"];
+        let text = written(end);
+        let expected = if is_reasoning {
+            [json!(text.trim()), json!("")]
+        } else {
+            [Value::Null, json!(text)]
+        };
+        let got = [&message["reasoning_content"], &message["content"]];
+        assert_eq!(got, [&expected[0], &expected[1]], "{body}");
+        let parts = events(&server, CHAT, &body);
+        let joined = |name: &str| -> String {
+            let deltas = parts.iter().map(|part| &part["choices"][0]["delta"][name]);
+            deltas.filter_map(Value::as_str).collect()
+        };
+        assert_eq!(joined("content"), expected[1].as_str().unwrap());
+        assert_eq!(
+            joined("reasoning_content"),
+            expected[0].as_str().unwrap_or_default()
+        );
+    }
+    // What the template does not read, or gets anyway, is refused by name.
+    for name in ["thinking", "messages", "bos_token"] {
+        let reply = server.post(CHAT, &chat(json!({name: true})));
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        for words in ["chat_template_kwargs", name] {
+            assert!(reply.body.contains(words), "{}", reply.body);
+        }
+    }
+}
