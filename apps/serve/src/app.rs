@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::body;
 use crate::error::Refusal;
-use crate::generate::GenerationJob;
+use crate::generate::{GenerationJob, Grammars};
 use crate::limits::{Admission, Limits};
 use crate::metrics::Metrics;
 use crate::queue::{Job, Queue};
@@ -92,6 +92,7 @@ pub struct Generator {
     /// The most tokens of a prompt and its text together.
     pub context: usize,
     pub vocabulary: usize,
+    pub grammars: Arc<Grammars>,
     pub queue: Queue<GenerationJob>,
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::app::{self, App, Embedder, Generator, ModelKind, Served};
 use crate::batcher;
 use crate::connections::{self, Terms};
-use crate::generate::{self, PAGE, SharedLimits};
+use crate::generate::{self, Grammars, PAGE, SharedLimits};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -241,6 +241,9 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         "--generation-config: expected a folder with generation_config.json, got none"
     );
     let sampling = opened.sampling.filter(|_| options.generation_config);
+    let texts = Arc::new(opened.texts);
+    let ends = opened.ends.clone();
+    let grammars = Grammars::new(Arc::clone(&texts), config.vocab_size, ends);
     let thread = generate::start(
         opened.model,
         opened.ends,
@@ -249,7 +252,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         Arc::clone(&metrics),
     );
     let served = Served::Generator(Generator {
-        texts: Arc::new(opened.texts),
+        texts,
         // The defaults of OpenAI.
         sampling: sampling.unwrap_or(Sampling {
             temperature: 1.,
@@ -257,6 +260,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         }),
         context,
         vocabulary: config.vocab_size,
+        grammars: Arc::new(grammars),
         queue,
     });
     Ok(Started {

@@ -314,6 +314,7 @@ mod tests {
                 sampling: Sampling::default(),
                 random: Random::new(0),
                 top: None,
+                grammar: None,
                 since: Instant::now(),
                 events: mpsc::unbounded_channel().0,
                 _place: None,

@@ -2,6 +2,7 @@
 
 mod answer;
 mod engine;
+mod grammar;
 mod model;
 mod prefixes;
 mod reasoning;
@@ -10,6 +11,7 @@ mod stops;
 
 pub use answer::{Answer, Counts, Logged, Piece, Prompted};
 pub use engine::{SharedLimits, start};
+pub use grammar::{Grammar, Grammars};
 pub use model::{Opened, PAGE, is_decoder};
 pub use sequence::GenerationJob;
 pub use stops::StopStrings;

@@ -6,6 +6,7 @@ use candle_dynquant_decoder::sampling::{LogProbs, Random, Sampling};
 use candle_dynquant_decoder::{Cache, Drafts, FinishReason, Scores};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::grammar::Grammar;
 use super::model::PAGE;
 use super::prefixes::{Donor, Entry, Lengths, Page};
 use crate::places::Permit;
@@ -32,6 +33,8 @@ pub struct GenerationJob {
     pub random: Random,
     /// The number of log probabilities requested beside each token's, if any are.
     pub top: Option<usize>,
+    /// The grammar of the text, if it keeps to one.
+    pub grammar: Option<Grammar>,
     pub since: Instant,
     /// The channel to the client, closed when nobody listens. It holds an event for each
     /// token, and two more.
@@ -203,10 +206,18 @@ impl Sequence {
         }
         let job = &mut self.job;
         let raw = job.top.map(|top| (scores.to_vec(), top));
+        let masked = job.grammar.as_mut().map(|grammar| grammar.mask(scores));
+        if let Some(Err(error)) = masked {
+            return self.fail(&format!("the grammar: {error:#}"));
+        }
         let (prompt, written) = self.tokens.split_at(self.prompt);
         let token = (job.sampling).draw(scores, prompt, written, &mut job.random);
         if ends.contains(&token) {
             return self.end(Event::End(FinishReason::Stop));
+        }
+        let pushed = job.grammar.as_mut().map(|grammar| grammar.push(token));
+        if let Some(Err(error)) = pushed {
+            return self.fail(&format!("the grammar: {error:#}"));
         }
         let log = raw.map(|(raw, top)| LogProbs::new(&raw, token, top));
         self.tokens.push(token);

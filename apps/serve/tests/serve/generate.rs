@@ -687,7 +687,10 @@ messages | [{"role": "user", "content": [{"type": "text", "text": "a", "image_ur
 messages | [{"role": "user", "content": [["text", "a"]]}] | expected a string, or a list of parts of type "text"
 top_logprobs | 2 | top_logprobs: expected "logprobs": true
 tools | [{}] | tools: not supported: expected []
-response_format | {"type": "json_object"} | response_format: not supported
+response_format | {"type": "xml"} | unknown variant `xml`
+response_format | {"type": "json_object", "strict": true} | unknown field `strict`
+response_format | {"type": "json_schema", "json_schema": {"schema": {"not": {}}}} | response_format: Unimplemented keys: ["not"]
+response_format | {"type": "json_schema", "json_schema": {"schema": {"pattern": "("}}} | response_format: regex
 "#;
     for [name, json, expected] in rows(of_chats) {
         refused(chat(name, value(json)), expected);

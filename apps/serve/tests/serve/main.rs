@@ -8,6 +8,7 @@ mod bits;
 mod drafts;
 mod formats;
 mod generate;
+mod grammar;
 mod limits;
 mod mistakes;
 mod models;

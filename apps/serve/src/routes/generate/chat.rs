@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use candle_dynquant_decoder::{Message, Texts, Variables};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::super::rest::Rest;
 use super::format::{Api, Format};
@@ -27,8 +28,43 @@ struct ChatRequest {
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
     chat_template_kwargs: Option<Variables>,
+    response_format: Option<ResponseFormat>,
     #[serde(flatten)]
     common: Common,
+}
+
+/// The form of the answer.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum ResponseFormat {
+    // With braces, or further fields were passed over.
+    Text {},
+    JsonObject {},
+    JsonSchema { json_schema: JsonSchema },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonSchema {
+    schema: Value,
+    /// The answer keeps to the schema in any case.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    #[serde(rename = "description")]
+    _description: Option<String>,
+    #[serde(rename = "strict")]
+    _strict: Option<bool>,
+}
+
+impl ResponseFormat {
+    /// The schema of the answer, if it is JSON.
+    fn schema(self) -> Option<Value> {
+        match self {
+            Self::Text {} => None,
+            Self::JsonObject {} => Some(json!({"type": "object"})),
+            Self::JsonSchema { json_schema } => Some(json_schema.schema),
+        }
+    }
 }
 
 /// A message, as a text or in parts.
@@ -122,7 +158,18 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         }
         (true, top) => Some(top.unwrap_or(0)),
     };
-    let asked = request.common.check(&app, top)?;
+    let mut asked = request.common.check(&app, top)?;
+    if let Some(schema) = request.response_format.and_then(ResponseFormat::schema) {
+        let (grammars, bytes) = (&app.generator()?.grammars, schema.to_string().len());
+        let grammars = Arc::clone(grammars);
+        let grammar = app
+            .limits
+            .workers
+            .run(bytes, move |_| grammars.json(schema));
+        let fault =
+            |error| Refusal::invalid("response_format", format!("response_format: {error}"));
+        asked.grammar = Some(grammar.await?.map_err(fault)?);
+    }
     let (said, most) = (request.messages, app.generator()?.context);
     match said.len() {
         0 => return Err(Refusal::empty("messages").into()),
@@ -141,7 +188,10 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         Ok(vec![encode(texts, &messages, &variables)?])
     };
     let (mut answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
-    answer.separate_reasoning();
+    // The grammar is of the whole text.
+    if asked.grammar.is_none() {
+        answer.separate_reasoning();
+    }
     let format = Format::new(Api::Chat, &app, &asked);
     Ok(respond(answer, admission, format, asked.stream).await?)
 }

@@ -14,7 +14,7 @@ use super::super::inputs::Strings;
 use super::super::rest::Rest;
 use crate::app::{App, Generator};
 use crate::error::Refusal;
-use crate::generate::{Answer, GenerationJob, Prompted, StopStrings};
+use crate::generate::{Answer, GenerationJob, Grammar, Prompted, StopStrings};
 use crate::limits::Admission;
 use crate::workers::Client;
 
@@ -61,6 +61,8 @@ pub struct Parameters {
     pub max_tokens: Option<usize>,
     /// The number of most likely tokens whose log probabilities are requested, if any are.
     pub top: Option<usize>,
+    /// The grammar that the texts keep to, if there is one.
+    pub grammar: Option<Grammar>,
     /// Whether the answer is a stream, and whether the stream states the usage.
     pub stream: Option<StreamUsage>,
 }
@@ -91,6 +93,7 @@ impl Common {
             },
             max_tokens: self.max_tokens()?,
             top,
+            grammar: None,
             stream: self.stream()?,
             stops: stops(self.stop)?,
         })
@@ -224,6 +227,7 @@ pub async fn ask(
             sampling: asked.sampling,
             random: Random::new(asked.seed),
             top: asked.top,
+            grammar: asked.grammar.clone(),
             since,
             events,
             _place: places.split(1),

@@ -1,0 +1,93 @@
+//! Answers in JSON: of any form, and by a schema.
+
+use std::thread::scope;
+
+use serde_json::{Value, json};
+
+use crate::generate::{CHAT, events, serve};
+use crate::process::Server;
+
+fn chat(number: usize, format: &Value) -> Value {
+    let content = format!("In those days there were {number}");
+    json!({"messages": [{"role": "user", "content": content}], "max_tokens": 200, "seed": number,
+        "temperature": if number.is_multiple_of(2) { 0. } else { 1. }, "response_format": format})
+}
+
+fn by_schema(schema: Value) -> Value {
+    json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": true, "schema": schema}})
+}
+
+/// The content of an answer, and whether it ended by itself.
+fn answer(server: &Server, body: &Value) -> (String, bool) {
+    let answer = server.ok(CHAT, body);
+    let choice = &answer["choices"][0];
+    let content = choice["message"]["content"].as_str().unwrap().to_owned();
+    (content, choice["finish_reason"] == "stop")
+}
+
+#[test]
+fn an_answer_keeps_to_its_schema() {
+    let person = by_schema(json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "kin": {"type": "array", "items": {"enum": ["son", "daughter"]}, "maxItems": 3},
+        },
+        "required": ["name", "age", "kin"],
+        "additionalProperties": false,
+    }));
+    let is_person = |value: &Value| {
+        let kin = value["kin"].as_array().unwrap();
+        let is_kin = kin.iter().all(|kin| kin == "son" || kin == "daughter");
+        let age = value["age"].as_u64().unwrap();
+        is_kin
+            && kin.len() <= 3
+            && age <= 150
+            && value["name"].as_str().unwrap().chars().count() <= 20
+    };
+    for preset in ["int8", "none"] {
+        let server = serve(&["--preset", preset]);
+        let plain = serve(&["--preset", preset, "--drafts", "0", "--no-prefix-cache"]);
+        let mut ended = 0;
+        for number in 0..12 {
+            let body = chat(number, &person);
+            let (content, is_end) = answer(&server, &body);
+            assert_eq!((content.clone(), is_end), answer(&plain, &body), "{body}");
+            if is_end {
+                let value = serde_json::from_str(&content).expect(&content);
+                assert!(is_person(&value), "{content}");
+                ended += 1;
+            }
+        }
+        assert!(ended > 8, "{ended}");
+        // As a stream, and many at a time.
+        scope(|scope| {
+            for number in 0..12 {
+                let (server, plain, person) = (&server, &plain, &person);
+                scope.spawn(move || {
+                    let body = chat(number, person);
+                    let parts = events(server, CHAT, &body);
+                    let deltas = parts.iter();
+                    let deltas = deltas.map(|part| &part["choices"][0]["delta"]["content"]);
+                    let content: String = deltas.filter_map(Value::as_str).collect();
+                    assert_eq!(content, answer(plain, &body).0);
+                });
+            }
+        });
+        let any = json!({"type": "json_object"});
+        for number in 0..6 {
+            let (content, is_end) = answer(&server, &chat(number, &any));
+            assert!(content.trim_start().starts_with('{'), "{content}");
+            assert!(!is_end || serde_json::from_str::<Value>(&content).unwrap().is_object());
+        }
+        // A schema without an end.
+        let reply = server.post(CHAT, &chat(0, &by_schema(json!({"$ref": "#"}))));
+        assert_eq!(
+            (reply.status, reply.body.contains("response_format")),
+            (400, true)
+        );
+        let (yes, is_end) = answer(&server, &chat(1, &by_schema(json!({"const": "yes"}))));
+        assert_eq!((yes.as_str(), is_end), ("\"yes\"", true));
+    }
+}
