@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_core::Device;
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
 use candle_dynquant_decoder::sampling::Sampling;
 use candle_dynquant_decoder::{
-    Chat, Decoder, FinishReason, Folder, GenerationConfig, Generator, Message,
+    Chat, Decoder, Decoding, FinishReason, Folder, GenerationConfig, Generator, Message,
 };
 use candle_dynquant_support::repository;
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ fn a_text_is_the_same_with_guesses_and_without() -> Result<()> {
                 };
                 let (expected, finish, guessed) = text(&generator, &prompt, &config(0))?;
                 assert_eq!(guessed, [0; 2]);
-                for drafts in [1, 3, 8, 40] {
+                for drafts in [1, 3, 8, usize::MAX] {
                     let (tokens, end, guessed) = text(&generator, &prompt, &config(drafts))?;
                     let case = format!("{name} {preset} {attention} {sampling:?} {drafts}");
                     assert_eq!(tokens, expected, "{case}");
@@ -252,6 +252,33 @@ fn a_chat_keeps_what_was_read_and_answers_as_from_the_start() -> Result<()> {
         assert_eq!(chat.messages.len(), messages.len());
         assert_eq!(chat.say("w5", &config)?.count(), 30);
     }
+    Ok(())
+}
+
+/// Bytes that are no characters fail no text, and the text before them stays.
+#[test]
+fn bytes_that_are_no_characters_are_marked() -> Result<()> {
+    let path = repository().join("assets/reference/decoders/gguf_granite.gguf");
+    let texts = Folder::open(&path, None)?.texts;
+    let byte = |byte: u8| {
+        let token = texts.tokenizer.token_to_id(&format!("<0x{byte:02X}>"));
+        token.context("no such byte")
+    };
+    let letter = texts.encode("the")?;
+    let mut decoding = Decoding::default();
+    for (byte_of, expected) in [(0xc3, ""), (0xa9, "é"), (0xe2, ""), (0xc3, "")] {
+        assert_eq!(decoding.step(&texts, byte(byte_of)?)?, expected);
+    }
+    let mut rest = String::new();
+    for token in letter {
+        rest += &decoding.step(&texts, token)?;
+    }
+    assert_eq!(rest.trim_start_matches('\u{fffd}').trim(), "the");
+    assert_eq!(rest.matches('\u{fffd}').count(), 2);
+    // Without an end the marks come after a while.
+    let waiting = (0..200).map(|_| decoding.step(&texts, byte(0xe2)?));
+    let shown: String = waiting.collect::<Result<_>>()?;
+    assert_eq!(shown.matches('\u{fffd}').count(), 192);
     Ok(())
 }
 

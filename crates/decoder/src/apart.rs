@@ -1,7 +1,7 @@
 //! Chat templates rendered in a separate process, so that a hostile template's memory, time or
 //! nesting ends only that process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -57,8 +57,8 @@ pub fn isolate_templates() {
 fn answer(template: &mut Option<LocalTemplate>, line: &str) -> Result<String> {
     match serde_json::from_str(line)? {
         Request::Open(source, tokens) => {
-            *template = Some(LocalTemplate::new(&source, tokens)?);
-            Ok(String::new())
+            let opened = template.insert(LocalTemplate::new(&source, tokens)?);
+            Ok(serde_json::to_string(&opened.variables()?)?)
         }
         Request::Render(messages, add_generation_prompt, variables) => {
             let template = template.as_ref().context("chat template: expected one")?;
@@ -74,8 +74,12 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// Starts the process; `None` in a program that has not called [`isolate_templates`].
-    pub fn open(source: &str, tokens: &BTreeMap<String, String>) -> Result<Option<Self>> {
+    /// Starts the process, and returns the further variables of the template; `None` in a program
+    /// that has not called [`isolate_templates`].
+    pub fn open(
+        source: &str,
+        tokens: &BTreeMap<String, String>,
+    ) -> Result<Option<(Self, BTreeSet<String>)>> {
         if PROGRAM.get().is_none() {
             return Ok(None);
         }
@@ -83,8 +87,8 @@ impl Apart {
             open: Request::Open(source.to_owned(), tokens.clone()),
             process: Mutex::new(None),
         };
-        apart.ask(None)?;
-        Ok(Some(apart))
+        let variables = serde_json::from_str(&apart.ask(None)?)?;
+        Ok(Some((apart, variables)))
     }
 
     pub fn render(

@@ -12,16 +12,6 @@ use crate::json::Keys;
 use crate::source::Source;
 use crate::template::{LocalTemplate, Message, Variables};
 
-/// The variables that templates get, and words of their language.
-const KNOWN: [&str; 6] = [
-    "messages",
-    "add_generation_prompt",
-    "tools",
-    "documents",
-    "true",
-    "false",
-];
-
 /// A Jinja template, as in the tokenizers of the Hub.
 pub struct Template {
     place: Place,
@@ -29,8 +19,8 @@ pub struct Template {
     pub begin: Option<String>,
     /// The strings in the code of the template.
     pub(super) literals: Vec<String>,
-    /// The names in the code of the template, but for those that every template has.
-    names: BTreeSet<String>,
+    /// The variables that it reads, but for those that every template gets.
+    variables: BTreeSet<String>,
     /// Whether answers begin with reasoning, between `<think>` and `</think>`.
     pub has_reasoning: bool,
 }
@@ -88,24 +78,26 @@ impl Template {
     /// When the source is not Jinja.
     pub fn naming(source: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
         let read = Source::read(source);
-        let is_free = |name: &String| !KNOWN.contains(&&**name) && !tokens.contains_key(name);
-        let names = read.names.into_iter().filter(is_free).collect();
-        let place = match Apart::open(source, &tokens)? {
-            Some(apart) => Place::Apart(apart),
-            None => Place::Here(Box::new(LocalTemplate::new(source, tokens)?)),
+        let (place, variables) = match Apart::open(source, &tokens)? {
+            Some((apart, variables)) => (Place::Apart(apart), variables),
+            None => {
+                let local = LocalTemplate::new(source, tokens)?;
+                let variables = local.variables()?;
+                (Place::Here(Box::new(local)), variables)
+            }
         };
         Ok(Self {
             place,
             begin: None,
             literals: read.literals,
-            names,
+            variables,
             has_reasoning: source.contains("</think>"),
         })
     }
 
     /// Whether the template reads a variable beside those that every template gets.
     pub fn reads(&self, variable: &str) -> bool {
-        self.names.contains(variable)
+        self.variables.contains(variable)
     }
 
     /// The conversation as a text, with the beginning of the assistant's answer on request.

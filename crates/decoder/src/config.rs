@@ -222,6 +222,31 @@ impl Config {
             ["rope", "nope"].contains(&got),
             "{name}: key \"position_embedding_type\": expected rope, nope or null, got {got:?}"
         );
+        let eps = self.rms_norm_eps;
+        ensure!(
+            (0. ..=1.).contains(&eps),
+            "{name}: key \"rms_norm_eps\": expected 0 to 1, got {eps}"
+        );
+        for (key, factor) in [
+            ("embedding_multiplier", self.embedding_multiplier),
+            ("attention_multiplier", self.attention_multiplier),
+            ("residual_multiplier", self.residual_multiplier),
+            ("logits_scaling", self.logits_scaling),
+            ("query_pre_attn_scalar", self.query_pre_attn_scalar),
+            ("attention_factor", self.rope(0)?.attention_factor),
+            ("factor", self.rope(0)?.factor),
+        ] {
+            let factor = factor.unwrap_or(1.);
+            ensure!(
+                (1e-6..=1e6).contains(&factor),
+                "{name}: key {key:?}: expected a number from 1e-6 to 1e6, got {factor}"
+            );
+        }
+        let first = self.first_positions()?.unwrap_or(MAX);
+        ensure!(
+            first > 1,
+            "{name}: key \"original_max_position_embeddings\": expected 2 or more, got {first}"
+        );
         let (key, act, known) = match self.model_type {
             Family::Gemma3 => (
                 "hidden_activation",
@@ -483,11 +508,12 @@ impl Config {
             );
             scaled.iter_mut().zip(factors).for_each(|(f, by)| *f /= by);
         }
+        let scaled: Vec<f32> = scaled.into_iter().map(|f| f as f32).collect();
         ensure!(
             scaled.iter().all(|f| f.is_finite() && *f > 0.),
             "rotary embeddings: expected finite numbers above 0, got {scaled:?}"
         );
-        Ok(scaled.into_iter().map(|f| f as f32).collect())
+        Ok(scaled)
     }
 
     /// The parameters of a layer's rotary embeddings, chosen among the keys as transformers does.

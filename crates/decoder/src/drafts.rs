@@ -5,6 +5,9 @@ use std::collections::HashMap;
 /// Tokens that have to occur again.
 const NGRAM: usize = 3;
 
+/// The most tokens of a guess, whatever is asked for: each is a row of scores in memory.
+const MAX_LENGTH: usize = 64;
+
 /// The most steps without guesses after guesses that were wrong.
 const MAX_PAUSE: usize = 64;
 
@@ -25,8 +28,9 @@ pub struct Drafts {
 }
 
 impl Drafts {
-    /// Guesses of at most `most` tokens.
+    /// Guesses of at most `most` tokens, and of 64.
     pub fn new(most: usize) -> Self {
+        let most = most.min(MAX_LENGTH);
         Self {
             most,
             behind: HashMap::new(),

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use candle_core::{Device, Tensor};
-use tokenizers::tokenizer::step_decode_stream;
 
 use crate::drafts::Drafts;
 use crate::folder::{Folder, Texts};
@@ -91,6 +90,8 @@ pub struct Generation<'a> {
     decoding: Decoding,
     ready: VecDeque<Piece>,
     finish: Option<FinishReason>,
+    /// The error that ended the text, behind the tokens before it.
+    error: Option<Error>,
     has_failed: bool,
     guessed: [usize; 2],
 }
@@ -98,10 +99,15 @@ pub struct Generation<'a> {
 /// The conversion of successive tokens to text.
 #[derive(Default)]
 pub struct Decoding {
+    /// The last tokens with text, and the tokens behind them.
     ids: Vec<u32>,
-    prefix: String,
-    prefix_index: usize,
+    /// The number of tokens whose text was returned, and this text.
+    shown: usize,
+    text: String,
 }
+
+/// The most tokens that wait for the rest of a character.
+const MAX_WAITING: usize = 64;
 
 impl Decoding {
     /// Adds a token; returns the text that is certain with it.
@@ -109,21 +115,28 @@ impl Decoding {
     /// # Errors
     /// When the tokenizer cannot decode the tokens.
     pub fn step(&mut self, texts: &Texts, token: u32) -> Result<String> {
-        let Self {
-            ids,
-            prefix,
-            prefix_index,
-        } = self;
-        let text = step_decode_stream(
-            &texts.tokenizer,
-            vec![token],
-            true,
-            ids,
-            prefix,
-            prefix_index,
-        );
-        let text = text.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
-        Ok(text.unwrap_or_default())
+        let decode = |ids: &[u32]| {
+            let text = texts.tokenizer.decode(ids, true);
+            text.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))
+        };
+        self.ids.push(token);
+        let all = decode(&self.ids)?;
+        if all.ends_with('\u{fffd}') && self.ids.len() - self.shown < MAX_WAITING {
+            return Ok(String::new());
+        }
+        let new = match all.strip_prefix(&self.text) {
+            Some(new) => new.to_owned(),
+            // A byte that begins no character makes others of the bytes before it.
+            None => decode(&self.ids[self.shown..])?,
+        };
+        if new.is_empty() {
+            return Ok(new);
+        }
+        // The first token of a text may have no space before it.
+        self.ids.drain(..self.shown);
+        self.shown = self.ids.len();
+        self.text = decode(&self.ids)?;
+        Ok(new)
     }
 }
 
@@ -199,6 +212,7 @@ impl<'a> Generator<'a> {
             decoding: Decoding::default(),
             ready: VecDeque::new(),
             finish: (config.max_tokens == 0).then_some(FinishReason::Length),
+            error: None,
             has_failed: false,
             guessed: [0; 2],
         })
@@ -263,7 +277,10 @@ impl Generation<'_> {
         };
         let mut right = 0;
         for (row, mut scores) in scores.to_vec2::<f32>()?.into_iter().enumerate() {
-            self.draw(&mut scores)?;
+            if let Err(error) = self.draw(&mut scores) {
+                self.error = Some(error);
+                break;
+            }
             let drawn = &self.past.tokens[certain..];
             if drawn.get(row).is_none() || drawn.get(row) != guess.get(row) {
                 break;
@@ -284,8 +301,8 @@ impl Generation<'_> {
         let _span = tracing::trace_span!(target: "candle_dynquant::forward", "sampling").entered();
         let (prompt, written) = self.past.tokens.split_at(self.prompt);
         ensure!(
-            !scores.iter().any(|score| score.is_nan()),
-            "scores after {} tokens: expected numbers, got NaN: the weights or their sizes are wrong",
+            are_numbers(scores),
+            "scores after {} tokens: expected numbers, got NaN or infinite ones: the weights or their sizes are wrong",
             self.past.tokens.len()
         );
         let raw = self.config.log_probs.map(|top| (scores.to_vec(), top));
@@ -308,18 +325,25 @@ impl Generation<'_> {
     }
 }
 
+/// Whether a token can be drawn by the scores: none is NaN, and not all are infinite.
+pub fn are_numbers(scores: &[f32]) -> bool {
+    let highest = scores
+        .iter()
+        .fold(f32::NEG_INFINITY, |max, score| max.max(*score));
+    highest.is_finite() && !scores.iter().any(|score| score.is_nan())
+}
+
 impl Iterator for Generation<'_> {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let is_over = self.finish.is_some() || self.has_failed;
-        if self.ready.is_empty()
-            && !is_over
-            && let Err(error) = self.step()
-        {
-            self.has_failed = true;
-            return Some(Err(error));
+        if self.ready.is_empty() && !is_over {
+            let stepped = self.step();
+            self.error = stepped.err().or(self.error.take());
+            self.has_failed = self.error.is_some();
         }
-        self.ready.pop_front().map(Ok)
+        let ready = self.ready.pop_front().map(Ok);
+        ready.or_else(|| self.error.take().map(Err))
     }
 }

@@ -120,6 +120,8 @@ pub use conversation::{Chat, Reply};
 pub use drafts::Drafts;
 pub use family::Family;
 pub use folder::{Folder, Texts, check_folder};
-pub use generation::{Decoding, FinishReason, Generation, GenerationConfig, Generator, Piece};
+pub use generation::{
+    Decoding, FinishReason, Generation, GenerationConfig, Generator, Piece, are_numbers,
+};
 pub use model::{Cache, Decoder, Part, Scores};
 pub use template::{Message, Variables};

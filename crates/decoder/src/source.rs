@@ -1,18 +1,15 @@
 //! The source of a chat template, changed where minijinja computes otherwise than Jinja.
 
-use std::collections::BTreeSet;
-
 /// The function that makes a tuple, for which minijinja's syntax takes a list.
 pub const TUPLE: &str = "__tuple";
 /// The function that refuses a divisor by which minijinja may round otherwise.
 pub const DIVISOR: &str = "__divisor";
 
-/// The text of a template, and the strings and names in its code.
+/// The text of a template, and the strings in its code.
 #[derive(Default)]
 pub struct Source {
     pub text: String,
     pub literals: Vec<String>,
-    pub names: BTreeSet<String>,
 }
 
 impl Source {
@@ -50,7 +47,6 @@ impl Source {
                 self.literals.push(text.replace("\\n", "\n"));
             } else if is_word(c) {
                 length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-                self.names.insert(rest[..length].to_owned());
             } else if "([{".contains(c) {
                 let is_empty = rest[1..].trim_start().starts_with(')');
                 open.push((self.text.len(), c == '(' && begins, is_empty));

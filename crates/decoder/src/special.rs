@@ -69,6 +69,12 @@ impl Special {
             let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
             anyhow::Ok(encoding.get_ids().to_vec())
         };
+        for (name, value) in variables {
+            ensure!(
+                !self.may_be_special(value),
+                "variable {name:?}: expected no character that special tokens begin or end with, got {value}"
+            );
+        }
         let render =
             |messages: &[Message]| template.render_with(messages, add_generation_prompt, variables);
         let plain = render(messages)?;
@@ -125,6 +131,19 @@ impl Special {
         }
         marked += &text[at..];
         ids(separate, &shown(&marked))
+    }
+
+    /// Whether the texts of a value may become special tokens, or complete some.
+    fn may_be_special(&self, value: &Value) -> bool {
+        let has_edge = |text: &String| text.contains(|c| self.edges.contains(&c));
+        match value {
+            Value::String(text) => has_edge(text),
+            Value::Array(values) => values.iter().any(|value| self.may_be_special(value)),
+            Value::Object(values) => values
+                .iter()
+                .any(|(key, value)| has_edge(key) || self.may_be_special(value)),
+            _ => false,
+        }
     }
 
     /// The special tokens of a text, with their positions.

@@ -1,6 +1,6 @@
 //! A chat template rendered in this process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use jiff::{ZonedDateTime, fmt::strtime};
@@ -36,6 +36,17 @@ impl Message {
 pub type Variables = Map<String, Value>;
 
 const NAME: &str = "chat_template";
+
+/// The variables of every template, and of blocks.
+const GIVEN: [&str; 7] = [
+    "messages",
+    "add_generation_prompt",
+    "tools",
+    "documents",
+    "loop",
+    "self",
+    "caller",
+];
 
 /// The most instructions of a rendering; a template takes a few hundred for each message.
 const FUEL: u64 = 5_000_000;
@@ -80,6 +91,19 @@ impl LocalTemplate {
             environment,
             tokens,
         })
+    }
+
+    /// The further variables that the template reads.
+    pub fn variables(&self) -> Result<BTreeSet<String>> {
+        let template = self.environment.get_template(NAME)?;
+        let mut names: BTreeSet<String> =
+            template.undeclared_variables(false).into_iter().collect();
+        let is_function =
+            |name: &String| self.environment.globals().any(|(known, _)| known == name);
+        names.retain(|name| {
+            !GIVEN.contains(&&**name) && !is_function(name) && !self.tokens.contains_key(name)
+        });
+        Ok(names)
     }
 
     /// The conversation as a text, with the beginning of the assistant's answer on request.

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
 use candle_dynquant_decoder::sampling::Sampling;
-use candle_dynquant_decoder::{Cache, Config, Decoder, Folder, Part, Texts};
+use candle_dynquant_decoder::{Cache, Config, Decoder, Folder, Part, Texts, are_numbers};
 
 /// The positions of a page, the unit in which caches are allocated and shared.
 pub const PAGE: usize = 128;
@@ -140,8 +140,8 @@ impl Model {
         let scores = decoder.next(&first, &mut cache)?;
         let scores = scores.flatten_all()?.to_vec1::<f32>()?;
         ensure!(
-            scores.iter().all(|score| !score.is_nan()),
-            "the model: expected numbers as scores, got NaN: the weights or their sizes are wrong"
+            are_numbers(&scores),
+            "the model: expected numbers as scores, got NaN or infinite ones: the weights or their sizes are wrong"
         );
         Ok(Self {
             decoder,

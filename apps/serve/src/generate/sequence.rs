@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use candle_dynquant_decoder::sampling::{LogProbs, Random, Sampling};
-use candle_dynquant_decoder::{Cache, Drafts, FinishReason, Scores};
+use candle_dynquant_decoder::{Cache, Drafts, FinishReason, Scores, are_numbers};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::grammar::Grammar;
@@ -201,8 +201,8 @@ impl Sequence {
 
     /// Draws a token by the scores, and writes it.
     fn draw(&mut self, scores: &mut [f32], ends: &[u32]) {
-        if scores.iter().any(|score| score.is_nan()) {
-            return self.fail("the model: expected numbers as scores, got NaN");
+        if !are_numbers(scores) {
+            return self.fail("the model: expected numbers as scores, got NaN or infinite ones");
         }
         let job = &mut self.job;
         let raw = job.top.map(|top| (scores.to_vec(), top));

@@ -1,11 +1,12 @@
 //! `POST /v1/chat/completions`.
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use candle_dynquant_decoder::{Message, Texts, Variables};
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::super::rest::Rest;
@@ -22,19 +23,49 @@ const MOST_TOP: usize = 20;
 /// The bytes that a message counts beside its content: the template adds some, at least a token.
 const MESSAGE: usize = 64;
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct ChatRequest {
     messages: Vec<Said>,
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
-    chat_template_kwargs: Option<Variables>,
+    chat_template_kwargs: Option<Kwargs>,
     response_format: Option<ResponseFormat>,
     #[serde(flatten)]
     common: Common,
 }
 
+/// The variables of the chat template, each given once.
+#[derive(Default)]
+struct Kwargs(Variables);
+
+impl<'de> Deserialize<'de> for Kwargs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Kwargs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("variables of the chat template")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kwargs, A::Error> {
+                let mut variables = Variables::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if variables.insert(name, value).is_some() {
+                        return Err(A::Error::custom("duplicate field in chat_template_kwargs"));
+                    }
+                }
+                Ok(Kwargs(variables))
+            }
+        }
+
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
 /// The form of the answer.
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum ResponseFormat {
     // With braces, or further fields were passed over.
@@ -43,7 +74,7 @@ enum ResponseFormat {
     JsonSchema { json_schema: JsonSchema },
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonSchema {
     schema: Value,
@@ -68,7 +99,7 @@ impl ResponseFormat {
 }
 
 /// A message, as a text or in parts.
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct Said {
     role: String,
     content: Content,
@@ -76,7 +107,7 @@ struct Said {
     rest: Rest,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(
     untagged,
     expecting = "expected a string, or a list of parts of type \"text\""
@@ -86,7 +117,7 @@ enum Content {
     Parts(Vec<TextPart>),
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct TextPart {
     r#type: TextType,
     text: String,
@@ -94,7 +125,7 @@ struct TextPart {
     rest: Rest,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum TextType {
     Text,
@@ -180,8 +211,9 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         }
         _ => (),
     }
-    let bytes = said.iter().map(|said| MESSAGE + said.content.bytes()).sum();
-    let variables = request.chat_template_kwargs.unwrap_or_default();
+    let Kwargs(variables) = request.chat_template_kwargs.unwrap_or_default();
+    let bytes = said.iter().map(|said| MESSAGE + said.content.bytes());
+    let bytes = bytes.sum::<usize>() + Value::from(variables.clone()).to_string().len();
     let encode = move |texts: &Texts, _: &Client| {
         let messages = said.into_iter().map(Said::message);
         let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
