@@ -13,13 +13,15 @@ pub struct Reasoning {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before a first mark.
+    /// No mark yet.
     Begin,
-    /// After the first mark, before other text.
+    /// The first mark, and space behind it.
     Opened,
+    /// The reasoning.
     Inside,
-    /// After the second mark, before other text.
+    /// The second mark, and space behind it.
     Closed,
+    /// The answer.
     Behind,
 }
 
