@@ -49,8 +49,8 @@ impl Drafts {
             return Vec::new();
         }
         // All n-grams but the last, behind which nothing follows yet.
-        while let Some(ngram) = text[self.indexed..].first_chunk()
-            && self.indexed + NGRAM < text.len()
+        while self.indexed + NGRAM < text.len()
+            && let Some(ngram) = text[self.indexed..].first_chunk()
         {
             self.behind.insert(*ngram, self.indexed + NGRAM);
             self.indexed += 1;
@@ -60,12 +60,10 @@ impl Drafts {
             return Vec::new();
         }
         let start = text.last_chunk().and_then(|last| self.behind.get(last));
-        let Some(start) = start.copied() else {
-            return Vec::new();
-        };
+        let following = start.and_then(|start| text.get(*start..));
         // What follows is repeated where it reaches the end of the text.
-        let following = text[start..].iter().cycle();
-        following.take(count).copied().collect()
+        let repeated = following.unwrap_or_default().iter().cycle();
+        repeated.take(count).copied().collect()
     }
 
     /// Takes the number of right tokens of a guess into account: a right guess makes the next one
