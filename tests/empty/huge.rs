@@ -367,8 +367,8 @@ fn views_and_caches_that_no_memory_holds() -> Result<()> {
         let xs = zeros(&[1, 2, 3, 4], DType::F32)?;
         for rows in [HUGE, 1 << 45, usize::MAX] {
             let ys = nn::KvCache::with_capacity(precision, rows).append(&xs, &xs);
-            // A cache of codes has at most 65,536 rows.
-            assert_eq!(ys.is_ok(), precision == Precision::Int8, "{precision:?}");
+            // A cache of codes has at most 65,536 rows; pages come with their rows.
+            assert!(ys.is_ok(), "{precision:?}");
         }
     }
     let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
