@@ -195,58 +195,8 @@ impl Config {
                 "{name}: key {key:?}: expected an even number of features of a head, got {size}"
             );
         }
-        if let Some(kinds) = &self.layer_types {
-            let all = ["full_attention", "attention", "sliding_attention"];
-            let known = kinds.iter().filter(|kind| all.contains(&&***kind)).count();
-            ensure!(
-                kinds.len() == self.num_hidden_layers && known == kinds.len(),
-                "{name}: key \"layer_types\": expected {} of full_attention and sliding_attention, got {kinds:?}",
-                self.num_hidden_layers,
-            );
-        }
-        ensure!(
-            self.model_type != Family::GraniteMoeHybrid || self.layer_types.is_some(),
-            "{name}: key \"layer_types\": expected {} of full_attention, got none, which are Mamba's",
-            self.num_hidden_layers,
-        );
-        if let Some(layers) = &self.no_rope_layers {
-            let got = layers.len();
-            ensure!(
-                got == self.num_hidden_layers,
-                "{name}: key \"no_rope_layers\": expected {} numbers, got {got}",
-                self.num_hidden_layers,
-            );
-        }
-        let got = self.position_embedding_type.as_deref().unwrap_or("rope");
-        ensure!(
-            ["rope", "nope"].contains(&got),
-            "{name}: key \"position_embedding_type\": expected rope, nope or null, got {got:?}"
-        );
-        let eps = self.rms_norm_eps;
-        ensure!(
-            (0. ..=1.).contains(&eps),
-            "{name}: key \"rms_norm_eps\": expected 0 to 1, got {eps}"
-        );
-        for (key, factor) in [
-            ("embedding_multiplier", self.embedding_multiplier),
-            ("attention_multiplier", self.attention_multiplier),
-            ("residual_multiplier", self.residual_multiplier),
-            ("logits_scaling", self.logits_scaling),
-            ("query_pre_attn_scalar", self.query_pre_attn_scalar),
-            ("attention_factor", self.rope(0)?.attention_factor),
-            ("factor", self.rope(0)?.factor),
-        ] {
-            let factor = factor.unwrap_or(1.);
-            ensure!(
-                (1e-6..=1e6).contains(&factor),
-                "{name}: key {key:?}: expected a number from 1e-6 to 1e6, got {factor}"
-            );
-        }
-        let first = self.first_positions()?.unwrap_or(MAX);
-        ensure!(
-            first > 1,
-            "{name}: key \"original_max_position_embeddings\": expected 2 or more, got {first}"
-        );
+        self.check_layers(name)?;
+        self.check_factors(name)?;
         let (key, act, known) = match self.model_type {
             Family::Gemma3 => (
                 "hidden_activation",
@@ -288,6 +238,66 @@ impl Config {
             let frequencies = self.frequencies(layer);
             frequencies.map_err(|e| e.context(name.to_owned()))?;
         }
+        Ok(())
+    }
+
+    fn check_layers(&self, name: &str) -> Result<()> {
+        if let Some(kinds) = &self.layer_types {
+            let all = ["full_attention", "attention", "sliding_attention"];
+            let known = kinds.iter().filter(|kind| all.contains(&&***kind)).count();
+            ensure!(
+                kinds.len() == self.num_hidden_layers && known == kinds.len(),
+                "{name}: key \"layer_types\": expected {} of full_attention and sliding_attention, got {kinds:?}",
+                self.num_hidden_layers,
+            );
+        }
+        ensure!(
+            self.model_type != Family::GraniteMoeHybrid || self.layer_types.is_some(),
+            "{name}: key \"layer_types\": expected {} of full_attention, got none, which are Mamba's",
+            self.num_hidden_layers,
+        );
+        if let Some(layers) = &self.no_rope_layers {
+            let got = layers.len();
+            ensure!(
+                got == self.num_hidden_layers,
+                "{name}: key \"no_rope_layers\": expected {} numbers, got {got}",
+                self.num_hidden_layers,
+            );
+        }
+        let got = self.position_embedding_type.as_deref().unwrap_or("rope");
+        ensure!(
+            ["rope", "nope"].contains(&got),
+            "{name}: key \"position_embedding_type\": expected rope, nope or null, got {got:?}"
+        );
+        Ok(())
+    }
+
+    fn check_factors(&self, name: &str) -> Result<()> {
+        let eps = self.rms_norm_eps;
+        ensure!(
+            (0. ..=1.).contains(&eps),
+            "{name}: key \"rms_norm_eps\": expected 0 to 1, got {eps}"
+        );
+        for (key, factor) in [
+            ("embedding_multiplier", self.embedding_multiplier),
+            ("attention_multiplier", self.attention_multiplier),
+            ("residual_multiplier", self.residual_multiplier),
+            ("logits_scaling", self.logits_scaling),
+            ("query_pre_attn_scalar", self.query_pre_attn_scalar),
+            ("attention_factor", self.rope(0)?.attention_factor),
+            ("factor", self.rope(0)?.factor),
+        ] {
+            let factor = factor.unwrap_or(1.);
+            ensure!(
+                (1e-6..=1e6).contains(&factor),
+                "{name}: key {key:?}: expected a number from 1e-6 to 1e6, got {factor}"
+            );
+        }
+        let first = self.first_positions()?.unwrap_or(usize::MAX);
+        ensure!(
+            first > 1,
+            "{name}: key \"original_max_position_embeddings\": expected 2 or more, got {first}"
+        );
         Ok(())
     }
 
