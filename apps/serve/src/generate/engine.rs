@@ -45,10 +45,12 @@ pub fn start(
     limits: SharedLimits,
     metrics: Arc<Metrics>,
 ) -> io::Result<JoinHandle<()>> {
-    let lengths = match limits.shares {
-        false => Lengths::NONE,
-        true if model.is_one_by_one() => Lengths::pieces(limits.prefill),
-        true => Lengths::PAGES,
+    let lengths = if !limits.shares {
+        Lengths::NONE
+    } else if model.is_one_by_one() {
+        Lengths::pieces(limits.prefill)
+    } else {
+        Lengths::PAGES
     };
     let mut engine = Engine {
         prefixes: Prefixes::new(lengths, limits.pages.clone()),

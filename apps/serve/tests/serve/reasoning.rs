@@ -59,7 +59,17 @@ fn reasoning_is_apart_and_variables_reach_the_template() {
         );
     }
     // What the template does not read, or gets anyway, is refused by name.
-    for name in ["thinking", "messages", "bos_token", "message", "content", "for", "loop", "default", "1"] {
+    for name in [
+        "thinking",
+        "messages",
+        "bos_token",
+        "message",
+        "content",
+        "for",
+        "loop",
+        "default",
+        "1",
+    ] {
         let reply = server.post(CHAT, &chat(json!({name: true})));
         assert_eq!(reply.status, 400, "{}", reply.body);
         for words in ["chat_template_kwargs", name] {
@@ -68,8 +78,17 @@ fn reasoning_is_apart_and_variables_reach_the_template() {
     }
     // A variable writes no special token, and is given once.
     let reply = server.post(CHAT, &chat(json!({"style": ["a", "<|endoftext|>"]})));
-    assert_eq!((reply.status, reply.body.contains("\\\"style\\\"")), (400, true), "{}", reply.body);
+    assert_eq!(
+        (reply.status, reply.body.contains("\\\"style\\\"")),
+        (400, true),
+        "{}",
+        reply.body
+    );
     let twice = r#"{"messages": [], "chat_template_kwargs": {"style": 1, "style": 2}}"#;
     let reply = server.post_text(CHAT, twice);
-    assert!(reply.status == 400 && reply.body.contains("duplicate"), "{}", reply.body);
+    assert!(
+        reply.status == 400 && reply.body.contains("duplicate"),
+        "{}",
+        reply.body
+    );
 }
