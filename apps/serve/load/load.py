@@ -41,8 +41,8 @@ MOST_GROWTH = 1.1
 class Server:
     """The server as a process, and its memory."""
 
-    def __init__(self, program, model, name):
-        options = ["--port", "0", "--model", model, "--model-name", name, "--log-json"]
+    def __init__(self, program, model, name, *more):
+        options = ["--port", "0", "--model", model, "--model-name", name, "--log-json", *more]
         self.process = subprocess.Popen([program, *options], stderr=subprocess.PIPE, text=True)
         self.port = None
         for line in self.process.stderr:
@@ -181,7 +181,8 @@ def measure_generation(options):
     asked = texts(options.texts)
     requests = generation.requests(asked)
     folder = generation.with_template(options.decoder, options.folder)
-    server = Server(options.server, folder, "small")
+    # Ended texts keep theirs until it is full: soon, so that memory is at its most.
+    server = Server(options.server, folder, "small", "--cache-bytes", str(24 << 20))
     try:
         checks = compatible.check_generation(server.port, "small", asked[:24])
         expected = generation.alone(server.port, requests)

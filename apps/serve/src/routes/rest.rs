@@ -76,7 +76,8 @@ fn neutral(name: &str) -> Option<Vec<Value>> {
         "echo" | "store" => vec![json!(false)],
         "best_of" => vec![json!(1)],
         "suffix" => vec![json!("")],
-        "logit_bias" => vec![json!({})],
+        // huggingface_hub 2 sends no parameters as an empty object.
+        "logit_bias" | "parameters" => vec![json!({})],
         "tools" | "functions" => vec![json!([])],
         "tool_choice" | "function_call" => vec![json!("none"), json!("auto")],
         "parallel_tool_calls" => vec![json!(true), json!(false)],

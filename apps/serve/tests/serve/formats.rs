@@ -153,6 +153,11 @@ fn tei_predict() {
 
     // A list of strings is a text or a pair; a list of lists is a batch.
     assert_eq!(server.ok("/predict", &json!({"inputs": [TEXT]})), one);
+    // As huggingface_hub 2 asks.
+    let asked = json!({"inputs": TEXT, "parameters": {}});
+    assert_eq!(server.ok("/predict", &asked), one);
+    let asked = json!({"inputs": TEXT, "parameters": {"top_k": 1}});
+    assert_eq!(server.post("/predict", &asked).status, 422);
     let pair = server.ok("/predict", &json!({"inputs": [TEXT, "a game"]}));
     let batch = json!({"inputs": [["a text"], [TEXT, "a game"], [TEXT]]});
     let batch = server.ok("/predict", &batch);
