@@ -278,11 +278,13 @@ fn try_read(model: &Model, chosen: &mut [Chosen<'_>]) -> anyhow::Result<Vec<f32>
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use candle_core::DType;
+    use candle_dynquant::ops::Precision;
     use candle_dynquant_decoder::Scores;
     use candle_dynquant_decoder::sampling::{Random, Sampling};
     use tokio::sync::mpsc;
 
-    use super::super::model::Opened;
+    use super::super::model::{Opened, PAGE};
     use super::*;
 
     #[test]
@@ -303,6 +305,35 @@ mod tests {
             }
         }
         assert!(waiting.is_empty(), "a long one is not read");
+    }
+
+    /// The pages that a text takes hold its keys and values, whatever their precision.
+    #[test]
+    fn a_cache_takes_no_more_memory_than_its_pages() {
+        const ASSETS: &str = "../../assets/decoder";
+        for attention in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
+            let model = Opened::open(ASSETS.as_ref(), None, Some(attention))
+                .unwrap()
+                .model;
+            for positions in [1_usize, 63, 64, 65, 127, 128, 129, 192, 256, 257, 640, 1000] {
+                let most = positions.div_ceil(PAGE) * model.page_bytes();
+                let mut cache = model.cache_for(positions);
+                for count in [positions - positions / 2, positions / 2] {
+                    let tokens = Tensor::zeros((1, count), DType::U32, &Device::Cpu).unwrap();
+                    let part = Part {
+                        tokens: &tokens,
+                        scores: Scores::None,
+                        cache: &mut cache,
+                    };
+                    if count > 0 {
+                        model.step(&mut [part]).unwrap();
+                    }
+                    let bytes = cache.bytes();
+                    assert!(bytes <= most, "{attention} {positions}: {bytes} of {most}");
+                }
+                assert_eq!(cache.len(), positions);
+            }
+        }
     }
 
     #[test]
