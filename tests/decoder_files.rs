@@ -112,7 +112,7 @@ fn the_keys_that_transformers_writes_are_known() -> Result<()> {
     ]);
     assert_eq!(opened?.1?.notes, [""; 0]);
 
-    let asked = r#"{"num_beams": 4, "colour": 1, "stop_strings": ["a"], "do_sample": true,
+    let asked = r#"{"colour": 1, "num_beams": 4, "stop_strings": ["a"], "do_sample": true,
         "temperature": 0.6, "top_k": 20, "eos_token_id": [7, 9]}"#;
     let opened = folder(&[(generation, asked)])?.1?;
     // The union of both files.
