@@ -14,6 +14,7 @@ mod activation;
 mod attend;
 mod convolution;
 mod embedding;
+mod experts;
 mod function;
 mod linear;
 mod norm;
@@ -21,6 +22,7 @@ mod prefix;
 pub(crate) mod private;
 mod projection;
 mod recurrent;
+mod router;
 mod sequential;
 
 #[doc(hidden)]
@@ -34,6 +36,7 @@ pub use convolution::{
 };
 pub(crate) use convolution::{Geometry, of_taps};
 pub use embedding::{Embedding, embedding};
+pub use experts::{Expert, Experts, experts};
 pub use function::{Func, FuncT, func, func_t};
 pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
@@ -43,6 +46,7 @@ pub use recurrent::{
 };
 #[doc(no_inline)]
 pub use recurrent::{GRUConfig, GRUState, LSTMConfig, LSTMState};
+pub use router::{Router, router};
 pub use sequential::{Sequential, seq};
 
 // Not candle's modules of layers that are ours: `nn::layer_norm::LayerNorm` would be candle's.

@@ -332,6 +332,36 @@ pub const CASES: &[Case] = &[
             })
         },
     ),
+    (
+        "nn::Experts nn::experts nn::Expert nn::Router nn::router",
+        "e9dd1cf7182e63f5",
+        || {
+            let weights = of_tensors(&[
+                ("weight", &[6, INPUTS]),
+                ("gate_proj.weight", &[HIDDEN, INPUTS]),
+                ("up_proj.weight", &[HIDDEN, INPUTS]),
+                ("down_proj.weight", &[INPUTS, HIDDEN]),
+            ])?;
+            // All experts have the same weights.
+            let weights = weights.rename_f(|name| match name.split_once('.') {
+                Some((_, rest)) => rest.to_owned(),
+                None => name.to_owned(),
+            });
+            let xs = (tensor(&[ROWS, INPUTS], 3)? * 0.1)?;
+            let router = nn::router(INPUTS, 6, weights.clone())?;
+            let (chosen, shares) = router.choose(&xs, 2, false)?;
+            let (_, normalized) = router.choose(&xs, 2, true)?;
+            let fractions = nn::Router::new((integers(&[6, INPUTS])? / 7.)?);
+            let mut ys = vec![fractions.forward(&xs)?, shares.clone(), normalized];
+            let experts = nn::experts(6, INPUTS, HIDDEN, weights)?;
+            let each = each_qconfig(experts, |experts| {
+                Ok(vec![experts.forward(&xs, &chosen, &shares)?])
+            })?;
+            // Float products are candle's.
+            ys.extend(each.into_iter().skip(1));
+            Ok(ys)
+        },
+    ),
 ];
 
 /// Exports that compute nothing, and why.

@@ -149,6 +149,40 @@ impl Projection {
         Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?])
     }
 
+    /// Whether both are quantized alike, and report to no tap.
+    pub(in crate::nn) fn is_computed_as(&self, other: &Self) -> bool {
+        let weights = self.qweight().zip(other.qweight());
+        self.tap.is_none() && weights.is_some_and(|(weight, other)| weight.is_like(other))
+    }
+
+    /// Whether it is float, and reports to no tap.
+    pub(in crate::nn) fn is_plain_float(&self) -> bool {
+        self.tap.is_none() && self.qweight().is_none()
+    }
+
+    /// [`multiply`](Self::multiply) of up to `N` projections that are quantized alike, at once, each
+    /// with a number of rows. A float one has no result.
+    pub(in crate::nn) fn multiply_all<const N: usize>(
+        all: &[(&Self, &[f32], usize)],
+    ) -> Vec<Vec<f32>> {
+        let products = all.iter().filter_map(|(projection, xs, rows)| {
+            Some(projection.product(xs, *rows, projection.qweight()?))
+        });
+        let products: Vec<_> = products.collect();
+        let Some(first) = products.first() else {
+            return Vec::new();
+        };
+        // Products without rows in place of those that there are not.
+        let none = Product {
+            m: 0,
+            lhs: &[],
+            ..*first
+        };
+        let products = std::array::from_fn(|i| *products.get(i).unwrap_or(&none));
+        let outs = kernels::linear_each::<N>(products).into_iter();
+        outs.take(all.len()).collect()
+    }
+
     /// Calls `f` with the projection as a function on slices, for a loop that makes no tensors:
     /// `product(xs, rows, out)` with `xs` of `[rows, in_features]` and `out` of
     /// `[rows, out_features]`, all f32.

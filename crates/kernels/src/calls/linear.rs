@@ -159,10 +159,11 @@ fn multiply<G: Group, const N: usize>(
     let threads = threads.for_multiply_adds(work);
     let count = threads.count();
     let wanted = parts_of(count, work, SERIAL_MACS);
+    let filled = products.iter().filter(|p| p.m > 0).count().max(1);
     let grids = products.each_ref().map(|p| {
         let row_bytes = p.rhs.groups() * size_of::<G>();
         let shape = [p.m, p.rhs.panels()];
-        Grid::new(p.rhs.isa(), shape, row_bytes, count, N, wanted)
+        Grid::new(p.rhs.isa(), shape, row_bytes, count, filled, wanted)
     });
     let compute = |mut index: usize| {
         for ((product, out), grid) in products.iter().zip(outs).zip(&grids) {
