@@ -15,9 +15,21 @@ use candle_dynquant_support::repository;
 use candle_nn::VarBuilder;
 use serde::Deserialize;
 
-const FAMILIES: [&str; 10] = [
-    "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma3", "smollm3", "granite", "granite4",
+const FAMILIES: [&str; 14] = [
+    "llama",
+    "llama3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "smollm3",
+    "granite",
+    "granite4",
     "phi3",
+    "qwen3_moe",
+    "mixtral",
+    "olmoe",
+    "granite_moe",
 ];
 
 struct Fixture {

@@ -98,7 +98,7 @@ fn the_keys_that_transformers_writes_are_known() -> Result<()> {
     let text = std::fs::read_to_string(repository().join("assets/reference/decoder_keys.json"))?;
     let files: serde_json::Value = serde_json::from_str(&text)?;
     let configs = files["configs"].as_array().context("no configs")?;
-    assert_eq!(configs.len(), 9);
+    assert_eq!(configs.len(), 13);
     for config in configs {
         let config = Config::parse_file("config.json", config.to_string().into())?;
         assert!(config.notes.is_empty(), "{:?}", config.notes);

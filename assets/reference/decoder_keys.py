@@ -18,13 +18,17 @@ from transformers import (
     Gemma3TextConfig,
     GenerationConfig,
     GraniteConfig,
+    GraniteMoeConfig,
     GraniteMoeHybridConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    OlmoeConfig,
     Phi3Config,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
 )
 
@@ -51,6 +55,7 @@ def tokenizer_config():
 def main():
     configs = [
         LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Gemma3TextConfig, SmolLM3Config, GraniteConfig, Phi3Config,
+        Qwen3MoeConfig, MixtralConfig, OlmoeConfig, GraniteMoeConfig,
         functools.partial(
             GraniteMoeHybridConfig, num_local_experts=0, layer_types=["full_attention"] * 2, mamba_n_heads=8
         ),

@@ -3,34 +3,43 @@
 
     python decoders.py [NAME ..]
 
-Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0; smollm3, phi3 and the granites are by
-transformers==5.24.0. Writes, for each family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
+Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0; smollm3, phi3, the granites and mixtures of experts
+are by transformers==5.24.0. Writes, for each family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
 weights under transformers' names, `ids` [1, tokens] and `logits` [tokens, vocab].
 """
 
 import json
 import os
 import sys
+import tempfile
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
     GraniteMoeHybridConfig,
     GraniteMoeHybridForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -54,6 +63,7 @@ SCALING = dict(
     high_freq_factor=4.0,
     original_max_position_embeddings=16,
 )
+SMALL = SIZES | {"intermediate_size": 16}
 GRANITE = dict(embedding_multiplier=6.0, attention_multiplier=0.2, residual_multiplier=0.4, logits_scaling=3.0)
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=True)),
@@ -102,6 +112,19 @@ MODELS = {
             mamba_n_heads=8,
         ),
     ),
+    "qwen3_moe": (
+        Qwen3MoeForCausalLM,
+        Qwen3MoeConfig(
+            **(SMALL | {"num_hidden_layers": 3}), head_dim=8, num_experts=6, num_experts_per_tok=3,
+            moe_intermediate_size=16, norm_topk_prob=True, mlp_only_layers=[1],
+        ),
+    ),
+    "mixtral": (MixtralForCausalLM, MixtralConfig(**SMALL, num_local_experts=4, sliding_window=9)),
+    "olmoe": (OlmoeForCausalLM, OlmoeConfig(**SMALL, num_experts=5, num_experts_per_tok=2)),
+    "granite_moe": (
+        GraniteMoeForCausalLM,
+        GraniteMoeConfig(**SMALL, **GRANITE, num_local_experts=4, num_experts_per_tok=2),
+    ),
 }
 
 
@@ -121,6 +144,11 @@ def main():
             ids = torch.randint(0, config.vocab_size, (1, TOKENS))
             logits = model(ids).logits[0]
         tensors = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
+        if any(tensor.dim() == 3 for tensor in tensors.values()):
+            # As files have them.
+            with tempfile.TemporaryDirectory() as folder:
+                model.save_pretrained(folder)
+                tensors = load_file(os.path.join(folder, "model.safetensors"))
         if config.tie_word_embeddings:
             tensors.pop("lm_head.weight")
         tensors |= {"ids": ids, "logits": logits}

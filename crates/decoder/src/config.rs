@@ -36,9 +36,10 @@ pub struct Config {
     rope_scaling: Option<Rope>,
     /// The replacement of the two keys above in newer versions of transformers.
     rope_parameters: Option<Value>,
-    /// Set for GGUF: a product has a bias if the file has one.
+    /// Whether the file is GGUF: a product has a bias if the file has one, and all families have the
+    /// same names.
     #[serde(default)]
-    biases_of_file: bool,
+    is_gguf: bool,
     /// The scaling factors of wavelengths in GGUF, `[head_dim / 2]`.
     rope_factors: Option<Vec<f64>>,
     tie_word_embeddings: Option<bool>,
@@ -83,6 +84,16 @@ pub struct Config {
     logits_scaling: Option<f64>,
     shared_intermediate_size: Option<usize>,
     position_embedding_type: Option<String>,
+    // Keys of mixtures of experts; newer versions of transformers write the second for the first.
+    num_experts: Option<usize>,
+    num_local_experts: Option<usize>,
+    num_experts_per_tok: Option<usize>,
+    moe_intermediate_size: Option<usize>,
+    #[serde(default)]
+    norm_topk_prob: bool,
+    decoder_sparse_step: Option<usize>,
+    #[serde(default)]
+    mlp_only_layers: Vec<usize>,
 }
 
 /// A token or several tokens.
@@ -176,6 +187,9 @@ impl Config {
             ("num_attention_heads", self.num_attention_heads),
             ("num_key_value_heads", self.kv_heads()),
             ("max_position_embeddings", self.max_position_embeddings),
+            ("num_experts", self.experts()),
+            ("moe_intermediate_size", self.expert_size()),
+            ("decoder_sparse_step", self.decoder_sparse_step.unwrap_or(1)),
         ];
         for (key, size) in positive {
             ensure!(
@@ -196,6 +210,7 @@ impl Config {
             );
         }
         self.check_layers(name)?;
+        self.check_experts(name)?;
         self.check_factors(name)?;
         let (key, act, known) = match self.model_type {
             Family::Gemma3 => (
@@ -214,7 +229,10 @@ impl Config {
             self.sliding_window_pattern != Some(0),
             "{name}: key \"sliding_window_pattern\": expected a number above 0, got 0"
         );
-        let is_local = matches!(self.model_type, Family::Mistral | Family::Phi3);
+        let is_local = matches!(
+            self.model_type,
+            Family::Mistral | Family::Mixtral | Family::Phi3
+        );
         let is_whole = is_local && self.sliding_window.is_none();
         for layer in 0..self.num_hidden_layers {
             ensure!(
@@ -272,6 +290,21 @@ impl Config {
         Ok(())
     }
 
+    fn check_experts(&self, name: &str) -> Result<()> {
+        let (experts, chosen) = (self.experts(), self.experts_per_token());
+        ensure!(
+            (1..=experts).contains(&chosen),
+            "{name}: key \"num_experts_per_tok\": expected 1 to {experts}, the number of experts, got {chosen}"
+        );
+        let both = self.num_experts.zip(self.num_local_experts);
+        ensure!(
+            both.is_none_or(|(a, b)| a == b),
+            "{name}: key \"num_local_experts\": expected {experts} as num_experts, got {:?}",
+            self.num_local_experts.unwrap_or_default()
+        );
+        Ok(())
+    }
+
     fn check_factors(&self, name: &str) -> Result<()> {
         let eps = self.rms_norm_eps;
         ensure!(
@@ -316,6 +349,57 @@ impl Config {
     pub fn intermediate_size(&self) -> usize {
         self.shared_intermediate_size
             .unwrap_or(self.intermediate_size)
+    }
+
+    /// The number of experts of a mixture; 1 without mixtures.
+    pub fn experts(&self) -> usize {
+        self.num_experts.or(self.num_local_experts).unwrap_or(1)
+    }
+
+    /// The number of experts that compute a token.
+    pub fn experts_per_token(&self) -> usize {
+        self.num_experts_per_tok.unwrap_or(1)
+    }
+
+    /// The number of features within an expert.
+    pub fn expert_size(&self) -> usize {
+        self.moe_intermediate_size.unwrap_or(self.intermediate_size)
+    }
+
+    /// Whether the MLP of a layer is a mixture of experts.
+    pub fn has_experts(&self, layer: usize) -> bool {
+        let step = self.decoder_sparse_step.unwrap_or(1).max(1);
+        let is_mixture = matches!(
+            self.model_type,
+            Family::Qwen3Moe | Family::Mixtral | Family::Olmoe | Family::GraniteMoe
+        );
+        is_mixture && (layer + 1).is_multiple_of(step) && !self.mlp_only_layers.contains(&layer)
+    }
+
+    /// Whether the weights of the experts of a token sum to 1.
+    pub fn has_normalized_experts(&self) -> bool {
+        match self.model_type {
+            Family::Mixtral | Family::GraniteMoe => true,
+            _ => self.norm_topk_prob,
+        }
+    }
+
+    /// The names of a mixture, of the router in it, and of the gate, up and down projections of an
+    /// expert, or of all experts.
+    pub fn expert_names(&self) -> [&'static str; 5] {
+        match self.model_type {
+            _ if self.has_stacked_experts() => {
+                let (both, down) = ("input_linear", "output_linear");
+                ["block_sparse_moe", "router.layer", both, both, down]
+            }
+            Family::Mixtral if !self.is_gguf => ["block_sparse_moe", "gate", "w1", "w3", "w2"],
+            _ => ["mlp", "gate", "gate_proj", "up_proj", "down_proj"],
+        }
+    }
+
+    /// Whether the matrices of all experts are one tensor.
+    pub fn has_stacked_experts(&self) -> bool {
+        self.model_type == Family::GraniteMoe && !self.is_gguf
     }
 
     /// The scale of attention scores.
@@ -414,7 +498,7 @@ impl Config {
 
     /// Whether a product has a bias; `is_usual` is the answer of the configuration.
     pub fn bias(&self, is_usual: bool, vb: &VarBuilder<'_>) -> bool {
-        is_usual || (self.biases_of_file && vb.contains_tensor("bias"))
+        is_usual || (self.is_gguf && vb.contains_tensor("bias"))
     }
 
     /// Whether queries, keys and values have a bias.
@@ -429,7 +513,15 @@ impl Config {
 
     /// Whether queries and keys are normalized.
     pub fn has_qk_norm(&self) -> bool {
-        matches!(self.model_type, Family::Qwen3 | Family::Gemma3)
+        matches!(
+            self.model_type,
+            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 | Family::Olmoe
+        )
+    }
+
+    /// Whether the norms of queries and keys are of all heads together.
+    pub fn has_wide_norm(&self) -> bool {
+        self.model_type == Family::Olmoe
     }
 
     /// The number of tokens that a layer attends to; `None` for all.
@@ -449,12 +541,12 @@ impl Config {
         match (&self.layer_types, self.model_type) {
             (Some(kinds), _) => (kinds.get(layer)).is_some_and(|kind| kind == "sliding_attention"),
             (None, Family::Gemma3) => !(layer + 1).is_multiple_of(pattern),
-            (None, Family::Mistral | Family::Phi3) => true,
+            (None, Family::Mistral | Family::Mixtral | Family::Phi3) => true,
             (None, Family::Qwen2 | Family::Qwen3) => {
                 self.use_sliding_window && layer >= self.max_window_layers.unwrap_or(28)
             }
             (None, Family::SmolLm3) => self.use_sliding_window && !self.has_rotary(layer),
-            (None, Family::Llama | Family::Granite | Family::GraniteMoeHybrid) => false,
+            (None, _) => false,
         }
     }
 

@@ -24,6 +24,15 @@ pub enum Family {
     /// Phi-3 and Phi-4-mini: joined projections, rotary embeddings of a part of each head. Positions
     /// behind the first training's have other angles, which are not computed.
     Phi3,
+    /// Qwen3 with mixtures of experts.
+    #[serde(rename = "qwen3_moe")]
+    Qwen3Moe,
+    /// Mistral with mixtures of experts.
+    Mixtral,
+    /// Mixtures of experts; queries and keys are normalized, all heads together.
+    Olmoe,
+    /// Granite with mixtures of experts, whose matrices are stacked.
+    GraniteMoe,
     /// Granite 4: its dense form, with two matrices of an MLP joined.
     GraniteMoeHybrid,
 }

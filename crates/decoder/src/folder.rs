@@ -334,14 +334,16 @@ fn compose(dir: &Path, family: Family, tokenizer: &mut Tokenizer) -> Result<()> 
         .find_map(|keys| keys.get("tokenizer_class")?.as_str());
     let is_qwen = class.map(|class| ["Qwen2Tokenizer", "Qwen2TokenizerFast"].contains(&class));
     if match family {
-        Family::Mistral => false,
+        Family::Mistral | Family::Mixtral => false,
         Family::Qwen2 => true,
-        Family::Qwen3 => is_qwen != Some(false),
+        Family::Qwen3 | Family::Qwen3Moe => is_qwen != Some(false),
         Family::Llama
         | Family::Gemma3
         | Family::SmolLm3
         | Family::Phi3
         | Family::Granite
+        | Family::Olmoe
+        | Family::GraniteMoe
         | Family::GraniteMoeHybrid => is_qwen == Some(true),
     } {
         let composed = tokenizer.with_normalizer(Some(NFC));

@@ -84,6 +84,31 @@ const PHI3_ROPE: Table = Table(&[
     (&["long_factor"], Harmless("of positions that a text may not have")),
 ]);
 #[rustfmt::skip]
+const QWEN3_MOE: Table = Table(&[
+    (&["hidden_act", "attention_bias", "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
+        "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"], Used),
+    (&["use_sliding_window"], Only(OFF)),
+    (&["sliding_window", "max_window_layers"], Harmless("of windows, which are refused")),
+    (&["router_aux_loss_coef"], Harmless("of training")),
+]);
+#[rustfmt::skip]
+const MIXTRAL: Table = Table(&[
+    (&["hidden_act", "sliding_window", "num_local_experts", "num_experts_per_tok"], Used),
+    (&["router_aux_loss_coef", "router_jitter_noise"], Harmless("of training")),
+]);
+#[rustfmt::skip]
+const OLMOE: Table = Table(&[
+    (&["hidden_act", "attention_bias", "num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob"], Used),
+    (&["clip_qkv"], Only(ABSENT)),
+    (&["router_aux_loss_coef"], Harmless("of training")),
+]);
+#[rustfmt::skip]
+const GRANITE_MOE: Table = Table(&[
+    (&["hidden_act", "attention_bias", "embedding_multiplier", "attention_multiplier", "residual_multiplier",
+        "logits_scaling", "num_local_experts", "num_experts_per_tok"], Used),
+    (&["router_aux_loss_coef"], Harmless("of training")),
+]);
+#[rustfmt::skip]
 const GRANITE_MOE_HYBRID: Table = Table(&[
     (&["hidden_act", "attention_bias", "embedding_multiplier", "attention_multiplier", "residual_multiplier",
         "logits_scaling", "layer_types", "shared_intermediate_size", "position_embedding_type"], Used),
@@ -96,7 +121,7 @@ const GRANITE_MOE_HYBRID: Table = Table(&[
 
 /// The defaults of keys where they differ from `Config`'s.
 #[rustfmt::skip]
-const DEFAULTS: [(Table, &str); 9] = [
+const DEFAULTS: [(Table, &str); 13] = [
     (LLAMA, "{}"),
     (MISTRAL, r#"{"num_key_value_heads": 8, "sliding_window": 4096}"#),
     (QWEN2, r#"{"num_key_value_heads": 32, "sliding_window": 4096}"#),
@@ -106,6 +131,10 @@ const DEFAULTS: [(Table, &str); 9] = [
     (SMOLLM3, r#"{"num_key_value_heads": 4, "rope_theta": 2e6, "tie_word_embeddings": true}"#),
     (GRANITE, r#"{"attention_multiplier": 1.0}"#),
     (PHI3, r#"{"rms_norm_eps": 1e-5}"#),
+    (QWEN3_MOE, r#"{"num_key_value_heads": 4, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#),
+    (MIXTRAL, r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_experts_per_tok": 2}"#),
+    (OLMOE, r#"{"rms_norm_eps": 1e-5, "num_experts_per_tok": 8}"#),
+    (GRANITE_MOE, r#"{"attention_multiplier": 1.0, "num_experts_per_tok": 2}"#),
     (GRANITE_MOE_HYBRID, r#"{"attention_multiplier": 1.0, "shared_intermediate_size": 1024}"#),
 ];
 

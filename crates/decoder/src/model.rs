@@ -194,7 +194,9 @@ impl Visitor for FloatProducts {
         _: &str,
         layer: &dyn candle_dynquant::Layer,
     ) -> candle_dynquant::Result<()> {
-        if layer.kind() != LayerKind::Embedding {
+        // Routers have the same bits in any batch.
+        let others = [LayerKind::Embedding, LayerKind::custom("Router")];
+        if !others.contains(&layer.kind()) {
             let weights = layer.weight_infos();
             self.0 += weights.iter().filter(|weight| !weight.quantized).count();
         }
@@ -382,7 +384,7 @@ impl Layer {
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: gemmas("pre_feedforward_layernorm")?,
             mlp: (!joined)
-                .then(|| Mlp::load(config, vb.pp("mlp")))
+                .then(|| Mlp::load(config, indices.0, &vb))
                 .transpose()?,
             shared_mlp: joined
                 .then(|| SharedMlp::load(config, vb.pp("shared_mlp")))
@@ -430,6 +432,8 @@ struct SelfAttention {
     o_proj: nn::Linear,
     q_norm: Option<nn::RmsNorm>,
     k_norm: Option<nn::RmsNorm>,
+    /// Whether the norms are of all heads together.
+    is_wide: bool,
     attention: nn::Attention,
     /// The index of the layer's rotary embeddings in the model, if it has some.
     rotary: Option<usize>,
@@ -457,8 +461,9 @@ impl SelfAttention {
             nn::linear_b(inputs, out, config.bias(is_usual, &vb), vb)
         };
         let bias = config.has_bias();
-        let norm = |name| {
-            let norm = || norm(config, head_dim, vb.pp(name));
+        let is_wide = config.has_wide_norm();
+        let norm = |name, all| {
+            let norm = || norm(config, if is_wide { all } else { head_dim }, vb.pp(name));
             config.has_qk_norm().then(norm).transpose()
         };
         let joined = config.has_joined_projections();
@@ -473,8 +478,9 @@ impl SelfAttention {
             v_proj: separate(kv, "v_proj")?,
             qkv_proj: joined.then(both).transpose()?,
             o_proj: linear(q, size, config.has_output_bias(), "o_proj")?,
-            q_norm: norm("q_norm")?,
-            k_norm: norm("k_norm")?,
+            q_norm: norm("q_norm", q)?,
+            k_norm: norm("k_norm", kv)?,
+            is_wide,
             attention: nn::Attention::load(config.scale(), vb.pp("attention")),
             rotary,
             head_dim,
@@ -488,7 +494,11 @@ impl SelfAttention {
     fn forward(&self, xs: &Tensor, rows: &mut Rows<'_>) -> CandleResult<Tensor> {
         let [mut q, mut k, v] = self.heads(xs)?;
         if let (Some(of_q), Some(of_k)) = (&self.q_norm, &self.k_norm) {
-            (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
+            let normal = |xs: &Tensor, norm: &nn::RmsNorm| match self.is_wide {
+                false => norm.forward(xs),
+                true => norm.forward(&xs.flatten_from(2)?)?.reshape(xs.shape()),
+            };
+            (q, k) = (normal(&q, of_q)?, normal(&k, of_k)?);
         }
         if let Some(rotary) = self.rotary {
             let (cos, sin) = &rows.angles[rotary];
@@ -580,10 +590,21 @@ enum Mlp {
         gate_up_proj: nn::Linear,
         down_proj: nn::Linear,
     },
+    /// A mixture of experts.
+    Mixture {
+        gate: nn::Router,
+        experts: nn::Experts,
+        /// The experts of a token, and whether their weights sum to 1.
+        choice: (usize, bool),
+    },
 }
 
 impl Mlp {
-    fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
+    fn load(config: &Config, layer: usize, vb: &VarBuilder<'_>) -> Result<Self> {
+        if config.has_experts(layer) {
+            return Self::mixture(config, vb);
+        }
+        let vb = vb.pp("mlp");
         let (size, inner) = (config.hidden_size, config.intermediate_size());
         let linear = |inputs, out, name| {
             let vb = vb.pp(name);
@@ -604,8 +625,47 @@ impl Mlp {
         })
     }
 
+    fn mixture(config: &Config, vb: &VarBuilder<'_>) -> Result<Self> {
+        let (size, inner, count) = (config.hidden_size, config.expert_size(), config.experts());
+        let choice = (config.experts_per_token(), config.has_normalized_experts());
+        let [module, router, gate, up, down] = config.expert_names();
+        let vb = vb.pp(module);
+        if config.has_stacked_experts() {
+            let tensor = |shape: (usize, usize, usize), name| vb.pp(name).get(shape, "weight");
+            let both = tensor((count, 2 * inner, size), gate)?;
+            let down = tensor((count, size, inner), down)?;
+            return Ok(Self::Mixture {
+                gate: nn::router(size, count, vb.pp(router))?,
+                experts: nn::Experts::stacked(&both, &down)?,
+                choice,
+            });
+        }
+        let expert = |index| {
+            let vb = vb.pp("experts").pp(index);
+            Ok(nn::Expert::new(
+                nn::linear_no_bias(size, inner, vb.pp(gate))?,
+                nn::linear_no_bias(size, inner, vb.pp(up))?,
+                nn::linear_no_bias(inner, size, vb.pp(down))?,
+            ))
+        };
+        let experts: CandleResult<_> = (0..count).map(expert).collect();
+        Ok(Self::Mixture {
+            gate: nn::router(size, count, vb.pp(router))?,
+            experts: nn::Experts::new(experts?),
+            choice,
+        })
+    }
+
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         let (gate_proj, up_proj, down_proj, is_gelu) = match self {
+            Self::Mixture {
+                gate,
+                experts,
+                choice: (count, normalized),
+            } => {
+                let (chosen, weights) = gate.choose(xs, *count, *normalized)?;
+                return experts.forward(xs, &chosen, &weights);
+            }
             Self::Joined {
                 gate_up_proj,
                 down_proj,

@@ -61,33 +61,40 @@ pub fn has_other_head(checkpoint: &Checkpoint) -> Result<bool> {
     })
 }
 
+/// The number, below `count`, at the start of a name after `prefix`, and what follows it.
+fn numbered<'a>(name: &'a str, prefix: &str, count: usize) -> Option<(usize, &'a str)> {
+    let (text, rest) = name.strip_prefix(prefix)?.split_once('.')?;
+    let number = text.parse().ok().filter(|n: &usize| n.to_string() == text);
+    Some((number.filter(|n| *n < count)?, rest))
+}
+
 /// Whether the model loads a tensor; `quantized` are the modules with a quantized weight.
+#[rustfmt::skip]
 fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
     let (qkv, out, mlp) = (config.has_bias(), config.has_output_bias(), config.mlp_bias);
     let (normal, gemma) = (config.has_qk_norm(), config.is_gemma());
     let (shared, joined) = (config.has_joined_mlp(), config.has_joined_projections());
-    let plain = !shared && !joined;
-    let layer = tensor
-        .strip_prefix("model.layers.")
-        .and_then(|name| name.split_once('.'));
-    let is_layer = |text: &str| {
-        let number = text.parse::<usize>().ok();
-        number.is_some_and(|n| n < config.num_hidden_layers && n.to_string() == text)
-    };
-    // Whether the layer exists, and whether it has a bias.
-    #[rustfmt::skip]
-    let (name, layers): (_, &[_]) = match layer {
-        None => (tensor, &[("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),
-        Some((layer, name)) if is_layer(layer) => (name, &[
+    let layer = numbered(tensor, "model.layers.", config.num_hidden_layers);
+    let mixture = layer.is_some_and(|(layer, _)| config.has_experts(layer));
+    let (plain, stacked) = (!shared && !joined && !mixture, config.has_stacked_experts());
+    let [module, router, gate, up, down] = config.expert_names();
+    let of_mixture = |name| mixture.then(|| str::strip_prefix(name, module)?.strip_prefix('.')).flatten();
+    // The name in its layer; whether such layers exist, and whether they have a bias.
+    let (name, layers) = match layer.map(|(_, name)| (name, of_mixture(name))) {
+        None => (tensor, vec![("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),
+        Some((_, Some(name))) => match numbered(name, "experts.", config.experts()) {
+            Some((_, name)) => (name, [gate, up, down].map(|name| (name, !stacked, false)).to_vec()),
+            None => (name, vec![(router, true, false), (gate, stacked, false), (down, stacked, false)]),
+        },
+        Some((name, None)) => (name, vec![
             ("self_attn.q_proj", !joined, qkv), ("self_attn.k_proj", !joined, qkv), ("self_attn.v_proj", !joined, qkv),
             ("self_attn.qkv_proj", joined, false), ("mlp.gate_up_proj", joined, false),
             ("self_attn.o_proj", true, out), ("mlp.gate_proj", plain, mlp), ("mlp.up_proj", plain, mlp),
-            ("mlp.down_proj", !shared, mlp), ("shared_mlp.input_linear", shared, false),
+            ("mlp.down_proj", plain || joined, mlp), ("shared_mlp.input_linear", shared, false),
             ("shared_mlp.output_linear", shared, false), ("self_attn.q_norm", normal, false), ("self_attn.k_norm", normal, false),
             ("input_layernorm", true, false), ("post_attention_layernorm", true, false),
             ("pre_feedforward_layernorm", gemma, false), ("post_feedforward_layernorm", gemma, false),
         ]),
-        Some(_) => (tensor, &[]),
     };
     layers.iter().any(|(layer, is_there, has_bias)| {
         let part = name

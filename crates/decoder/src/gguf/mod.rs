@@ -139,7 +139,7 @@ impl<'a> Metadata<'a> {
         let has = |name: &str| self.checkpoint.tensors().any(|tensor| tensor.name == name);
         let mut config = json!({
             "model_type": if is_gemma { "gemma3_text" } else { &self.architecture },
-            "biases_of_file": true,
+            "is_gguf": true,
             "tie_word_embeddings": !has("lm_head.weight"),
             "rope_scaling": self.scaling()?,
             "vocab_size": self.tokens.len(),
