@@ -451,7 +451,17 @@ struct Tokenized {
 /// frequencies that the file has factors of, with windows, and with norms beyond 1.
 #[test]
 fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
-    for name in ["llama", "gemma3", "biases", "smollm3", "granite"] {
+    for name in [
+        "llama",
+        "gemma3",
+        "biases",
+        "smollm3",
+        "granite",
+        "qwen3moe",
+        "mixtral",
+        "olmoe",
+        "granitemoe",
+    ] {
         let path = format!("assets/reference/decoders/gguf_{name}.gguf");
         let path = repository().join(path);
         let expected = std::fs::read_to_string(path.with_extension("json"))?;

@@ -198,6 +198,86 @@ fn each_tensor_is_read_or_named() -> Result<()> {
     Ok(())
 }
 
+/// Each tensor of a mixture of experts is read or named, in each of its layouts.
+#[test]
+fn each_tensor_of_experts_is_read_or_named() -> Result<()> {
+    let fixtures = repository().join("assets/reference/decoders");
+    let open = |name: &str, extra: &str, shape: &[usize]| -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let file = |name: &str| dir.path().join(name);
+        std::fs::copy(fixtures.join(format!("{name}.json")), file("config.json"))?;
+        std::fs::write(file("tokenizer.json"), WORDS)?;
+        let path = fixtures.join(format!("{name}.safetensors"));
+        let mut tensors: HashMap<_, _> = candle_core::safetensors::load(path, &Device::Cpu)?;
+        tensors.retain(|name, _| !["ids", "logits"].contains(&&**name));
+        if !extra.is_empty() {
+            tensors.insert(
+                extra.into(),
+                Tensor::ones(shape, candle_core::DType::F32, &Device::Cpu)?,
+            );
+        }
+        candle_core::safetensors::save(&tensors, file("model.safetensors"))?;
+        Folder::open(dir.path(), None)?.load()?;
+        Ok(())
+    };
+    for (name, extra) in [
+        ("qwen3_moe", "model.layers.0.mlp.experts.6.gate_proj.weight"),
+        (
+            "qwen3_moe",
+            "model.layers.0.mlp.experts.05.gate_proj.weight",
+        ),
+        ("qwen3_moe", "model.layers.0.mlp.experts.0.gate_proj.bias"),
+        ("qwen3_moe", "model.layers.0.mlp.gate_proj.weight"),
+        (
+            "qwen3_moe",
+            "model.layers.0.mlp.shared_expert.gate_proj.weight",
+        ),
+        // This layer has no experts.
+        ("qwen3_moe", "model.layers.1.mlp.gate.weight"),
+        ("qwen3_moe", "model.layers.1.mlp.experts.0.gate_proj.weight"),
+        ("mixtral", "model.layers.0.mlp.gate.weight"),
+        (
+            "mixtral",
+            "model.layers.0.block_sparse_moe.experts.0.w4.weight",
+        ),
+        ("olmoe", "model.layers.0.mlp.gate.e_score_correction_bias"),
+        (
+            "granite_moe",
+            "model.layers.0.block_sparse_moe.experts.0.input_linear.weight",
+        ),
+        (
+            "granite_moe",
+            "model.layers.0.shared_mlp.input_linear.weight",
+        ),
+    ] {
+        open(name, "", &[])?;
+        let error = open(name, extra, &[4, 4]).unwrap_err();
+        assert!(format!("{error:#}").contains(extra), "{error:#}");
+    }
+    Ok(())
+}
+
+#[test]
+fn numbers_of_experts_are_checked() -> Result<()> {
+    let path = repository().join("assets/reference/decoders/qwen3_moe.json");
+    let config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+    for (key, value) in [
+        ("num_experts_per_tok", 0),
+        ("num_experts_per_tok", 7),
+        ("num_local_experts", 0),
+        ("num_experts", 5),
+        ("moe_intermediate_size", 0),
+        ("decoder_sparse_step", 0),
+    ] {
+        let mut config = config.clone();
+        config[key] = value.into();
+        let error = Config::parse_file("config.json", config.to_string().into());
+        let error = format!("{:#}", error.unwrap_err());
+        assert!(error.contains("expert") || error.contains(key), "{error}");
+    }
+    Ok(())
+}
+
 /// A tokenizer of words with the special tokens `<s>` and `</s>`, which its vocabulary has as well.
 const WORDS: &str = r#"{"added_tokens": [
     {"id": 1, "content": "<s>", "special": true, "single_word": false, "lstrip": false,

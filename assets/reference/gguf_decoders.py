@@ -3,8 +3,9 @@
 
     python gguf_decoders.py [NAME ..]
 
-Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0; gguf_biases, gguf_smollm3
-and gguf_granite are by transformers==5.24.0. Writes, in decoders/, gguf_llama (Llama 3's scaling as factors of frequencies),
+Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0; gguf_biases, gguf_smollm3,
+gguf_granite and mixtures of experts (gguf_qwen3moe, gguf_mixtral, gguf_olmoe, gguf_granitemoe) are by
+transformers==5.24.0. Writes, in decoders/, gguf_llama (Llama 3's scaling as factors of frequencies),
 gguf_gemma3 (windows, and linear scaling where there is none), gguf_biases (a llama whose products
 all have a bias), gguf_smollm3 and gguf_granite: NAME.gguf, with a SentencePiece vocabulary trained on
 ../lstm/heldout.txt; and NAME.json, the tokens that sentencepiece gives each text, and the logits
@@ -25,8 +26,16 @@ from transformers import (
     Gemma3TextConfig,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -114,6 +123,37 @@ def granite(writer, config, tensors):
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
     writer.add_logit_scale(config.logits_scaling)
+
+
+def experts(writer, config, tensors):
+    """The matrices of experts, each of them a tensor."""
+    for name in [name for name in tensors if ".block_sparse_moe." in name]:
+        new = name.replace("block_sparse_moe", "mlp").replace("router", "gate")
+        tensors[new] = tensors.pop(name)
+    for name in [name for name in tensors if name.endswith("experts.gate_up_proj")]:
+        path = name.removesuffix("gate_up_proj")
+        gate, up = tensors.pop(name).chunk(2, dim=1)
+        parts = {"gate_proj": gate, "up_proj": up, "down_proj": tensors.pop(path + "down_proj")}
+        tensors |= {f"{path}{part}.weight": tensor for part, tensor in parts.items()}
+    writer.add_expert_count(config.num_local_experts if hasattr(config, "num_local_experts") else config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
+def mixtral(writer, config, tensors):
+    pairs(writer, config, tensors)
+    experts(writer, config, tensors)
+
+
+def granite_moe(writer, config, tensors):
+    granite(writer, config, tensors)
+    experts(writer, config, tensors)
+
+
+def qwen3moe(writer, config, tensors):
+    experts(writer, config, tensors)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
 
 
 def gemma3(writer, config, tensors):
@@ -209,6 +249,19 @@ def main():
         logits_scaling=3.0,
     )
     write("granite", granite, GraniteForCausalLM, config, True)
+    few = small | dict(num_hidden_layers=1, intermediate_size=32, tie_word_embeddings=True)
+    config = Qwen3MoeConfig(
+        **few, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True
+    )
+    write("qwen3moe", qwen3moe, Qwen3MoeForCausalLM, config, True)
+    write("mixtral", mixtral, MixtralForCausalLM, MixtralConfig(**few, num_local_experts=4), True, "llama")
+    config = OlmoeConfig(**few, num_experts=4, num_experts_per_tok=2)
+    write("olmoe", experts, OlmoeForCausalLM, config, True)
+    config = GraniteMoeConfig(
+        **few, num_local_experts=4, embedding_multiplier=6.0, attention_multiplier=0.2, residual_multiplier=0.4,
+        logits_scaling=3.0,
+    )
+    write("granitemoe", granite_moe, GraniteMoeForCausalLM, config, True)
 
 
 if __name__ == "__main__":

@@ -218,6 +218,45 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
     Ok(())
 }
 
+/// A tensor of experts is a matrix for each, with the numbers that candle reads.
+#[test]
+fn experts_are_matrices_with_the_floats_that_candle_reads() -> Result<()> {
+    use GgmlDType::*;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("model.gguf");
+    for dtype in [F32, BF16, Q4_0, Q4_1, Q8_0, Q4K, Q6K] {
+        let tensor = random(&[3, 5, 512], dtype)?;
+        let name = "blk.1.ffn_up_exps.weight";
+        let all = floats(&tensor)?;
+        write(&path, "qwen3moe", &[(name, tensor)])?;
+        let name = |expert| format!("model.layers.1.mlp.experts.{expert}.up_proj");
+        for checkpoint in copies(dir.path(), &path)? {
+            let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+            for (expert, expected) in all.chunks_exact(5 * 512).enumerate() {
+                let layer = nn::linear_no_bias(512, 5, vb.pp(name(expert)))?;
+                let weight = layer.weight().flatten_all()?.to_vec1::<f32>()?;
+                assert!(weight == expected, "{dtype:?} {expert}");
+            }
+            assert!(
+                !checkpoint
+                    .tensors()
+                    .any(|info| info.name.starts_with(&name(3)))
+            );
+        }
+    }
+    // Neither three dimensions nor so many experts.
+    for shape in [&[5, 32][..], &[4097, 1, 32], &[2, 2, 2, 32]] {
+        write(
+            &path,
+            "olmoe",
+            &[("blk.0.ffn_gate_exps.weight", random(shape, Q8_0)?)],
+        )?;
+        let error = Checkpoint::open(&path).unwrap_err().to_string();
+        assert!(error.contains("blk.0.ffn_gate_exps.weight"), "{error}");
+    }
+    Ok(())
+}
+
 /// The file itself, its saved copy, and its float copy.
 fn copies(dir: &Path, path: &Path) -> Result<[Checkpoint; 3]> {
     let [saved, float] = ["a.safetensors", "b.safetensors"].map(|name| dir.join(name));

@@ -494,9 +494,12 @@ impl SelfAttention {
     fn forward(&self, xs: &Tensor, rows: &mut Rows<'_>) -> CandleResult<Tensor> {
         let [mut q, mut k, v] = self.heads(xs)?;
         if let (Some(of_q), Some(of_k)) = (&self.q_norm, &self.k_norm) {
-            let normal = |xs: &Tensor, norm: &nn::RmsNorm| match self.is_wide {
-                false => norm.forward(xs),
-                true => norm.forward(&xs.flatten_from(2)?)?.reshape(xs.shape()),
+            let normal = |xs: &Tensor, norm: &nn::RmsNorm| {
+                if self.is_wide {
+                    norm.forward(&xs.flatten_from(2)?)?.reshape(xs.shape())
+                } else {
+                    norm.forward(xs)
+                }
             };
             (q, k) = (normal(&q, of_q)?, normal(&k, of_k)?);
         }

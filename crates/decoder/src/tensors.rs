@@ -62,7 +62,7 @@ pub fn has_other_head(checkpoint: &Checkpoint) -> Result<bool> {
 }
 
 /// The number, below `count`, at the start of a name after `prefix`, and what follows it.
-fn numbered<'a>(name: &'a str, prefix: &str, count: usize) -> Option<(usize, &'a str)> {
+pub fn numbered<'a>(name: &'a str, prefix: &str, count: usize) -> Option<(usize, &'a str)> {
     let (text, rest) = name.strip_prefix(prefix)?.split_once('.')?;
     let number = text.parse().ok().filter(|n: &usize| n.to_string() == text);
     Some((number.filter(|n| *n < count)?, rest))

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use super::gguf_names::{Metadata, encoding, heads, safetensors_name};
+use super::gguf_names::{Metadata, NUMBER, encoding, heads, safetensors_name};
 use super::gguf_types::BlockType;
 use super::header::{self, BlockPart, Blocks, Encoding, Entry, Header, invalid, reading};
 use crate::error::{Error, Result};
@@ -24,6 +24,7 @@ const MAX_KEYS: u64 = 1 << 16;
 const MAX_TEXT: u64 = 1 << 20;
 const MAX_ELEMENTS: u64 = 1 << 22;
 const MAX_DIMENSIONS: u32 = 4;
+const MAX_EXPERTS: usize = 1 << 12;
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
 /// How deep arrays are in each other.
@@ -324,7 +325,8 @@ fn size(kind: u32) -> Option<u64> {
 }
 
 impl TensorHeader {
-    /// The tensors that stand for it: a weight of codes has its scales beside it.
+    /// The tensors that stand for it: a matrix for each expert, a weight of codes with its scales
+    /// beside it.
     fn entries(
         &self,
         known: &Metadata,
@@ -375,32 +377,56 @@ impl TensorHeader {
             encoding,
             heads,
         };
-        let name = safetensors_name(name, &known.architecture);
-        let (Encoding::Blocks(blocks), &[n, k]) = (encoding, &shape[..]) else {
-            return Ok(vec![(name, entry)]);
+        let named = safetensors_name(name, &known.architecture);
+        let (true, &[experts, ref matrix @ ..]) = (named.contains(NUMBER), &shape[..]) else {
+            return Ok(entry.divided(named));
+        };
+        if matrix.len() != 2 || experts > MAX_EXPERTS || bytes % experts.max(1) as u64 != 0 {
+            let expected = format!("[experts, out, in] of up to {MAX_EXPERTS} experts");
+            return Err(invalid(name, expected, format!("{shape:?}")));
+        }
+        let bytes = bytes / experts.max(1) as u64;
+        let expert = |number| Entry {
+            shape: matrix.to_vec(),
+            start: start + bytes * number as u64,
+            bytes,
+            ..entry.clone()
+        };
+        let experts = 0..experts;
+        Ok(experts
+            .flat_map(|n| expert(n).divided(named.replace(NUMBER, &n.to_string())))
+            .collect())
+    }
+}
+
+impl Entry {
+    /// The tensors of a matrix in blocks: its codes have their scales beside them.
+    fn divided(self, name: String) -> Vec<(String, Self)> {
+        let (Encoding::Blocks(blocks), &[n, k]) = (self.encoding, &self.shape[..]) else {
+            return vec![(name, self)];
         };
         if !(blocks.has_codes() && name.ends_with("weight")) {
-            return Ok(vec![(name, entry)]);
+            return vec![(name, self)];
         }
-        let part = |part, dtype, shape: [usize; 2], bytes| Entry {
+        let part = |part, dtype, shape: [usize; 2], bytes| Self {
             dtype,
             shape: shape.to_vec(),
             bytes,
             encoding: Encoding::Blocks(Blocks { part, ..blocks }),
-            ..entry.clone()
+            ..self.clone()
         };
         let count = k / blocks.dtype.elements;
         let of_scales = 2 * (n * count) as u64;
         let scales = part(BlockPart::Scales, Dtype::F16, [n, count], of_scales);
         let mut tensors = vec![(format!("{name}{SCALE}"), scales)];
-        let mut left = bytes - of_scales;
+        let mut left = self.bytes - of_scales;
         if blocks.dtype.name == "Q4_1" {
             let minimums = part(BlockPart::Minimums, Dtype::F16, [n, count], of_scales);
             tensors.push((format!("{name}{MINIMUM}"), minimums));
             left -= of_scales;
         }
         tensors.push((name, part(BlockPart::Codes, Dtype::I8, [n, k], left)));
-        Ok(tensors)
+        tensors
     }
 }
 

@@ -64,16 +64,27 @@ impl Metadata {
 const MAX_PARTS: u64 = 99_999;
 const GEMMA: &str = "gemma3";
 /// Decoders of transformers.
-const DECODERS: [&str; 5] = ["llama", "qwen2", "qwen3", "smollm3", "granite"];
+const DECODERS: [&str; 8] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+    "granite",
+    "qwen3moe",
+    "olmoe",
+    "granitemoe",
+];
 /// Decoders that rotate neighbouring features of queries and keys.
-const INTERLEAVED: [&str; 3] = ["llama", "smollm3", "granite"];
+const INTERLEAVED: [&str; 4] = ["llama", "smollm3", "granite", "granitemoe"];
+/// The number of an expert in its name.
+pub const NUMBER: &str = "{number}";
 const OF_DECODER: [(&str, &str); 3] = [
     ("token_embd", "model.embed_tokens"),
     ("output_norm", "model.norm"),
     ("output", "lm_head"),
 ];
-/// Names of a layer of a decoder.
-const OF_LAYER: [(&str, &str); 11] = [
+/// Names of a layer of a decoder. Experts are one tensor of three dimensions.
+const OF_LAYER: [(&str, &str); 15] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -85,6 +96,10 @@ const OF_LAYER: [(&str, &str); 11] = [
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts.{number}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{number}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{number}.down_proj"),
 ];
 /// Names of a layer of Gemma, in place of a decoder's.
 const OF_GEMMA: [(&str, &str); 3] = [

@@ -26,6 +26,7 @@ pub const METADATA: Table = Table(rows! {
         "{arch}.attention.sliding_window_pattern" "{arch}.rope.dimension_count"
         "{arch}.rope.dimension_count_swa" "{arch}.rope.freq_base" "{arch}.rope.freq_base_swa"
         "{arch}.rope.scaling.type" "{arch}.rope.scaling.factor"
+        "{arch}.expert_count" "{arch}.expert_used_count" "{arch}.expert_feed_forward_length"
         "tokenizer.ggml.model" "tokenizer.ggml.pre" "tokenizer.ggml.tokens"
         "tokenizer.ggml.token_type" "tokenizer.ggml.scores" "tokenizer.ggml.merges"
         "tokenizer.ggml.bos_token_id" "tokenizer.ggml.eos_token_id" "tokenizer.ggml.eot_token_id"
@@ -36,7 +37,7 @@ pub const METADATA: Table = Table(rows! {
     Only(&["\"model\""]) => "general.type";
     Only(&["2"]) => "general.quantization_version";
     Only(&["\"Meta AI original pth\""]) => "{arch}.tensor_data_layout";
-    Only(&["0"]) => "{arch}.expert_count" "{arch}.expert_used_count";
+    Only(&["0", "1"]) => "{arch}.expert_gating_func";
     Only(&["true"]) => "{arch}.attention.causal";
     Only(&["0.0"]) =>
         "{arch}.attention.max_alibi_bias" "{arch}.attention.clamp_kqv" "{arch}.attention.scale"
@@ -80,26 +81,53 @@ pub const GRANITE: Table = Table(rows! {
         "{arch}.logit_scale";
 });
 
-/// Tensors by the names in safetensors, without the layer's number, and the architectures that have
-/// them.
-pub const TENSORS: [(&[&str], Table); 4] = [
+/// The names of architectures with and without mixtures of experts, in the table below.
+pub const MIXTURE: [&str; 2] = ["dense", "mixture"];
+
+/// Tensors by the names in safetensors, without the numbers of layers and experts, and the
+/// architectures that have them.
+pub const TENSORS: [(&[&str], Table); 6] = [
     (
-        &["llama", "qwen2", "qwen3", "smollm3", "granite", "gemma3"],
+        &[
+            "llama",
+            "qwen2",
+            "qwen3",
+            "smollm3",
+            "granite",
+            "gemma3",
+            "qwen3moe",
+            "olmoe",
+            "granitemoe",
+        ],
         Table(rows! {
             Used =>
                 "model.embed_tokens.weight" "model.norm.weight" "lm_head.weight"
                 "input_layernorm.weight" "post_attention_layernorm.weight"
                 "self_attn.q_proj.weight" "self_attn.k_proj.weight" "self_attn.v_proj.weight"
                 "self_attn.o_proj.weight" "self_attn.q_proj.bias" "self_attn.k_proj.bias"
-                "self_attn.v_proj.bias" "self_attn.o_proj.bias" "mlp.gate_proj.weight"
-                "mlp.up_proj.weight" "mlp.down_proj.weight" "mlp.gate_proj.bias"
-                "mlp.up_proj.bias" "mlp.down_proj.bias";
+                "self_attn.v_proj.bias" "self_attn.o_proj.bias";
             Harmless("frequencies, which are computed") => "attn_rot_embd.weight";
+        }),
+    ),
+    (
+        &[MIXTURE[0]],
+        Table(rows! {
+            Used =>
+                "mlp.gate_proj.weight" "mlp.up_proj.weight" "mlp.down_proj.weight"
+                "mlp.gate_proj.bias" "mlp.up_proj.bias" "mlp.down_proj.bias";
+        }),
+    ),
+    (
+        &[MIXTURE[1]],
+        Table(rows! {
+            Used =>
+                "mlp.gate.weight" "mlp.experts.gate_proj.weight" "mlp.experts.up_proj.weight"
+                "mlp.experts.down_proj.weight";
         }),
     ),
     (&["llama"], Table(rows! { Used => "rope_freqs.weight"; })),
     (
-        &["qwen3", "gemma3"],
+        &["qwen3", "gemma3", "qwen3moe", "olmoe"],
         Table(rows! { Used => "self_attn.q_norm.weight" "self_attn.k_norm.weight"; }),
     ),
     (

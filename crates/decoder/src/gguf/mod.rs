@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Number, Value, json};
 
 use crate::config::Config;
+use crate::tensors::numbered;
 use keys::{BOS, TOKENS};
 
 /// The metadata of a file.
@@ -79,22 +80,24 @@ impl<'a> Metadata<'a> {
 
     /// Checks that the model loads each tensor.
     fn check_tensors(&self) -> Result<()> {
-        let layers: u64 = self.get(&self.key("block_count"))?;
+        let layers = self.get(&self.key("block_count"))?;
+        let experts = self.experts()?;
+        let kind = keys::MIXTURE[usize::from(experts > 0)];
         let tensors: Vec<_> = self.checkpoint.tensors().collect();
         let quantized = tensors.iter().filter(|tensor| tensor.quantized);
         let quantized: HashSet<_> = quantized.map(|tensor| &*tensor.name).collect();
         for name in tensors.iter().map(|tensor| &*tensor.name) {
-            let rest = name.strip_prefix("model.layers.");
-            let rest = rest.or(name.strip_prefix("blk."));
-            let parts = rest.and_then(|rest| rest.split_once('.'));
-            let (layer, row) = parts.unwrap_or(("0", name));
-            let is_layer = |number: u64| number < layers && number.to_string() == layer;
+            let mut parts = ["model.layers.", "blk."]
+                .into_iter()
+                .filter_map(|prefix| numbered(name, prefix, layers));
+            let row = parts.next().map_or(name, |(_, row)| row);
+            let expert = numbered(row, "mlp.experts.", experts);
+            let row = expert.map_or(row.to_owned(), |(_, rest)| format!("mlp.experts.{rest}"));
             let mut tables = keys::TENSORS.iter().filter(|(known, _)| {
                 let mut known = known.iter();
-                known.any(|known| *known == self.architecture)
+                known.any(|known| [&*self.architecture, kind].contains(known))
             });
-            let is_loaded = layer.parse().is_ok_and(is_layer)
-                && tables.any(|(_, table)| table.treatment(row).is_some());
+            let is_loaded = tables.any(|(_, table)| table.treatment(&row).is_some());
             // The scales of a quantized weight are stored beside it.
             let companions = ["_scale", "_zero_point", "_minimum"].into_iter();
             let mut weights = companions.filter_map(|suffix| name.strip_suffix(suffix));
@@ -109,7 +112,22 @@ impl<'a> Metadata<'a> {
     }
 
     fn is_granite(&self) -> bool {
-        self.architecture == "granite"
+        self.architecture.starts_with("granite")
+    }
+
+    /// The number of experts of a mixture; 0 without mixtures.
+    fn experts(&self) -> Result<usize> {
+        let key = self.key("expert_count");
+        let experts = self.find(&key)?.unwrap_or(0);
+        let can = self.architecture.ends_with("moe");
+        ensure!(
+            can && experts > 0 || self.architecture == "llama" || !can && experts == 0,
+            "{}: expected {} of a {}, got {experts}",
+            self.at(&key),
+            if can { "1 or more" } else { "0" },
+            self.architecture,
+        );
+        Ok(experts)
     }
 
     fn key(&self, key: &str) -> String {
@@ -137,8 +155,15 @@ impl<'a> Metadata<'a> {
     pub fn config(&self) -> Result<Config> {
         let is_gemma = self.architecture == "gemma3";
         let has = |name: &str| self.checkpoint.tensors().any(|tensor| tensor.name == name);
+        let experts = self.experts()?;
         let mut config = json!({
-            "model_type": if is_gemma { "gemma3_text" } else { &self.architecture },
+            "model_type": match &*self.architecture {
+                "gemma3" => "gemma3_text",
+                "qwen3moe" => "qwen3_moe",
+                "llama" if experts > 0 => "mixtral",
+                other => other,
+            },
+            "norm_topk_prob": self.architecture == "qwen3moe",
             "is_gguf": true,
             "tie_word_embeddings": !has("lm_head.weight"),
             "rope_scaling": self.scaling()?,
@@ -154,6 +179,8 @@ impl<'a> Metadata<'a> {
             ("max_position_embeddings", "context_length", true),
             ("rms_norm_eps", "attention.layer_norm_rms_epsilon", true),
             ("num_key_value_heads", "attention.head_count_kv", false),
+            ("num_experts_per_tok", "expert_used_count", experts > 0),
+            ("moe_intermediate_size", "expert_feed_forward_length", false),
             ("head_dim", "attention.key_length", false),
             ("rope_theta", "rope.freq_base", false),
             ("sliding_window", "attention.sliding_window", false),
@@ -164,6 +191,9 @@ impl<'a> Metadata<'a> {
             ),
             ("rope_local_base_freq", "rope.freq_base_swa", false),
         ] {
+            if from.starts_with("expert") && experts == 0 {
+                continue;
+            }
             let key = self.key(from);
             let number: Option<Value> = if from.contains("freq") || from.contains("epsilon") {
                 self.find::<f64>(&key)?.map(Value::from)
@@ -178,6 +208,9 @@ impl<'a> Metadata<'a> {
         }
         if is_gemma {
             complete_gemma(&mut config);
+        }
+        if experts > 0 {
+            config["num_experts"] = json!(experts);
         }
         for (to, from) in [
             ("attention_multiplier", "attention.scale"),
