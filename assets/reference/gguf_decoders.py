@@ -255,7 +255,7 @@ def main():
     )
     write("qwen3moe", qwen3moe, Qwen3MoeForCausalLM, config, True)
     write("mixtral", mixtral, MixtralForCausalLM, MixtralConfig(**few, num_local_experts=4), True, "llama")
-    config = OlmoeConfig(**few, num_experts=4, num_experts_per_tok=2)
+    config = OlmoeConfig(**(few | dict(num_key_value_heads=4, tie_word_embeddings=False)), num_experts=4, num_experts_per_tok=2)
     write("olmoe", experts, OlmoeForCausalLM, config, True)
     config = GraniteMoeConfig(
         **few, num_local_experts=4, embedding_multiplier=6.0, attention_multiplier=0.2, residual_multiplier=0.4,
