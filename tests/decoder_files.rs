@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
+use candle_dynquant::{Checkpoint, QConfigSpec, checkpoint, quantize_dynamic};
 use candle_dynquant_decoder::{Config, Decoder, Folder, Message, Template, Texts};
 use candle_dynquant_support::repository;
 
@@ -211,10 +212,7 @@ fn each_tensor_of_experts_is_read_or_named() -> Result<()> {
         let mut tensors: HashMap<_, _> = candle_core::safetensors::load(path, &Device::Cpu)?;
         tensors.retain(|name, _| !["ids", "logits"].contains(&&**name));
         if !extra.is_empty() {
-            tensors.insert(
-                extra.into(),
-                Tensor::ones(shape, candle_core::DType::F32, &Device::Cpu)?,
-            );
+            tensors.insert(extra.into(), Tensor::ones(shape, DType::F32, &Device::Cpu)?);
         }
         candle_core::safetensors::save(&tensors, file("model.safetensors"))?;
         Folder::open(dir.path(), None)?.load()?;
@@ -253,6 +251,31 @@ fn each_tensor_of_experts_is_read_or_named() -> Result<()> {
         open(name, "", &[])?;
         let error = open(name, extra, &[4, 4]).unwrap_err();
         assert!(format!("{error:#}").contains(extra), "{error:#}");
+    }
+    Ok(())
+}
+
+/// A quantized model that was saved has the scores of the model in memory.
+#[test]
+fn quantized_experts_are_saved_and_loaded() -> Result<()> {
+    let fixtures = repository().join("assets/reference/decoders");
+    let ids = Tensor::new(&[[5u32, 6, 7, 8]], &Device::Cpu)?;
+    for name in ["qwen3_moe", "mixtral", "olmoe", "granite_moe"] {
+        let dir = tempfile::tempdir()?;
+        let config = Config::read(&fixtures.join(format!("{name}.json")))?;
+        let source = Checkpoint::open(fixtures.join(format!("{name}.safetensors")))?;
+        let vb = source.var_builder(DType::F32, &Device::Cpu);
+        let mut model = Decoder::load(&config, vb)?;
+        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
+        let expected = model.all(&ids, &mut model.cache())?;
+        let saved = dir.path().join("model.safetensors");
+        checkpoint::save(&model, &source, &saved)?;
+        let vb = Checkpoint::open(&saved)?.var_builder(DType::F32, &Device::Cpu);
+        let model = Decoder::load(&config, vb)?;
+        assert!(model.has_independent_rows()?, "{name}");
+        let got = model.all(&ids, &mut model.cache())?;
+        let [got, expected] = [got, expected].map(|scores| scores.flatten_all()?.to_vec1::<f32>());
+        assert_eq!(got?, expected?, "{name}");
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ mod common;
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_dynquant::{
-    Checkpoint, FusedActivation, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable,
-    checkpoint, nn, quantize_dynamic,
+    Checkpoint, FusedActivation, GptqConfig, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec,
+    Quantizable, checkpoint, gptq, nn, quantize_dynamic,
 };
 use candle_nn::{VarBuilder, VarMap};
 use common::tensor;
@@ -263,6 +263,32 @@ fn gradients_flow_through_float_experts_and_end_at_quantized_ones() -> Result<()
         error.contains("a layer quantized by candle-dynquant"),
         "{error}"
     );
+    Ok(())
+}
+
+/// Experts that no row chose are rounded.
+#[test]
+fn gptq_quantizes_the_experts_that_have_inputs_by_them() -> Result<()> {
+    let mut mixture = mixture(&variables()?)?;
+    let xs = tensor(&[90, INPUTS], 8)?;
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::int4());
+    let (chosen, weights) = mixture.gate.choose(&xs, 4, true)?;
+    // The last expert has no rows.
+    let chosen = chosen
+        .to_vec2::<u32>()?
+        .concat()
+        .into_iter()
+        .map(|expert| expert.min(17));
+    let chosen = Tensor::from_iter(chosen, &Device::Cpu)?.reshape((90, 4))?;
+    let run = |model: &Mixture| model.experts.forward(&xs, &chosen, &weights);
+    let float = run(&mixture)?;
+    let mut rounded = mixture.clone();
+    quantize_dynamic(&mut rounded, &spec)?;
+    let report = gptq(&mut mixture, &GptqConfig::new(spec), run)?;
+    assert_eq!(report.rounded.len(), 3, "{:?}", report.rounded);
+    let error =
+        |model| -> Result<f32> { Ok((run(model)? - &float)?.sqr()?.mean_all()?.to_scalar()?) };
+    assert!(error(&mixture)? < 0.8 * error(&rounded)?);
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! Arguments of the commands.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use candle_dynquant::checkpoint::TensorInfo;
 use candle_dynquant::{LayerKind, QConfigSpec};
 
 /// Arguments of `quantize`.
@@ -22,6 +24,9 @@ pub struct QuantizeArgs {
     /// Quantizes embeddings too.
     #[arg(long)]
     pub embeddings: bool,
+    /// Quantizes the experts of mixtures too: a matrix each, or one tensor of three dimensions.
+    #[arg(long)]
+    pub experts: bool,
     /// Keeps layers of fewer weight elements float; without it the preset or the spec decides.
     #[arg(long, value_name = "N")]
     pub min_params: Option<usize>,
@@ -53,7 +58,7 @@ pub struct QuantizeArgs {
 
 impl QuantizeArgs {
     /// The kinds of tensors, by the names that the options give.
-    pub fn kinds(&self) -> Vec<(LayerKind, String)> {
+    pub fn kinds(&self, tensors: &BTreeMap<String, TensorInfo>) -> Vec<(LayerKind, String)> {
         let named = [
             (LayerKind::Linear, &self.linear),
             (LayerKind::Embedding, &self.embedding),
@@ -64,7 +69,24 @@ impl QuantizeArgs {
         let each = named
             .into_iter()
             .flat_map(|(kind, names)| names.iter().map(move |name| (kind.clone(), name.clone())));
-        each.collect()
+        let experts = tensors.iter().filter(|_| self.experts);
+        let experts = experts.filter(|(name, tensor)| is_of_experts(name, &tensor.shape));
+        let experts = experts.map(|(name, _)| (LayerKind::Linear, name.clone()));
+        each.chain(experts).collect()
+    }
+}
+
+/// Whether a tensor has the weights of an expert or of all experts of a layer, as transformers names
+/// them.
+fn is_of_experts(name: &str, shape: &[usize]) -> bool {
+    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+    match shape.len() {
+        2 => name.contains(".experts.") && name.ends_with(".weight"),
+        3 => {
+            name.contains(".experts.")
+                || ends(&["moe.input_linear.weight", "moe.output_linear.weight"])
+        }
+        _ => false,
     }
 }
 
@@ -73,8 +95,8 @@ Which tensors are weights of layers:
   NAME.weight of two dimensions is a Linear; it is an Embedding if it has no bias and the last part
   of NAME contains `embed`, ends with `_emb`, or is `emb`, `pos`, `wte`, `wpe`, `shared` or
   `relative_attention_bias`. A Conv1D, whose weight is [in, out], as GPT-2's, a router, an expert, a
-  norm, a codebook and an adapter (`lora_A`) stay float. --linear and --embedding decide otherwise; a
-  rule by name or regex quantizes experts.
+  norm, a codebook and an adapter (`lora_A`) stay float. --linear and --embedding decide otherwise, and
+  --experts, which transformers 5 does not read.
   NAME.weight_ih_l0 and NAME.weight_hh_l0 are an LSTM, a GRU or an RNN, by the rows of the latter,
   and without _l0 a cell.
   NAME.weight of three or four dimensions is a convolution if --conv1d, --conv2d or

@@ -17,7 +17,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let tensors: BTreeMap<_, _> = source.tensors().map(|t| (t.name.clone(), t)).collect();
     source.notes().iter().for_each(print::note);
     let mut spec = spec(args, &tensors)?;
-    let kinds = args.kinds();
+    let kinds = args.kinds(&tensors);
     let new_plan = |spec: &QConfigSpec| Plan::of_kinds(&source, spec, &kinds);
     let mut plan = new_plan(&spec)?;
     let mut notes: Vec<_> = readers::note(&args.source, &plan).into_iter().collect();
