@@ -5,8 +5,8 @@ mod common;
 use anyhow::Result;
 use candle_core::{DType, Device, Module, Tensor, Var};
 use candle_dynquant::{
-    Checkpoint, FusedActivation, GptqConfig, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec,
-    Quantizable, checkpoint, gptq, nn, quantize_dynamic,
+    Checkpoint, FusedActivation, GptqConfig, Layer, LayerKind, LeftReason, Outcome, QConfig,
+    QConfigSpec, Quantizable, checkpoint, gptq, nn, quantize_dynamic,
 };
 use candle_nn::{VarBuilder, VarMap};
 use common::tensor;
@@ -166,6 +166,35 @@ fn experts_of_several_formats_have_the_bits_of_each() -> Result<()> {
         let weights = Tensor::cat(&[&ones, &ones.zeros_like()?], 1)?;
         let got = mixed.experts.forward(&xs, &chosen, &weights)?;
         assert_eq!(bits(&got)?, bits(&expected)?, "{expert}");
+    }
+    Ok(())
+}
+
+/// A row may choose an expert twice, and features may be none.
+#[test]
+fn rows_of_equal_experts_and_no_features_are_computed() -> Result<()> {
+    let mut mixture = mixture(&variables()?)?;
+    let xs = tensor(&[2, INPUTS], 9)?;
+    let chosen = Tensor::new(&[[3u32, 3], [5, 6]], &Device::Cpu)?;
+    let weights = Tensor::new(&[[0.25f32, 0.5], [1., 0.]], &Device::Cpu)?;
+    let run = |model: &Mixture| model.experts.forward(&xs, &chosen, &weights);
+    let float = run(&mixture)?;
+    quantize_dynamic(&mut mixture, &QConfigSpec::int8())?;
+    let error = difference(&run(&mixture)?, &float)?;
+    assert!(
+        error < 0.03 * float.abs()?.max_all()?.to_scalar::<f32>()?,
+        "{error}"
+    );
+    for [inputs, inner, outputs] in [[0, 4, 3], [4, 0, 3], [4, 3, 0]] {
+        let linear = |out: usize, inputs: usize| {
+            let weight = Tensor::ones((out, inputs), DType::F32, &Device::Cpu)?;
+            Ok::<_, anyhow::Error>(nn::Linear::new(weight, None).quantize(&QConfig::int8())?)
+        };
+        let [gate, up] = [linear(inner, inputs)?, linear(inner, inputs)?];
+        let expert = nn::Expert::new(gate, up, linear(outputs, inner)?);
+        let experts = nn::Experts::new(vec![expert; 7]);
+        let ys = experts.forward(&xs.narrow(1, 0, inputs)?, &chosen, &weights)?;
+        assert_eq!(ys.dims(), [2, outputs]);
     }
     Ok(())
 }

@@ -125,9 +125,8 @@ impl Experts {
         Self(experts)
     }
 
-    /// Experts whose weights are stacked: those of the gates and of `up`,
-    /// `[experts, 2 inner_features, in_features]`, and of `down`,
-    /// `[experts, out_features, inner_features]`.
+    /// Experts of stacked weights: gates and `up` in one, `[experts, 2 inner_features, in_features]`,
+    /// and `down`, `[experts, out_features, inner_features]`.
     ///
     /// # Errors
     /// When a tensor has another shape.
@@ -149,7 +148,7 @@ impl Experts {
     /// The sum of the results of the `chosen` experts of each row, times their `weights`.
     ///
     /// # Errors
-    /// When shapes or dtypes do not fit, or there is no expert of a number.
+    /// When shapes or dtypes do not fit, or an expert does not exist.
     pub fn forward(&self, xs: &Tensor, chosen: &Tensor, weights: &Tensor) -> CandleResult<Tensor> {
         trace::forward!("experts");
         let shares = self.shares(xs, chosen, weights)?;
@@ -173,7 +172,12 @@ impl Experts {
         let f32s = [as_f32(xs, "experts")?, as_f32(weights, "experts")?];
         let [rows, factors] = f32s.each_ref().map(Elements::new);
         let (rows, factors) = (rows.as_slice()?, factors.as_slice()?);
-        let ys = self.by_kernels(rows, &shares, factors, [inputs, outputs])?;
+        let ys = self.by_kernels(
+            (rows, batch.iter().product()),
+            &shares,
+            factors,
+            [inputs, outputs],
+        )?;
         let ys = from_f32_vec(ys, &shape, xs.dtype())?;
         Ok(without_gradient(ys, &[xs, weights])?)
     }
@@ -268,15 +272,15 @@ impl Experts {
     /// The rows of several experts at once.
     fn by_kernels(
         &self,
-        xs: &[f32],
+        (xs, count): (&[f32], usize),
         shares: &[(usize, Share)],
         weights: &[f32],
         [inputs, outputs]: [usize; 2],
     ) -> Result<Vec<f32>> {
         let isa = kernels::active()?;
-        let count = xs.len() / inputs.max(1);
-        // The inputs of an expert are a matrix: of all rows, they are there.
-        let rows: Vec<_> = (shares.iter().filter(|(_, share)| share.rows.len() < count))
+        // The inputs of an expert are a matrix, which is there for an expert of all rows.
+        let is_there = |share: &Share| share.rows.iter().copied().eq(0..count as u32);
+        let rows: Vec<_> = (shares.iter().filter(|(_, share)| !is_there(share)))
             .flat_map(|(_, share)| &share.rows)
             .collect();
         let mut gathered = vec![0.; rows.len() * inputs];
@@ -289,7 +293,7 @@ impl Experts {
             let firsts = some.iter().flat_map(|(index, share)| {
                 let rows = share.rows.len();
                 let mut input = xs;
-                if rows < count {
+                if !is_there(share) {
                     (input, rest) = rest.split_at(rows * inputs);
                 }
                 let [gate, up, _] = self.0[*index].projections();

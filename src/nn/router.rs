@@ -44,10 +44,10 @@ pub struct Router {
 impl Router {
     /// A router of this weight.
     pub fn new(weight: Tensor) -> Self {
-        Self::of(Projection::new(weight, None), None)
+        Self::from_projection(Projection::new(weight, None), None)
     }
 
-    fn of(projection: Projection, name: Option<Arc<str>>) -> Self {
+    fn from_projection(projection: Projection, name: Option<Arc<str>>) -> Self {
         Self {
             projection,
             name,
@@ -56,8 +56,8 @@ impl Router {
     }
 
     /// The `count` experts with the highest scores for each row of `xs`, of equal ones the first,
-    /// u32, and their weights in f32: softmax over the scores of all experts, or `normalized`, so
-    /// that the sum is 1, over those of the chosen. Both are `[.., count]`, the best expert first.
+    /// u32, and their weights in f32: softmax over the scores of all experts, or, `normalized`
+    /// to a sum of 1, over the scores of the chosen. Both are `[.., count]`, the best expert first.
     ///
     /// # Errors
     /// As [`forward`](Module::forward); when there are fewer experts.
@@ -148,7 +148,7 @@ impl Layer for Router {
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
         let projection = self.projection.quantize(qconfig)?;
-        Ok(Self::of(projection, self.name.clone()))
+        Ok(Self::from_projection(projection, self.name.clone()))
     }
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
@@ -177,5 +177,5 @@ layers! { Router }
 pub fn router(in_dim: usize, experts: usize, vb: VarBuilder<'_>) -> CandleResult<Router> {
     let name = prefix_of(&vb);
     let linear = linear_no_bias(in_dim, experts, vb)?;
-    Ok(Router::of(linear.projection().clone(), name))
+    Ok(Router::from_projection(linear.projection().clone(), name))
 }
