@@ -114,7 +114,7 @@ mod tensors;
 pub mod tokenizer;
 
 pub use apart::isolate_templates;
-pub use chat::Template;
+pub use chat::{Template, ToolFormat};
 pub use config::Config;
 pub use conversation::{Chat, Reply};
 pub use drafts::Drafts;
