@@ -205,7 +205,7 @@ def main():
                 rendered.append({"template": name, "messages": messages, "tools": tools, "text": text})
     file = pathlib.Path(__file__).with_suffix(".json")
     written = {"templates": TEMPLATES, "prompts": rendered}
-    file.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
+    file.write_text(json.dumps(written, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
