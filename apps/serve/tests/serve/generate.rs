@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::process::{PATIENCE, Server, command, rest};
 
-const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
+pub const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
 pub const CHAT: &str = "/v1/chat/completions";
 pub const COMPLETIONS: &str = "/v1/completions";
 
