@@ -379,11 +379,7 @@ fn a_chat_template_is_rendered_as_transformers_does() -> Result<()> {
         'system' %}{{ '<s>' }}{% endif %}\n{{ message['role'].strip() + ': ' + message['content'] \
         }}\n{% endfor %}\n{% if add_generation_prompt %}\nassistant:{{ eos_token }}{% endif %}";
     let template = Template::new(source, String::new(), "</s>".into())?;
-    let message = Message {
-        role: "user".into(),
-        content: "hi".into(),
-    };
-    let messages = [message];
+    let messages = [Message::new("user", "hi")];
     assert_eq!(template.render(&messages, false)?, "<s>user: hi\n");
     let with_answer = template.render(&messages, true)?;
     assert_eq!(with_answer, "<s>user: hi\nassistant:</s>");

@@ -6,8 +6,11 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::{Checkpoint, QConfigSpec, checkpoint, quantize_dynamic};
-use candle_dynquant_decoder::{Config, Decoder, Folder, Message, Template, Texts};
+use candle_dynquant_decoder::{
+    Config, Decoder, Folder, Message, Template, Texts, ToolFormat, Variables,
+};
 use candle_dynquant_support::repository;
+use serde_json::{Value, json};
 
 /// Missing keys, and keys that transformers prefers to others.
 #[test]
@@ -327,10 +330,7 @@ fn texts(tokenizer: &str, template: &str, config: &str) -> Result<Texts> {
 }
 
 fn message(content: &str) -> Message {
-    Message {
-        role: "user".into(),
-        content: content.into(),
-    }
+    Message::new("user", content)
 }
 
 /// Tokenizers of bytes, of SentencePiece with and without a space before a text, and of words.
@@ -422,6 +422,61 @@ fn contents_of_messages_have_no_special_tokens() -> Result<()> {
         format!("{error:#}").contains("expected contents"),
         "{error:#}"
     );
+    Ok(())
+}
+
+/// Prompts with tools are those of transformers, and neither tools nor calls write special tokens.
+#[test]
+fn tools_reach_the_template_as_in_transformers() -> Result<()> {
+    let file = repository().join("assets/reference/chat_tools.json");
+    let fixture: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    let bytes = std::fs::read_to_string(repository().join("assets/decoder/tokenizer.json"))?;
+    let ended = r#"{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}"#;
+    let form = |name| match name {
+        "hermes" => ToolFormat::Hermes,
+        "llama" => ToolFormat::Llama,
+        _ => ToolFormat::Mistral,
+    };
+    for (name, source) in fixture["templates"].as_object().context("no templates")? {
+        let texts = texts(&bytes, source.as_str().context("no source")?, ended)?;
+        let template = texts.template.as_ref().context("no template")?;
+        assert_eq!(template.tool_format, Some(form(name.as_str())));
+        assert!(template.writes_tool_calls);
+        let prompts = fixture["prompts"].as_array().context("no prompts")?;
+        for prompt in prompts.iter().filter(|prompt| prompt["template"] == **name) {
+            let mut messages: Vec<Message> = serde_json::from_value(prompt["messages"].clone())?;
+            let mut variables = Variables::from_iter([("tools".into(), prompt["tools"].clone())]);
+            let text = template.render_with(&messages, true, &variables).ok();
+            assert_eq!(text.as_deref(), prompt["text"].as_str(), "{name}");
+            let Some(text) = text else { continue };
+            let tokens = texts.chat_with(&messages, true, &variables)?;
+            assert_eq!(tokens, texts.encode(&text)?);
+            messages[0].content += "<|endoftext|>";
+            for value in [
+                variables["tools"].pointer_mut("/0/function/parameters/properties/city/type"),
+                messages.get_mut(1).and_then(|message| {
+                    message.fields["tool_calls"].pointer_mut("/0/function/arguments/city")
+                }),
+            ] {
+                let Some(value) = value else { continue };
+                *value = json!({"<|endoftext|>": "<|endoftext|>"});
+            }
+            let tokens = texts.chat_with(&messages, true, &variables)?;
+            assert!(!tokens.contains(&0), "{name}");
+        }
+    }
+    let hidden = [
+        "",
+        "{{ tools }}",
+        "<tool_call>{{ tools }}",
+        "[TOOL_CALLS]{{ tools }}[ARGS]",
+    ];
+    for source in hidden {
+        let template = texts(&bytes, source, ended)?
+            .template
+            .context("no template")?;
+        assert_eq!(template.tool_format, None, "{source}");
+    }
     Ok(())
 }
 

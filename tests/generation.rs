@@ -10,7 +10,7 @@ use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
 use candle_dynquant_decoder::sampling::Sampling;
 use candle_dynquant_decoder::{
-    Chat, Decoder, Decoding, FinishReason, Folder, GenerationConfig, Generator, Message,
+    Chat, Decoder, Decoding, DraftModel, FinishReason, Folder, GenerationConfig, Generator, Message,
 };
 use candle_dynquant_support::repository;
 use serde_json::{Value, json};
@@ -146,6 +146,88 @@ fn a_text_is_the_same_with_guesses_and_without() -> Result<()> {
     }
     // Guesses were checked, with each way of drawing.
     assert!(right.iter().all(|count| *count > 100), "{right:?}");
+    Ok(())
+}
+
+/// A model that guesses for itself is right, another one changes nothing: also near the most tokens,
+/// beyond its positions, in chats, and where a guessed token ends the text.
+#[test]
+fn a_text_is_the_same_with_a_model_that_guesses() -> Result<()> {
+    let drawn = Sampling {
+        temperature: 0.8,
+        top_k: 20,
+        repetition_penalty: 1.1,
+        ..Sampling::default()
+    };
+    let [mut right, mut wrong] = [0; 2];
+    for (index, name) in FAMILIES.into_iter().enumerate() {
+        let (_dir, mut folder) = folder(name)?;
+        let (_dir, mut other) = self::folder(FAMILIES[(index + 1) % FAMILIES.len()])?;
+        other.config.max_position_embeddings = 60;
+        let quantized = |folder| quantized(folder, "int8", Precision::Float32);
+        let decoder = quantized(&folder)?;
+        let same = DraftModel::new(quantized(&folder)?, &folder, &folder)?;
+        let other = DraftModel::new(quantized(&other)?, &other, &folder)?;
+        for (sampling, max_tokens) in [(Sampling::default(), 90), (drawn, 90), (drawn, 2)] {
+            let prompt: Vec<u32> = (5..30).collect();
+            let config = |drafts| GenerationConfig {
+                max_tokens,
+                sampling,
+                seed: 3,
+                log_probs: Some(2),
+                drafts,
+            };
+            // The second time a token of the first text ends the text.
+            for _ in 0..2 {
+                let plain = Generator::new(&decoder, &folder)?;
+                let expected = text(&plain, &prompt, &config(0))?;
+                for (draft, drafts) in [(&same, 1), (&same, 8), (&other, 3), (&other, 100)] {
+                    let generator = Generator::new(&decoder, &folder)?.with_draft(draft);
+                    let (tokens, finish, guessed) = text(&generator, &prompt, &config(drafts))?;
+                    let case = format!("{name} {sampling:?} {drafts}");
+                    assert_eq!((&tokens, finish), (&expected.0, expected.1), "{case}");
+                    if std::ptr::eq(draft, &same) {
+                        assert!(guessed[0] == guessed[1], "{case}: {guessed:?}");
+                        right += guessed[1];
+                    } else {
+                        wrong += guessed[0] - guessed[1];
+                    }
+                    let [mut chat, mut plain] = [&generator, &plain].map(Chat::new);
+                    for question in ["w9 w10", "w11"] {
+                        let chats = [(&mut chat, drafts), (&mut plain, 0)];
+                        let answers = chats.map(|(chat, drafts)| {
+                            let pieces: Result<Vec<_>> =
+                                chat.say(question, &config(drafts))?.collect();
+                            anyhow::Ok(pieces?.iter().map(|piece| piece.token).collect::<Vec<_>>())
+                        });
+                        let [a, b] = answers;
+                        assert_eq!(a?, b?, "{case}");
+                    }
+                }
+                folder
+                    .ends
+                    .extend(expected.0.get(40).map(|(token, _)| *token));
+            }
+            folder.ends.truncate(folder.ends.len().min(1));
+        }
+    }
+    assert!(right > 1000 && wrong > 1000, "{right} {wrong}");
+    let (dir, small) = folder("llama")?;
+    let file = dir.path().join("tokenizer.json");
+    fs::write(
+        &file,
+        fs::read_to_string(&file)?.replace("\"w9\"", "\"v9\""),
+    )?;
+    let renamed = Folder::open(dir.path(), None)?;
+    let bytes = Folder::open(&repository().join("assets/decoder"), None)?;
+    for (draft, expected) in [(&bytes, "vocab_size 61, as"), (&renamed, "the tokens of")] {
+        let error = DraftModel::new(draft.load()?, draft, &small).err();
+        let error = format!("{:#}", error.context("expected an error")?);
+        let paths = [draft, &small].map(|folder| folder.path.display().to_string());
+        for words in paths.iter().map(String::as_str).chain([expected]) {
+            assert!(error.contains(words), "{error}");
+        }
+    }
     Ok(())
 }
 

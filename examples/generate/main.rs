@@ -36,7 +36,8 @@ use candle_dynquant::{
 };
 use candle_dynquant_decoder::sampling::Sampling;
 use candle_dynquant_decoder::{
-    Chat, Decoder, Folder, GenerationConfig, Generator, Message, Texts, isolate_templates,
+    Chat, Decoder, DraftModel, Folder, GenerationConfig, Generator, Message, Texts,
+    isolate_templates,
 };
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
@@ -91,6 +92,11 @@ struct Args {
     /// is the same for every number
     #[arg(long, value_name = "N", default_value_t = 8)]
     drafts: usize,
+
+    /// A folder or a GGUF file of a smaller model with the same tokens, which guesses them in place of
+    /// those that followed before
+    #[arg(long, value_name = "PATH")]
+    draft_model: Option<PathBuf>,
 
     /// Seed of the sampling
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -213,7 +219,11 @@ impl Arguments for Args {
         let report = self.quantize(&mut model, &folder.texts, spec.filter(|_| !was_quantized))?;
         let quantized = self.read(&model, &folder.texts)?;
 
-        let generator = Generator::new(&model, &folder)?;
+        let draft = self.draft(&folder).context("--draft-model")?;
+        let mut generator = Generator::new(&model, &folder)?;
+        if let Some(draft) = &draft {
+            generator = generator.with_draft(draft);
+        }
         if let Some(None) = self.chat {
             ensure!(
                 !self.common.json && !self.profile,
@@ -322,14 +332,9 @@ impl Args {
         texts: &Texts,
         spec: Option<QConfigSpec>,
     ) -> Result<Option<Report>> {
-        let attention = self.attention != Precision::Float32;
-        if spec.is_none() && !attention {
+        let Some(spec) = self.with_attention(spec) else {
             return Ok(None);
-        }
-        let mut spec = spec.unwrap_or_else(QConfigSpec::new);
-        if attention {
-            spec = spec.kind(LayerKind::Attention, self.attention);
-        }
+        };
         if let Some(path) = &self.equalize {
             let tokens = tokens_of("--equalize", path, texts)?;
             let config = Equalization::default().between_layers();
@@ -341,6 +346,31 @@ impl Args {
         let tokens = tokens_of("--gptq", path, texts)?;
         let read = |model: &Decoder| self.scores(model, &tokens, 32);
         Ok(Some(gptq(model, &GptqConfig::new(spec), read)?.quantized))
+    }
+
+    /// The spec together with the precision of attention.
+    fn with_attention(&self, spec: Option<QConfigSpec>) -> Option<QConfigSpec> {
+        if self.attention == Precision::Float32 {
+            return spec;
+        }
+        let spec = spec.unwrap_or_else(QConfigSpec::new);
+        Some(spec.kind(LayerKind::Attention, self.attention))
+    }
+
+    /// The model that guesses, in the precision of the model in `of`.
+    fn draft(&self, of: &Folder) -> Result<Option<DraftModel>> {
+        let Some(path) = &self.draft_model else {
+            return Ok(None);
+        };
+        let folder = Folder::open(path, self.tokenizer.as_deref())?;
+        folder.notes.iter().for_each(print::note);
+        let mut decoder = folder.load()?;
+        let spec = self.spec()?;
+        let spec = spec.filter(|_| !folder.checkpoint.is_quantized());
+        if let Some(spec) = self.with_attention(spec) {
+            quantize_dynamic(&mut decoder, &spec)?;
+        }
+        Ok(Some(DraftModel::new(decoder, &folder, of)?))
     }
 
     /// The scores of the next token after each of the first windows, at most `count`.

@@ -94,6 +94,11 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub drafts: usize,
 
+    /// A folder or a GGUF file of a smaller decoder with the same tokens, which guesses those of --drafts
+    /// in place of where texts repeat themselves; its keys and values count in --cache-bytes
+    #[arg(long, value_name = "MODEL")]
+    pub draft_model: Option<PathBuf>,
+
     /// Texts that are generated at a time; others wait
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
     pub max_sequences: usize,

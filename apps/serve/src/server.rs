@@ -143,6 +143,10 @@ fn default_prompt(options: &Options, encoder: &Encoder) -> Result<String> {
 
 fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> Result<Started> {
     ensure!(
+        options.draft_model.is_none(),
+        "--draft-model: expected a decoder in --model, got a model of embeddings or classes"
+    );
+    ensure!(
         options.attention.is_none(),
         "--attention: expected a decoder in --model, got a model of embeddings or classes"
     );
@@ -188,7 +192,8 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         options.equalize.is_none(),
         "--equalize: expected an encoder, got a decoder"
     );
-    let opened = generate::Opened::open(path, options.preset.as_deref(), options.attention);
+    let (draft, preset) = (options.draft_model.as_deref(), options.preset.as_deref());
+    let opened = generate::Opened::open(path, draft, preset, options.attention);
     let opened = opened.context("--model")?;
     let (config, page) = (opened.config, opened.model.page_bytes());
     let most = opened.most_tokens;

@@ -23,6 +23,36 @@ pub struct Template {
     variables: BTreeSet<String>,
     /// Whether answers begin with reasoning, between `<think>` and `</think>`.
     pub has_reasoning: bool,
+    /// The form of calls of tools, if the template reads `tools` and the form is known.
+    pub tool_format: Option<ToolFormat>,
+    /// Whether the template writes the calls of earlier messages.
+    pub writes_tool_calls: bool,
+}
+
+/// The form in which a template has the model call tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolFormat {
+    /// `{"name": …, "arguments": {…}}` between `<tool_call>` and `</tool_call>`, as Qwen's models.
+    Hermes,
+    /// The whole text is `{"name": …, "parameters": {…}}`.
+    Llama,
+    /// A list of `{"name": …, "arguments": {…}}` behind `[TOOL_CALLS]`.
+    Mistral,
+}
+
+impl ToolFormat {
+    /// The form by what the source of a template writes itself.
+    fn of(source: &str) -> Option<Self> {
+        let has = |text| source.contains(text);
+        // With other words inside, calls are not JSON.
+        if has("<tool_call>") {
+            has("\"arguments").then_some(Self::Hermes)
+        } else if has("[TOOL_CALLS]") {
+            (!has("[ARGS]")).then_some(Self::Mistral)
+        } else {
+            (has("\"name\": ") && has("\"parameters\": ")).then_some(Self::Llama)
+        }
+    }
 }
 
 /// The place where a template is rendered.
@@ -90,6 +120,8 @@ impl Template {
             place,
             begin: None,
             literals: read.literals,
+            writes_tool_calls: source.contains("tool_calls"),
+            tool_format: ToolFormat::of(source).filter(|_| variables.contains("tools")),
             variables,
             has_reasoning: source.contains("</think>"),
         })
@@ -108,7 +140,7 @@ impl Template {
         self.render_with(messages, add_generation_prompt, &Variables::new())
     }
 
-    /// [`render`](Self::render) with further variables, such as `enable_thinking`.
+    /// [`render`](Self::render) with further variables, such as `tools` or `enable_thinking`.
     ///
     /// # Errors
     /// As [`render`](Self::render), and when the template does not name a variable.

@@ -2,6 +2,14 @@
 
 use std::collections::HashMap;
 
+use anyhow::{Result, ensure};
+use candle_core::{Device, Tensor};
+
+use crate::folder::Folder;
+use crate::generation::are_numbers;
+use crate::model::{Cache, Decoder};
+use crate::sampling::{Random, Sampling};
+
 /// Tokens that have to occur again.
 const NGRAM: usize = 3;
 
@@ -44,7 +52,6 @@ impl Drafts {
     /// Guesses the tokens behind `text`, at most `room`. Each call continues the text of the call
     /// before.
     pub fn guess(&mut self, text: &[u32], room: usize) -> Vec<u32> {
-        let count = self.length.min(room);
         if self.most == 0 {
             return Vec::new();
         }
@@ -55,15 +62,21 @@ impl Drafts {
             self.behind.insert(*ngram, self.indexed + NGRAM);
             self.indexed += 1;
         }
-        if self.left > 0 {
-            self.left -= 1;
-            return Vec::new();
-        }
+        let count = self.length(room);
         let start = text.last_chunk().and_then(|last| self.behind.get(last));
         let following = start.and_then(|start| text.get(*start..));
         // What follows is repeated where it reaches the end of the text.
         let repeated = following.unwrap_or_default().iter().cycle();
         repeated.take(count).copied().collect()
+    }
+
+    /// The number of tokens of the next guess, at most `room`; none after guesses that were wrong.
+    pub fn length(&mut self, room: usize) -> usize {
+        if self.left > 0 {
+            self.left -= 1;
+            return 0;
+        }
+        self.length.min(room)
     }
 
     /// Takes the number of right tokens of a guess into account: a right guess makes the next one
@@ -85,5 +98,99 @@ impl Drafts {
             right + 1
         };
         self.length = self.length.min(self.most);
+    }
+}
+
+/// A smaller model with the same tokens, which guesses those that follow.
+pub struct DraftModel {
+    decoder: Decoder,
+    /// The most tokens of a text.
+    positions: usize,
+}
+
+/// The way in which a text is drawn.
+pub struct Draws<'a> {
+    /// The parameters.
+    pub sampling: &'a Sampling,
+    /// The numbers that the next draws use.
+    pub random: Random,
+    /// The tokens that end the text.
+    pub ends: &'a [u32],
+}
+
+impl DraftModel {
+    /// The decoder of `folder` as one that guesses texts of the model in `of`.
+    ///
+    /// # Errors
+    /// When the models have other tokens.
+    pub fn new(decoder: Decoder, folder: &Folder, of: &Folder) -> Result<Self> {
+        let places = [folder, of].map(|folder| folder.path.display());
+        let sizes = [folder, of].map(|folder| folder.config.vocab_size);
+        let [draft, model] = [folder, of].map(|folder| folder.texts.tokenizer.get_vocab(true));
+        let other = model
+            .iter()
+            .find(|(token, id)| draft.get(*token) != Some(*id));
+        let [place, of] = places;
+        ensure!(
+            sizes[0] == sizes[1],
+            "{place}: expected a draft model with vocab_size {}, as {of} has, got {}",
+            sizes[1],
+            sizes[0],
+        );
+        ensure!(
+            other.is_none() && draft.len() == model.len(),
+            "{place}: expected a draft model with the tokens of {of}, got {}",
+            other.map_or("more".to_owned(), |(token, id)| format!(
+                "{:?} for {token:?}, which is {id}",
+                draft.get(token)
+            )),
+        );
+        let positions = folder.config.max_position_embeddings;
+        Ok(Self {
+            positions: positions.min(decoder.most_tokens()),
+            decoder,
+        })
+    }
+
+    /// The decoder.
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// Guesses at most `count` tokens behind a prompt and what was written, of which the cache has a
+    /// beginning: those that this model would draw.
+    ///
+    /// # Errors
+    /// When the model fails.
+    pub fn guess(
+        &self,
+        cache: &mut Cache,
+        [prompt, written]: [&[u32]; 2],
+        count: usize,
+        draws: Draws<'_>,
+    ) -> Result<Vec<u32>> {
+        let Draws {
+            sampling,
+            mut random,
+            ends,
+        } = draws;
+        let mut text = written.to_vec();
+        let length = prompt.len() + written.len();
+        let mut unread = [prompt, written].concat().split_off(cache.len());
+        for _ in 0..count.min(self.positions.saturating_sub(length)) {
+            let tokens = Tensor::new(unread, &Device::Cpu)?.unsqueeze(0)?;
+            let scores = self.decoder.next(&tokens, cache)?;
+            let mut scores = scores.flatten_all()?.to_vec1::<f32>()?;
+            if !are_numbers(&scores) {
+                break;
+            }
+            let token = sampling.draw(&mut scores, prompt, &text, &mut random);
+            if ends.contains(&token) {
+                break;
+            }
+            text.push(token);
+            unread = vec![token];
+        }
+        Ok(text.split_off(written.len()))
     }
 }

@@ -1,11 +1,12 @@
 //! Texts token by token, several tokens a step where the text repeats itself.
 
 use std::collections::VecDeque;
+use std::iter;
 
 use anyhow::{Error, Result, ensure};
 use candle_core::{Device, Tensor};
 
-use crate::drafts::Drafts;
+use crate::drafts::{DraftModel, Drafts, Draws};
 use crate::folder::{Folder, Texts};
 use crate::model::{Cache, Decoder};
 use crate::sampling::{LogProbs, Random, Sampling};
@@ -19,6 +20,7 @@ pub struct Generator<'a> {
     positions: usize,
     /// Whether tokens have the same bits read together and one by one.
     has_independent_rows: bool,
+    draft: Option<&'a DraftModel>,
 }
 
 /// The parameters of a text.
@@ -75,6 +77,16 @@ pub enum FinishReason {
 pub(crate) struct Past {
     pub(crate) tokens: Vec<u32>,
     pub(crate) cache: Cache,
+    /// The cache of the model that guesses.
+    draft: Option<Cache>,
+}
+
+impl Past {
+    /// Keeps the keys and values of the first `length` tokens.
+    fn truncate(&mut self, length: usize) {
+        let caches = iter::once(&mut self.cache).chain(&mut self.draft);
+        caches.for_each(|cache| cache.truncate(length));
+    }
 }
 
 /// The tokens that follow a prompt: an iterator that computes a step when it has no token left.
@@ -154,7 +166,23 @@ impl<'a> Generator<'a> {
             ends: &folder.ends,
             positions: positions.min(decoder.most_tokens()),
             has_independent_rows: decoder.has_independent_rows()?,
+            draft: None,
         })
+    }
+
+    /// The generator with a model that guesses the next tokens, in place of those that followed
+    /// before.
+    pub fn with_draft(self, draft: &'a DraftModel) -> Self {
+        let draft = Some(draft);
+        Self { draft, ..self }
+    }
+
+    fn empty_past(&self) -> Past {
+        Past {
+            tokens: Vec::new(),
+            cache: self.decoder.cache(),
+            draft: self.draft.map(|draft| draft.decoder().cache()),
+        }
     }
 
     /// Whether guesses are checked, and a chat's tokens are read once: with quantized layers that
@@ -168,11 +196,7 @@ impl<'a> Generator<'a> {
     /// # Errors
     /// When the prompt has no token, or as many as the model has positions.
     pub fn generate(&'a self, prompt: &[u32], config: &GenerationConfig) -> Result<Generation<'a>> {
-        let past = Past {
-            tokens: Vec::new(),
-            cache: self.decoder.cache(),
-        };
-        self.resume(past, prompt, config)
+        self.resume(self.empty_past(), prompt, config)
     }
 
     /// The tokens that follow a prompt, of which the past is not read again.
@@ -192,7 +216,7 @@ impl<'a> Generator<'a> {
         let pairs = past.tokens.iter().zip(prompt);
         let common = pairs.take_while(|(before, now)| before == now).count();
         // The scores of the last token are needed.
-        past.cache.truncate(common.min(prompt.len() - 1));
+        past.truncate(common.min(prompt.len() - 1));
         past.tokens = prompt.to_vec();
         let drafts = if self.has_independent_rows {
             config.drafts
@@ -247,26 +271,37 @@ impl Generation<'_> {
 
     /// The tokens that were read, and their keys and values.
     pub(crate) fn take_past(&mut self) -> Past {
-        let empty = Past {
-            tokens: Vec::new(),
-            cache: self.generator.decoder.cache(),
-        };
+        let empty = self.generator.empty_past();
         let mut past = std::mem::replace(&mut self.past, empty);
         past.tokens.truncate(past.cache.len());
         past
     }
 
+    /// The tokens that may follow.
+    fn guess(&mut self) -> Result<Vec<u32>> {
+        let Past { tokens, draft, .. } = &mut self.past;
+        let written = tokens.len() - self.prompt;
+        if written == 0 {
+            return Ok(Vec::new());
+        }
+        let room = self.config.max_tokens - written - 1;
+        let Some((model, cache)) = self.generator.draft.zip(draft.as_mut()) else {
+            return Ok(self.drafts.guess(tokens, room));
+        };
+        let count = self.drafts.length(room);
+        let draws = Draws {
+            sampling: &self.config.sampling,
+            random: self.random.clone(),
+            ends: self.generator.ends,
+        };
+        model.guess(cache, tokens.split_at(self.prompt).into(), count, draws)
+    }
+
     /// Reads the tokens not read yet, with guesses of those that follow, and draws the tokens behind
     /// them until one differs from its guess.
     fn step(&mut self) -> Result<()> {
-        let Past { tokens, cache } = &mut self.past;
-        let written = tokens.len() - self.prompt;
-        let guess = if written == 0 {
-            Vec::new()
-        } else {
-            let room = self.config.max_tokens - written - 1;
-            self.drafts.guess(tokens, room)
-        };
+        let guess = self.guess()?;
+        let Past { tokens, cache, .. } = &mut self.past;
         let unread = [&tokens[cache.len()..], &guess].concat();
         let certain = tokens.len();
         let unread = Tensor::new(unread, &Device::Cpu)?.unsqueeze(0)?;
@@ -290,7 +325,7 @@ impl Generation<'_> {
                 break;
             }
         }
-        self.past.cache.truncate(certain + right);
+        self.past.truncate(certain + right);
         self.drafts.checked(guess.len(), right);
         self.guessed = [self.guessed[0] + guess.len(), self.guessed[1] + right];
         Ok(())

@@ -35,7 +35,8 @@
 //! Where the text repeats itself, the next tokens are guessed by those that followed before, and
 //! checked in one step ([`GenerationConfig::drafts`]). The text and its log probabilities are those
 //! of a token a step, bit for bit, with any way of drawing: a token's scores have the same bits
-//! beside any others. Without this property
+//! beside any others. A smaller model with the same tokens can guess instead
+//! ([`Generator::with_draft`]). Without this property
 //! ([`Decoder::has_independent_rows`]) nothing is guessed.
 //!
 //! # A chat
@@ -114,10 +115,10 @@ mod tensors;
 pub mod tokenizer;
 
 pub use apart::isolate_templates;
-pub use chat::Template;
+pub use chat::{Template, ToolFormat};
 pub use config::Config;
 pub use conversation::{Chat, Reply};
-pub use drafts::Drafts;
+pub use drafts::{DraftModel, Drafts, Draws};
 pub use family::Family;
 pub use folder::{Folder, Texts, check_folder};
 pub use generation::{

@@ -9,6 +9,7 @@ pub fn highest(scores: &[f32]) -> usize {
 }
 
 /// Random numbers that depend only on a seed: the generator splitmix64.
+#[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {

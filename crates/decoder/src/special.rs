@@ -17,6 +17,9 @@ const TOKENS: RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
 /// The private-use characters that break up special tokens in contents while a template is rendered.
 const BREAKS: RangeInclusive<char> = '\u{f0000}'..='\u{ffffd}';
 
+/// The variable whose texts are treated as contents of messages.
+const TOOLS: &str = "tools";
+
 /// The special tokens of a tokenizer.
 pub struct Special {
     /// The character and the text of each special token.
@@ -55,8 +58,9 @@ impl Special {
         })
     }
 
-    /// The tokens of messages: the tokens of the whole text, except special tokens that contents
-    /// have or complete, also in the parts into which the template cuts them.
+    /// The tokens of messages: the tokens of the whole text, except special tokens that contents,
+    /// other fields of messages or tools have or complete, also in the parts into which the template
+    /// cuts them.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -71,15 +75,17 @@ impl Special {
         };
         for (name, value) in variables {
             ensure!(
-                !self.may_be_special(value),
+                name == TOOLS || !self.may_be_special(value),
                 "variable {name:?}: expected no character that special tokens begin or end with, got {value}"
             );
         }
-        let render =
-            |messages: &[Message]| template.render_with(messages, add_generation_prompt, variables);
-        let plain = render(messages)?;
-        let mut contents = messages.iter().map(|message| &message.content);
-        if !contents.any(|content| content.contains(|c| self.edges.contains(&c))) {
+        let plain = template.render_with(messages, add_generation_prompt, variables)?;
+        let mut tools = variables.get(TOOLS).into_iter();
+        let is_plain = !messages
+            .iter()
+            .any(|message| self.may_write_special(message))
+            && !tools.any(|tools| self.may_be_special(tools));
+        if is_plain {
             return ids(tokenizer, &plain);
         }
         let has: HashSet<char> = plain.chars().collect();
@@ -94,12 +100,17 @@ impl Special {
             chars.collect::<String>()
         };
         let rendered = |literals: &[String]| {
-            let mut changed = messages.to_vec();
-            for message in &mut changed {
-                let content = hidden(&message.content, &marks, literals);
-                message.content = self.broken(tokenizer, &content, mark);
+            let change = |text: &str| self.broken(tokenizer, &hidden(text, &marks, literals), mark);
+            let (mut messages, mut variables) = (messages.to_vec(), variables.clone());
+            for message in &mut messages {
+                message.content = change(&message.content);
+                let fields = message.fields.values_mut();
+                fields.for_each(|value| change_texts(value, &change));
             }
-            render(&changed)
+            if let Some(tools) = variables.get_mut(TOOLS) {
+                change_texts(tools, &change);
+            }
+            template.render_with(&messages, add_generation_prompt, &variables)
         };
         // In the first rendering the strings that the template's code has stay as they are in
         // contents, which the code may compare or cut; in the second one nothing does.
@@ -131,6 +142,13 @@ impl Special {
         }
         marked += &text[at..];
         ids(separate, &shown(&marked))
+    }
+
+    /// Whether the texts of a message may become special tokens, or complete some.
+    fn may_write_special(&self, message: &Message) -> bool {
+        let mut fields = message.fields.values();
+        message.content.contains(|c| self.edges.contains(&c))
+            || fields.any(|value| self.may_be_special(value))
     }
 
     /// Whether the texts of a value may become special tokens, or complete some.
@@ -172,6 +190,25 @@ impl Special {
             at = end;
         }
         broken + &content[at..]
+    }
+}
+
+/// Changes all texts of a value, and the keys of its objects.
+fn change_texts(value: &mut Value, change: &impl Fn(&str) -> String) {
+    match value {
+        Value::String(text) => *text = change(text),
+        Value::Array(values) => {
+            let values = values.iter_mut();
+            values.for_each(|value| change_texts(value, change));
+        }
+        Value::Object(values) => {
+            let changed = std::mem::take(values).into_iter().map(|(key, mut value)| {
+                change_texts(&mut value, change);
+                (change(&key), value)
+            });
+            *values = changed.collect();
+        }
+        _ => {}
     }
 }
 

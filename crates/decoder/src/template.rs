@@ -1,6 +1,7 @@
 //! A chat template rendered in this process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use anyhow::{Context, Result};
 use jiff::{ZonedDateTime, fmt::strtime};
@@ -12,14 +13,17 @@ use serde_json::{Map, Value};
 use crate::dumps;
 use crate::source::{DIVISOR, Source, TUPLE};
 
-/// A message and its author: `system`, `user` or `assistant`; in a pair of texts, `query` or
+/// A message and its author: `system`, `user`, `assistant` or `tool`; in a pair of texts, `query` or
 /// `document`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Message {
     /// The author.
     pub role: String,
     /// The text.
     pub content: String,
+    /// Further fields that a template may read, such as `tool_calls`.
+    #[serde(flatten)]
+    pub fields: Variables,
 }
 
 impl Message {
@@ -28,20 +32,20 @@ impl Message {
         Self {
             role: role.to_owned(),
             content: content.to_owned(),
+            fields: Variables::new(),
         }
     }
 }
 
-/// Further variables of a template by name, such as `enable_thinking`.
+/// Further variables of a template by name, such as `tools` or `enable_thinking`.
 pub type Variables = Map<String, Value>;
 
 const NAME: &str = "chat_template";
 
 /// The variables of every template, and of blocks.
-const GIVEN: [&str; 7] = [
+const GIVEN: [&str; 6] = [
     "messages",
     "add_generation_prompt",
-    "tools",
     "documents",
     "loop",
     "self",
@@ -117,11 +121,14 @@ impl LocalTemplate {
         let none = minijinja::Value::from(());
         let tokens = self.tokens.iter();
         let tokens = tokens.map(|(name, token)| (name.clone(), token.clone().into()));
-        let others: Variables = variables.clone().into_iter().chain(tokens).collect();
+        let variables = variables.clone().into_iter();
+        let others: Variables = iter::once(("tools".to_owned(), Value::Null))
+            .chain(variables)
+            .chain(tokens)
+            .collect();
         let values = minijinja::context! {
             messages => messages,
             add_generation_prompt,
-            tools => none,
             documents => none,
             ..minijinja::Value::from_serialize(&others)
         };

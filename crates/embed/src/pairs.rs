@@ -29,23 +29,19 @@ impl PairTemplate {
         let prompt = Some(prompt).filter(|prompt| !prompt.is_empty());
         Ok(Self {
             template: template.with_context(|| dir.display().to_string())?,
-            system: prompt.map(|prompt| message("system", prompt)),
+            system: prompt.map(|prompt| Message::new("system", prompt)),
             add_generation_prompt,
         })
     }
 
     /// The text of a pair.
     pub fn text(&self, query: &str, document: &str) -> Result<String> {
-        let pair = [message("query", query), message("document", document)];
+        let pair = [
+            Message::new("query", query),
+            Message::new("document", document),
+        ];
         let messages: Vec<Message> = self.system.iter().cloned().chain(pair).collect();
         self.template.render(&messages, self.add_generation_prompt)
-    }
-}
-
-fn message(role: &str, content: &str) -> Message {
-    Message {
-        role: role.to_owned(),
-        content: content.to_owned(),
     }
 }
 

@@ -8,19 +8,24 @@ use candle_dynquant_decoder::sampling::LogProbs;
 use candle_dynquant_decoder::{Decoding, FinishReason, Texts};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::reasoning::Reasoning;
+use super::calls::{Call, Calls, Functions};
+use super::reasoning::{self, Reasoning};
 use super::sequence::Event;
 use super::stops::{StopStrings, Stops};
 
 /// A part of a text.
+#[derive(Default)]
 pub struct Piece {
     /// The index of the text.
     pub index: usize,
     pub text: String,
     /// The reasoning before the text, where it is separate.
     pub reasoning: String,
+    /// The calls of tools, where they are separate.
+    pub calls: Vec<Call>,
     pub logged: Vec<Logged>,
-    pub finish: Option<FinishReason>,
+    /// The reason why the text ended, by its name in OpenAI's API.
+    pub finish: Option<&'static str>,
 }
 
 /// A token with its log probability, and the most likely tokens.
@@ -45,6 +50,8 @@ pub struct Prompted {
 pub struct Answer {
     texts: Arc<Texts>,
     choices: Vec<Choice>,
+    /// The special tokens whose text is written.
+    marks: Vec<(u32, &'static str)>,
     pub counts: Counts,
 }
 
@@ -64,6 +71,7 @@ impl Answer {
     pub fn new(texts: Arc<Texts>, prompts: Vec<Prompted>, stops: &Arc<StopStrings>) -> Self {
         Self {
             texts,
+            marks: Vec::new(),
             counts: Counts {
                 prompt: prompts.iter().map(|prompt| prompt.tokens).sum(),
                 ..Counts::default()
@@ -80,9 +88,26 @@ impl Answer {
         if !template.is_some_and(|template| template.has_reasoning) {
             return;
         }
+        self.show(reasoning::MARKS);
         for choice in &mut self.choices {
             let end = self.texts.tokenizer.decode(&choice.prompt_end, false);
             choice.reasoning = Some(Reasoning::after(&end.unwrap_or_default()));
+        }
+    }
+
+    /// Separates calls of functions from the answers.
+    pub fn separate_calls(&mut self, functions: &Arc<Functions>) {
+        self.show(functions.marks());
+        for choice in &mut self.choices {
+            choice.calls = Some(Calls::new(Arc::clone(functions)));
+        }
+    }
+
+    /// Makes those of the marks part of the text that are special tokens.
+    fn show(&mut self, marks: [&'static str; 2]) {
+        for mark in marks {
+            let id = special_token(&self.texts, mark);
+            self.marks.extend(id.map(|id| (id, mark)));
         }
     }
 
@@ -108,7 +133,7 @@ impl Answer {
                     _ => (),
                 }
                 let piece = choice
-                    .take(&self.texts, event)
+                    .take(&self.texts, &self.marks, event)
                     .map(|piece| Piece { index, ..piece });
                 if !piece.as_ref().is_ok_and(Piece::is_empty) {
                     return Poll::Ready(Some(piece));
@@ -136,12 +161,13 @@ impl Piece {
             logged.token.len() + top.sum::<usize>() + size_of_val(&*logged.top)
         };
         let logged: usize = self.logged.iter().map(texts).sum();
-        self.text.len() + self.reasoning.len() + logged + size_of_val(&*self.logged)
+        let calls: usize = self.calls.iter().map(Call::bytes).sum();
+        self.text.len() + self.reasoning.len() + calls + logged + size_of_val(&*self.logged)
     }
 
     fn is_empty(&self) -> bool {
         let is_empty = self.text.is_empty() && self.reasoning.is_empty();
-        is_empty && self.logged.is_empty() && self.finish.is_none()
+        is_empty && self.calls.is_empty() && self.logged.is_empty() && self.finish.is_none()
     }
 }
 
@@ -153,6 +179,7 @@ struct Choice {
     decoding: Decoding,
     stops: Stops,
     reasoning: Option<Reasoning>,
+    calls: Option<Calls>,
     /// The tokens whose text is not certain, each with the number of bytes before it.
     held: VecDeque<(usize, Logged)>,
     /// The number of certain bytes.
@@ -169,6 +196,7 @@ impl Choice {
             decoding: Decoding::default(),
             stops,
             reasoning: None,
+            calls: None,
             held: VecDeque::new(),
             certain: 0,
             bytes: 0,
@@ -176,10 +204,18 @@ impl Choice {
         }
     }
 
-    fn take(&mut self, texts: &Texts, event: Event) -> Result<Piece, String> {
-        let (text, finish) = match event {
+    fn take(
+        &mut self,
+        texts: &Texts,
+        marks: &[(u32, &'static str)],
+        event: Event,
+    ) -> Result<Piece, String> {
+        let (text, mut finish) = match event {
             Event::Begun(_) => (String::new(), None),
-            Event::Token(token, log) => self.write(texts, token, log)?,
+            Event::Token(token, log) => {
+                let mark = marks.iter().find(|(id, _)| *id == token);
+                self.write(texts, token, mark.map_or("", |(_, mark)| mark), log)?
+            }
             Event::End(finish) => (self.stops.rest(), Some(finish)),
             Event::Failed(message) => {
                 self.events = None;
@@ -196,27 +232,41 @@ impl Choice {
         {
             logged.push(log);
         }
+        let separate = self.reasoning.as_mut();
+        let separate = separate.map(|reasoning| reasoning.push(&text, finish.is_some()));
+        let [reasoning, mut text] = separate.unwrap_or([String::new(), text]);
+        let (mut calls, mut has_called) = (Vec::new(), false);
+        if let Some(separate) = &mut self.calls {
+            (text, calls) = separate.push(&text, finish.is_some());
+            has_called = separate.count() > 0;
+            if separate.is_done() {
+                finish = Some(FinishReason::Stop);
+            }
+        }
         if finish.is_some() {
             // The model's thread sees the closed channel, and frees the cache.
             self.events = None;
         }
-        let separate = self.reasoning.as_mut();
-        let separate = separate.map(|reasoning| reasoning.push(&text, finish.is_some()));
-        let [reasoning, text] = separate.unwrap_or([String::new(), text]);
         Ok(Piece {
             index: 0,
             text,
             reasoning,
+            calls,
             logged,
-            finish,
+            finish: finish.map(|finish| match finish {
+                FinishReason::Length => "length",
+                FinishReason::Stop if has_called => "tool_calls",
+                FinishReason::Stop => "stop",
+            }),
         })
     }
 
-    /// Adds a token: returns the text that is now certain, and whether it ends.
+    /// Adds a token, which may be a mark: returns the text that is now certain, and whether it ends.
     fn write(
         &mut self,
         texts: &Texts,
         token: u32,
+        mark: &str,
         log: Option<LogProbs>,
     ) -> Result<(String, Option<FinishReason>), String> {
         if let Some(log) = log {
@@ -224,12 +274,20 @@ impl Choice {
             self.held.push_back((self.bytes, logged));
         }
         let text = self.decoding.step(texts, token);
-        let text = text.map_err(|error| format!("the {error:#}"))?;
+        let text = text.map_err(|error| format!("the {error:#}"))? + mark;
         self.bytes += text.len();
         self.characters += text.chars().count();
         let (text, is_end) = self.stops.push(&text);
         Ok((text, is_end.then_some(FinishReason::Stop)))
     }
+}
+
+/// The special token of a text, if there is one.
+pub fn special_token(texts: &Texts, text: &str) -> Option<u32> {
+    let id = texts.tokenizer.token_to_id(text)?;
+    let added = texts.tokenizer.get_added_vocabulary();
+    let token = added.get_added_tokens_decoder().get(&id);
+    token.is_some_and(|token| token.special).then_some(id)
 }
 
 fn logged(texts: &Texts, token: u32, log: LogProbs, offset: usize) -> Result<Logged, String> {

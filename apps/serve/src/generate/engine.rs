@@ -19,7 +19,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::model::Model;
 use super::prefixes::{Lengths, Prefixes, Start};
-use super::sequence::{GenerationJob, Sequence};
+use super::sequence::{Drafter, GenerationJob, Sequence};
 use crate::metrics::Metrics;
 use crate::places::Places;
 
@@ -139,14 +139,16 @@ impl Engine {
             }
             None => self.model.cache_for(job.positions()),
         };
-        let text = Sequence::new(job, cache, self.steps, start.pages);
+        let draft = self.model.draft().map(|draft| draft.decoder().cache());
+        let text = Sequence::new(job, cache, draft, self.steps, start.pages);
         self.running.push(text);
     }
 
     fn step(&mut self) {
         let start = Instant::now();
         self.steps += 1;
-        let mut chosen = chosen(&mut self.running, &self.limits, self.steps);
+        let drafter = self.model.draft().map(|draft| (draft, &*self.ends));
+        let mut chosen = chosen(&mut self.running, &self.limits, self.steps, drafter);
         let prompts = chosen.iter().filter(|(sequence, _)| sequence.is_reading());
         let prompt_tokens = prompts.map(|(_, tokens)| tokens.len()).sum();
         let mut scores = read(&self.model, &mut chosen);
@@ -174,7 +176,12 @@ type Chosen<'a> = (&'a mut Sequence, Vec<u32>);
 
 /// The sequences of a step, with the tokens that each reads: a token of every text that is being
 /// written, with guesses of the next ones, and pieces of prompts.
-fn chosen<'a>(running: &'a mut [Sequence], limits: &SharedLimits, step: u64) -> Vec<Chosen<'a>> {
+fn chosen<'a>(
+    running: &'a mut [Sequence],
+    limits: &SharedLimits,
+    step: u64,
+    drafter: Option<Drafter<'_>>,
+) -> Vec<Chosen<'a>> {
     let prompt = |(index, sequence): (usize, &Sequence)| Prompt {
         index,
         left: sequence.left(),
@@ -191,7 +198,7 @@ fn chosen<'a>(running: &'a mut [Sequence], limits: &SharedLimits, step: u64) -> 
         .iter_mut()
         .filter(|sequence| !sequence.is_reading() || sequence.turn == step)
         .map(|sequence| {
-            let tokens = sequence.unread(limits.prefill, guesses);
+            let tokens = sequence.unread(limits.prefill, guesses, drafter);
             (sequence, tokens)
         });
     chosen.collect()
@@ -312,7 +319,7 @@ mod tests {
     fn a_cache_takes_no_more_memory_than_its_pages() {
         const ASSETS: &str = "../../assets/decoder";
         for attention in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
-            let model = Opened::open(ASSETS.as_ref(), None, Some(attention))
+            let model = Opened::open(ASSETS.as_ref(), None, None, Some(attention))
                 .unwrap()
                 .model;
             for positions in [1_usize, 63, 64, 65, 127, 128, 129, 192, 256, 257, 640, 1000] {
@@ -339,7 +346,9 @@ mod tests {
     #[test]
     fn a_text_that_fails_ends_no_other() {
         const ASSETS: &str = "../../assets/decoder";
-        let model = Opened::open(ASSETS.as_ref(), None, None).unwrap().model;
+        let model = Opened::open(ASSETS.as_ref(), None, None, None)
+            .unwrap()
+            .model;
         let sequence = |prompt: [u32; 3]| {
             let job = GenerationJob {
                 prompt: prompt.to_vec(),
@@ -352,10 +361,12 @@ mod tests {
                 events: mpsc::unbounded_channel().0,
                 _place: None,
             };
-            Sequence::new(job, model.cache_for(8), 0, Vec::new())
+            Sequence::new(job, model.cache_for(8), None, 0, Vec::new())
         };
         let read_all = |sequences: &mut [Sequence]| {
-            let all = sequences.iter_mut().map(|text| (text.unread(8, 0), text));
+            let all = sequences
+                .iter_mut()
+                .map(|text| (text.unread(8, 0, None), text));
             let mut all: Vec<Chosen<'_>> = all.map(|(tokens, text)| (text, tokens)).collect();
             read(&model, &mut all)
         };

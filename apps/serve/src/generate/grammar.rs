@@ -1,13 +1,16 @@
-//! Answers that keep to a grammar: JSON, of any form or by a schema.
+//! Answers that keep to a grammar: JSON, of any form or by a schema, and calls of tools.
 
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
-use candle_dynquant_decoder::Texts;
+use candle_dynquant_decoder::{Texts, ToolFormat};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory, token_bytes_from_tokenizer_json};
 use serde_json::Value;
+
+use super::answer::special_token;
+use super::calls::Functions;
 
 /// The grammars of a tokenizer.
 pub struct Grammars {
@@ -37,21 +40,63 @@ impl Grammars {
     ///
     /// # Errors
     /// When the schema has something that is not checked, or is too large.
-    pub fn json(&self, mut schema: Value) -> Result<Grammar, String> {
-        if schema.is_object() {
-            let options = JsonCompileOptions {
-                item_separator: ", ".to_owned(),
-                key_separator: ": ".to_owned(),
-                whitespace_flexible: false,
-                ..JsonCompileOptions::default()
-            };
-            options.apply_to(&mut schema);
-        }
+    pub fn json(&self, schema: Value) -> Result<Grammar, String> {
+        self.compiled(TopLevelGrammar::from_json_schema(in_one_line(schema)))
+    }
+
+    /// The grammar of calls of functions, one or more unless only one is allowed, whose arguments
+    /// keep to a schema each.
+    ///
+    /// # Errors
+    /// As those of [`json`](Self::json).
+    pub fn calls(&self, functions: &Functions, schemas: Vec<Value>) -> Result<Grammar, String> {
+        let literal = |text: &str| Value::from(text).to_string();
+        let [begin, end] = functions.marks().map(|mark| {
+            let special = special_token(&self.texts, mark);
+            special.map_or_else(|| literal(mark), |id| format!("<[{id}]>"))
+        });
+        let more = |between: &str, what: &str| {
+            let more = format!("({} {what})*", literal(between));
+            if functions.is_single {
+                String::new()
+            } else {
+                more
+            }
+        };
+        let (arguments, start) = match functions.format {
+            ToolFormat::Hermes => {
+                let marked = format!("marked: {begin} \"\\n\" call \"\\n\" {end}");
+                let more = more("\n", "marked");
+                ("arguments", format!("marked {more}\n{marked}"))
+            }
+            ToolFormat::Mistral => (
+                "arguments",
+                format!("{begin} \" \"? \"[\" call {} \"]\"", more(", ", "call")),
+            ),
+            ToolFormat::Llama => ("parameters", "call".to_owned()),
+        };
+        let calls = functions.names.iter().zip(schemas).map(|(name, schema)| {
+            let before = format!("{{\"name\": {}, \"{arguments}\": ", literal(name));
+            let schema = in_one_line(schema);
+            format!("{} %json {schema} \"}}\"", literal(&before))
+        });
+        let calls = calls.collect::<Vec<_>>().join("\n    | ");
+        let grammar = format!("start: {start}\ncall: {calls}\n");
+        let compiled = self.compiled(TopLevelGrammar::from_lark(grammar));
+        // Behind the first line the error quotes the grammar.
+        let fault = |error: String| {
+            let line = error.lines().next().unwrap_or_default();
+            let fault = line.split_once("JSON schema: ").map(|(_, fault)| fault);
+            fault.unwrap_or(line).to_owned()
+        };
+        compiled.map_err(fault)
+    }
+
+    fn compiled(&self, grammar: TopLevelGrammar) -> Result<Grammar, String> {
         let factory = self.factory.get_or_init(|| {
             let factory = self.factory();
             factory.map_err(|error| format!("the tokenizer: {error:#}"))
         });
-        let grammar = TopLevelGrammar::from_json_schema(schema);
         let parser = factory.as_ref()?.create_parser(grammar);
         let grammar = Matcher::new(parser);
         // The first tokens show whether the grammar has an end, and whether it is too large.
@@ -80,6 +125,20 @@ impl Grammars {
         limits.max_grammar_size = 100_000;
         Ok(factory)
     }
+}
+
+/// A schema whose JSON is written in one line.
+fn in_one_line(mut schema: Value) -> Value {
+    if schema.is_object() {
+        let options = JsonCompileOptions {
+            item_separator: ", ".to_owned(),
+            key_separator: ": ".to_owned(),
+            whitespace_flexible: false,
+            ..JsonCompileOptions::default()
+        };
+        options.apply_to(&mut schema);
+    }
+    schema
 }
 
 impl Clone for Grammar {

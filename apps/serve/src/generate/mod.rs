@@ -1,8 +1,10 @@
 //! Generated texts: many at a time, each with the bits that it has alone.
 
 mod answer;
+mod calls;
 mod engine;
 mod grammar;
+mod marks;
 mod model;
 mod prefixes;
 mod reasoning;
@@ -10,6 +12,7 @@ mod sequence;
 mod stops;
 
 pub use answer::{Answer, Counts, Logged, Piece, Prompted};
+pub use calls::{Call, Functions};
 pub use engine::{SharedLimits, start};
 pub use grammar::{Grammar, Grammars};
 pub use model::{Opened, PAGE, is_decoder};

@@ -8,7 +8,9 @@ use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, LayerKind, QConfigSpec, Visitor, Walk, quantize_dynamic};
 use candle_dynquant_decoder::sampling::Sampling;
-use candle_dynquant_decoder::{Cache, Config, Decoder, Folder, Part, Texts, are_numbers};
+use candle_dynquant_decoder::{
+    Cache, Config, Decoder, DraftModel, Folder, Part, Texts, are_numbers,
+};
 
 /// The positions of a page, the unit in which caches are allocated and shared.
 pub const PAGE: usize = 128;
@@ -39,46 +41,80 @@ pub fn is_decoder(path: &Path) -> bool {
 
 impl Opened {
     /// Reads a folder or a GGUF file. Float weights are quantized by a preset of the library, int8
-    /// by default and not at all with `none`; attention by `attention`.
-    pub fn open(path: &Path, preset: Option<&str>, attention: Option<Precision>) -> Result<Self> {
-        let folder = Folder::open(path, None)?;
-        for note in &folder.notes {
-            tracing::warn!("{note}");
-        }
-        let mut decoder = folder.load()?;
-        let dtype = match (folder.checkpoint.is_quantized(), preset) {
-            (true, None) => "quantized",
-            (true, Some(preset)) => anyhow::bail!(
-                "{}: expected float weights for the preset {preset}, got quantized ones; leave the \
-                 preset out",
-                path.display(),
-            ),
-            (false, Some("none")) => "none",
-            (false, preset) => {
-                let preset = preset.unwrap_or("int8");
-                let spec = QConfigSpec::preset(preset).context("--preset")?;
-                quantize_dynamic(&mut decoder, &spec)?;
-                preset
-            }
-        };
-        let attention = attend_in(&mut decoder, attention)?;
+    /// by default and not at all with `none`; attention by `attention`. The model at `draft` guesses
+    /// tokens.
+    pub fn open(
+        path: &Path,
+        draft: Option<&Path>,
+        preset: Option<&str>,
+        attention: Option<Precision>,
+    ) -> Result<Self> {
+        let (folder, decoder, dtype, attention) = load(path, preset, attention)?;
+        let draft = draft.map(|path| {
+            let preset = preset.filter(|_| !folder.checkpoint.is_quantized());
+            let (smaller, decoder, ..) = load(path, preset, attention.first().copied())?;
+            DraftModel::new(decoder, &smaller, &folder)
+        });
+        let draft = draft.transpose().context("--draft-model")?;
         let names: Vec<_> = attention.iter().map(Precision::to_string).collect();
         let has_pages = !attention.contains(&Precision::Int8);
+        let most_tokens = folder.config.max_position_embeddings;
         Ok(Self {
             name: name_of(path),
-            dtype: dtype.to_owned(),
+            dtype,
             attention: names.join(" and "),
-            most_tokens: folder
-                .config
-                .max_position_embeddings
-                .min(decoder.most_tokens()),
-            model: Model::new(decoder, &folder.config, has_pages)?,
+            most_tokens: most_tokens.min(decoder.most_tokens()),
+            model: Model::new(decoder, draft, &folder.config, has_pages)?,
             texts: folder.texts,
             ends: folder.ends,
             sampling: folder.sampling,
             config: folder.config,
         })
     }
+}
+
+/// Reads a model; returns it with the format of its weights, and the precisions of its attention.
+fn load(
+    path: &Path,
+    preset: Option<&str>,
+    attention: Option<Precision>,
+) -> Result<(Folder, Decoder, String, BTreeSet<Precision>)> {
+    let folder = Folder::open(path, None)?;
+    for note in &folder.notes {
+        tracing::warn!("{note}");
+    }
+    let mut decoder = folder.load()?;
+    let dtype = match (folder.checkpoint.is_quantized(), preset) {
+        (true, None) => "quantized",
+        (true, Some(preset)) => anyhow::bail!(
+            "{}: expected float weights for the preset {preset}, got quantized ones; leave the \
+                 preset out",
+            path.display(),
+        ),
+        (false, Some("none")) => "none",
+        (false, preset) => {
+            let preset = preset.unwrap_or("int8");
+            let spec = QConfigSpec::preset(preset).context("--preset")?;
+            quantize_dynamic(&mut decoder, &spec)?;
+            preset
+        }
+    };
+    let dtype = dtype.to_owned();
+    let attention = attend_in(&mut decoder, attention)?;
+    Ok((folder, decoder, dtype, attention))
+}
+
+/// The bytes of keys and values for [`PAGE`] positions, of a model whose scores are numbers.
+fn page_bytes(decoder: &Decoder) -> Result<usize> {
+    let mut cache = decoder.cache_for(PAGE);
+    let first = Tensor::zeros((1, 1), DType::U32, &Device::Cpu)?;
+    let scores = decoder.next(&first, &mut cache)?;
+    let scores = scores.flatten_all()?.to_vec1::<f32>()?;
+    ensure!(
+        are_numbers(&scores),
+        "the model: expected numbers as scores, got NaN or infinite ones: the weights or their sizes are wrong"
+    );
+    Ok(cache.bytes())
 }
 
 /// Sets the precision of attention in all layers, if `wanted` is given; returns the precisions.
@@ -125,6 +161,7 @@ fn name_of(path: &Path) -> String {
 /// A decoder that computes the parts of a step, each with the bits that it has alone.
 pub struct Model {
     decoder: Decoder,
+    draft: Option<DraftModel>,
     vocabulary: usize,
     one_by_one: bool,
     has_pages: bool,
@@ -133,22 +170,27 @@ pub struct Model {
 
 impl Model {
     /// A model; tests whether sequences may be computed together, and the size of a cache page.
-    fn new(decoder: Decoder, config: &Config, has_pages: bool) -> Result<Self> {
+    fn new(
+        decoder: Decoder,
+        draft: Option<DraftModel>,
+        config: &Config,
+        has_pages: bool,
+    ) -> Result<Self> {
         let one_by_one = !decoder.has_independent_rows()?;
-        let mut cache = decoder.cache_for(PAGE);
-        let first = Tensor::zeros((1, 1), DType::U32, &Device::Cpu)?;
-        let scores = decoder.next(&first, &mut cache)?;
-        let scores = scores.flatten_all()?.to_vec1::<f32>()?;
         ensure!(
-            are_numbers(&scores),
-            "the model: expected numbers as scores, got NaN or infinite ones: the weights or their sizes are wrong"
+            !one_by_one || draft.is_none(),
+            "--draft-model: expected a model in which a token has the same bits beside others, to check \
+             guesses; got one with float products, or one scale for all activations of a call"
         );
+        let of_draft = draft.as_ref().map(|draft| page_bytes(draft.decoder()));
+        let page_bytes = page_bytes(&decoder)? + of_draft.transpose()?.unwrap_or(0);
         Ok(Self {
             decoder,
+            draft,
             vocabulary: config.vocab_size,
             one_by_one,
             has_pages,
-            page_bytes: cache.bytes(),
+            page_bytes,
         })
     }
 
@@ -163,7 +205,12 @@ impl Model {
         self.has_pages
     }
 
-    /// The bytes of keys and values for [`PAGE`] positions.
+    /// The model that guesses tokens.
+    pub fn draft(&self) -> Option<&DraftModel> {
+        self.draft.as_ref()
+    }
+
+    /// The bytes of keys and values for [`PAGE`] positions, with those of the model that guesses.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }

@@ -1,8 +1,13 @@
 //! The reasoning of an answer, between `<think>` and `</think>`, apart from the answer.
 
+use super::marks::take_before;
+
 /// The marks around reasoning.
 const BEGIN: &str = "<think>";
 const END: &str = "</think>";
+
+/// The marks, for tokenizers in which these are special tokens.
+pub const MARKS: [&str; 2] = [BEGIN, END];
 
 /// The parts of a text that arrives in pieces.
 pub struct Reasoning {
@@ -65,20 +70,12 @@ impl Reasoning {
                     };
                 }
                 State::Inside => {
-                    if let Some((before, after)) = held.split_once(END) {
-                        reasoning += before.trim_end();
-                        (self.state, held) = (State::Closed, after.to_owned());
-                        continue;
+                    let (before, end) = take_before(&mut held, END, is_end);
+                    reasoning += &before;
+                    if end.is_none() {
+                        break;
                     }
-                    // What may be a mark, and space before it, is not certain.
-                    let open = held.char_indices().map(|(at, _)| at);
-                    let mark = open
-                        .chain([held.len()])
-                        .find(|at| END.starts_with(&held[*at..]));
-                    let certain = held[..mark.unwrap_or(held.len())].trim_end().len();
-                    let rest = held.split_off(if is_end { held.len() } else { certain });
-                    reasoning += &std::mem::replace(&mut held, rest);
-                    break;
+                    self.state = State::Closed;
                 }
                 State::Behind => {
                     answer += &std::mem::take(&mut held);

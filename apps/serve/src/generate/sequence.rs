@@ -1,9 +1,12 @@
 //! A text that is generated: its request and its progress.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use candle_dynquant_decoder::sampling::{LogProbs, Random, Sampling};
-use candle_dynquant_decoder::{Cache, Drafts, FinishReason, Scores, are_numbers};
+use candle_dynquant_decoder::{
+    Cache, DraftModel, Drafts, Draws, FinishReason, Scores, are_numbers,
+};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::grammar::Grammar;
@@ -60,6 +63,9 @@ impl GenerationJob {
     }
 }
 
+/// A model that guesses tokens, and the tokens that end a text.
+pub type Drafter<'a> = (&'a DraftModel, &'a [u32]);
+
 /// A job in progress.
 pub struct Sequence {
     job: GenerationJob,
@@ -68,6 +74,8 @@ pub struct Sequence {
     /// The number of tokens of the prompt.
     prompt: usize,
     pub cache: Cache,
+    /// The cache of the model that guesses.
+    draft: Option<Cache>,
     /// The step in which the last piece of its prompt was read, or in which it joined.
     pub turn: u64,
     /// The pages of the cache, in order.
@@ -81,7 +89,13 @@ pub struct Sequence {
 
 impl Sequence {
     /// A text whose first tokens may be in the cache.
-    pub fn new(mut job: GenerationJob, cache: Cache, turn: u64, pages: Vec<Page>) -> Self {
+    pub fn new(
+        mut job: GenerationJob,
+        cache: Cache,
+        draft: Option<Cache>,
+        turn: u64,
+        pages: Vec<Page>,
+    ) -> Self {
         // The client may have hung up.
         let _ = job.events.send(Event::Begun(cache.len()));
         let tokens = std::mem::take(&mut job.prompt);
@@ -90,6 +104,7 @@ impl Sequence {
             prompt: tokens.len(),
             tokens,
             cache,
+            draft,
             turn,
             pages,
             drafts: Drafts::new(MOST_DRAFTS),
@@ -149,16 +164,53 @@ impl Sequence {
     ///
     /// The cuts of a prompt depend only on `most`, so a model whose bits depend on the cuts always
     /// gives the same bits.
-    pub fn unread(&mut self, most: usize, guesses: usize) -> Vec<u32> {
+    pub fn unread(
+        &mut self,
+        most: usize,
+        guesses: usize,
+        drafter: Option<Drafter<'_>>,
+    ) -> Vec<u32> {
         self.guess.clear();
         if !self.is_reading() {
             let written = self.tokens.len() - self.prompt;
-            let room = self.job.max_tokens - written - 1;
-            self.guess = self.drafts.guess(&self.tokens, room.min(guesses));
+            let room = guesses.min(self.job.max_tokens - written - 1);
+            self.guess = match drafter {
+                Some(drafter) if self.draft.is_some() => self.drafted(most, room, drafter),
+                _ => self.drafts.guess(&self.tokens, room),
+            };
         }
         // Nothing is written before the prompt is read.
         let rest = &self.tokens[self.cache.len()..];
         [&rest[..rest.len().min(most)], &self.guess].concat()
+    }
+
+    /// At most `room` tokens by the model that guesses, unless it has more than `most` to read.
+    fn drafted(&mut self, most: usize, room: usize, (model, ends): Drafter<'_>) -> Vec<u32> {
+        let (Some(cache), true) = (&mut self.draft, room > 0) else {
+            return Vec::new();
+        };
+        let read = self.tokens.len().min(cache.len() + most);
+        let (count, written) = match self.tokens.len() - read {
+            0 => (self.drafts.length(room), &self.tokens[self.prompt..]),
+            // The token behind a piece is known.
+            _ => (1, &self.tokens[self.prompt.min(read)..read]),
+        };
+        let draws = Draws {
+            sampling: &self.job.sampling,
+            random: self.job.random.clone(),
+            ends,
+        };
+        let text = [&self.tokens[..self.prompt.min(read)], written];
+        let guess = || model.guess(cache, text, count, draws);
+        let error = match catch_unwind(AssertUnwindSafe(guess)) {
+            Ok(Ok(guess)) if read == self.tokens.len() => return guess,
+            Ok(Ok(_)) => return Vec::new(),
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(_) => "it panicked".to_owned(),
+        };
+        tracing::error!(error, "the draft model failed");
+        self.draft = None;
+        Vec::new()
     }
 
     /// The scores to compute for the next `count` tokens: those after the last token and after each
@@ -194,7 +246,8 @@ impl Sequence {
                 break;
             }
         }
-        self.cache.truncate(certain + right);
+        let caches = std::iter::once(&mut self.cache).chain(&mut self.draft);
+        caches.for_each(|cache| cache.truncate(certain + right));
         self.drafts.checked(self.guess.len(), right);
         [self.tokens.len() - certain, self.guess.len(), right]
     }

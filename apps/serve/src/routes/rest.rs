@@ -78,9 +78,8 @@ fn neutral(name: &str) -> Option<Vec<Value>> {
         "suffix" => vec![json!("")],
         // huggingface_hub 2 sends no parameters as an empty object.
         "logit_bias" | "parameters" => vec![json!({})],
-        "tools" | "functions" => vec![json!([])],
-        "tool_choice" | "function_call" => vec![json!("none"), json!("auto")],
-        "parallel_tool_calls" => vec![json!(true), json!(false)],
+        "functions" => vec![json!([])],
+        "function_call" => vec![json!("none"), json!("auto")],
         "response_format" => vec![json!({"type": "text"})],
         "modalities" => vec![json!(["text"])],
         "service_tier" => vec![json!("auto"), json!("default")],

@@ -1,10 +1,13 @@
 //! Guesses: several tokens of a text are checked in one step, and the text is that of a token a step.
 
+use std::fs;
+use std::path::Path;
 use std::thread::scope;
 
 use serde_json::{Value, json};
 
-use crate::generate::{COMPLETIONS, content, serve};
+use crate::generate::{ASSETS, COMPLETIONS, content, serve, write_model};
+use crate::process::command;
 
 /// A prompt that repeats `tokens`, and options that differ by its number.
 fn request(number: usize) -> Value {
@@ -55,4 +58,63 @@ fn guesses_change_no_text() {
             );
         }
     }
+}
+
+/// A model that guesses changes no text either: the same model is always right, and one with another
+/// base of positions is not.
+#[test]
+fn a_draft_model_changes_no_text() {
+    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/draft_model");
+    write_model(DIR, "");
+    let config = Path::new(DIR).join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    let other = text.replace("\"rope_theta\": 10000.0", "\"rope_theta\": 100.0");
+    fs::write(&config, other).unwrap();
+    let plain = serve(&["--drafts", "0"]);
+    let expected: Vec<Value> = (0..16)
+        .map(|number| plain.ok(COMPLETIONS, &request(number)))
+        .collect();
+    for (draft, is_same) in [(ASSETS, true), (DIR, false)] {
+        // Prompts are longer than the pieces in which they are read.
+        let options = ["--drafts", "16", "--prefill-tokens", "7"];
+        let server = serve(&[&["--draft-model", draft], &options[..]].concat());
+        let check = |number: usize| {
+            let answer = server.ok(COMPLETIONS, &request(number));
+            assert_eq!(
+                content(&answer),
+                content(&expected[number]),
+                "{draft} {number}"
+            );
+        };
+        (0..16).for_each(check);
+        scope(|scope| {
+            for number in 0..16 {
+                scope.spawn(move || check(number));
+            }
+        });
+        let [drafted, accepted] = ["drafted", "accepted"]
+            .map(|name| server.metric(&format!("dynquant_{name}_tokens_total")));
+        assert!(accepted > 100., "{draft} {accepted}");
+        assert_eq!(accepted == drafted, is_same, "{accepted} of {drafted}");
+    }
+    let refused = |options: &[&str], expected: &str| {
+        let output = command().args(options).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && error.contains(expected),
+            "{error}"
+        );
+    };
+    let float = ["--model", ASSETS, "--draft-model", DIR, "--preset", "none"];
+    refused(&float, "--draft-model: expected a model in which");
+    refused(
+        &["--draft-model", DIR],
+        "--draft-model: expected a decoder in --model",
+    );
+    fs::write(
+        &config,
+        text.replace("\"vocab_size\": 1024", "\"vocab_size\": 1025"),
+    )
+    .unwrap();
+    refused(&["--model", ASSETS, "--draft-model", DIR], "--draft-model");
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::process::{PATIENCE, Server, command, rest};
 
-const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
+pub const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
 pub const CHAT: &str = "/v1/chat/completions";
 pub const COMPLETIONS: &str = "/v1/completions";
 
@@ -681,12 +681,12 @@ prompt | [1, "a"] | expected a string, a list of strings, a list of token
     let of_chats = r#"
 messages | [] | messages: expected at least one text
 messages | [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}] | expected a string, or a list of parts of type "text"
-messages | [{"role": "tool", "content": "a"}] | messages: expected role system, developer, user or assistant, got "tool"
+messages | [{"role": "critic", "content": "a"}] | messages: expected role system, developer, user, assistant or tool, got "critic"
 messages | [{"role": "user", "content": "a", "name": "b"}] | messages: expected "role" and "content", got "name"
 messages | [{"role": "user", "content": [{"type": "text", "text": "a", "image_url": {}}]}] | messages: expected "type" and "text", got "image_url"
 messages | [{"role": "user", "content": [["text", "a"]]}] | expected a string, or a list of parts of type "text"
 top_logprobs | 2 | top_logprobs: expected "logprobs": true
-tools | [{}] | tools: not supported: expected []
+tools | [{}] | tools[0]: missing field `type`
 response_format | {"type": "xml"} | unknown variant `xml`
 response_format | {"type": "json_object", "strict": true} | unknown field `strict`
 response_format | {"type": "json_schema", "json_schema": {"schema": {"not": {}}}} | response_format: Unimplemented keys: ["not"]

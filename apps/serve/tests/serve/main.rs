@@ -19,3 +19,4 @@ mod reasoning;
 mod shutdown;
 mod slow;
 mod tei;
+mod tools;

@@ -7,14 +7,15 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use candle_dynquant_decoder::{Message, Texts, Variables};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::rest::Rest;
 use super::format::{Api, Format};
 use super::request::{Common, ask};
 use super::stream::respond;
+use super::tools::{Asked, Choice, OfFunction};
 use crate::app::App;
-use crate::error::{OpenAi, Refusal};
+use crate::error::{OpenAi, Refusal, cut};
 use crate::workers::Client;
 
 /// The most log probabilities of a token.
@@ -23,6 +24,9 @@ const MOST_TOP: usize = 20;
 /// The bytes that a message counts beside its content: the template adds some, at least a token.
 const MESSAGE: usize = 64;
 
+/// The variable with the tools.
+const TOOLS: &str = "tools";
+
 #[derive(serde::Deserialize)]
 struct ChatRequest {
     messages: Vec<Said>,
@@ -30,6 +34,9 @@ struct ChatRequest {
     top_logprobs: Option<usize>,
     chat_template_kwargs: Option<Kwargs>,
     response_format: Option<ResponseFormat>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Choice>,
+    parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
     common: Common,
 }
@@ -102,9 +109,51 @@ impl ResponseFormat {
 #[derive(serde::Deserialize)]
 struct Said {
     role: String,
-    content: Content,
+    content: Option<Content>,
+    tool_calls: Option<Vec<SaidCall>>,
+    tool_call_id: Option<String>,
+    name: Option<String>,
+    reasoning_content: Option<String>,
     #[serde(flatten)]
     rest: Rest,
+}
+
+/// A call in an earlier answer.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaidCall {
+    id: String,
+    #[serde(rename = "type")]
+    _type: OfFunction,
+    function: SaidFunction,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaidFunction {
+    name: String,
+    arguments: String,
+}
+
+impl SaidCall {
+    fn bytes(&self) -> usize {
+        MESSAGE + self.id.len() + self.function.name.len() + self.function.arguments.len()
+    }
+
+    /// The call as templates get it: with the arguments as an object.
+    fn value(self) -> Result<Value, Refusal> {
+        let SaidFunction { name, arguments } = self.function;
+        let parsed: Option<Map<String, Value>> = serde_json::from_str(&arguments).ok();
+        let Some(object) = parsed else {
+            let message = format!(
+                "messages: arguments of {name:?}: expected a JSON object, got {}",
+                cut(&arguments, 100)
+            );
+            return Err(Refusal::invalid("messages", message));
+        };
+        let function = json!({"name": name, "arguments": object});
+        Ok(json!({"id": self.id, "type": "function", "function": function}))
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -142,34 +191,80 @@ impl Content {
 }
 
 impl Said {
+    fn bytes(&self) -> usize {
+        let calls = self.tool_calls.iter().flatten().map(SaidCall::bytes);
+        let texts = [&self.tool_call_id, &self.name, &self.reasoning_content];
+        let texts = texts.into_iter().flatten().map(String::len);
+        let content = self.content.as_ref().map_or(0, Content::bytes);
+        MESSAGE + content + calls.chain(texts).sum::<usize>()
+    }
+
     fn message(self) -> Result<Message, Refusal> {
-        let role = match self.role.as_str() {
-            "system" | "user" | "assistant" => self.role,
+        let fault = |expected: &str, got: &str| {
+            let message = format!("messages: expected {expected}, got {got}");
+            Refusal::invalid("messages", message)
+        };
+        let (role, names) = match self.role.as_str() {
+            "system" | "user" => (self.role, "\"role\" and \"content\""),
+            "assistant" => (
+                self.role,
+                "\"role\", \"content\", \"tool_calls\" and \"reasoning_content\"",
+            ),
+            "tool" => (
+                self.role,
+                "\"role\", \"content\", \"tool_call_id\" and \"name\"",
+            ),
             // The newer name of the system role.
-            "developer" => "system".to_owned(),
+            "developer" => ("system".to_owned(), "\"role\" and \"content\""),
             got => {
-                let message = format!(
-                    "messages: expected role system, developer, user or assistant, got {got:?}"
-                );
-                return Err(Refusal::invalid("messages", message));
+                let expected = "role system, developer, user, assistant or tool";
+                return Err(fault(expected, &format!("{got:?}")));
             }
         };
+        let (is_assistant, is_tool) = (role == "assistant", role == "tool");
+        let calls = self.tool_calls.filter(|calls| !calls.is_empty());
+        let mut fields = Variables::new();
+        for (key, value, is_allowed) in [
+            ("reasoning_content", self.reasoning_content, is_assistant),
+            ("tool_call_id", self.tool_call_id, is_tool),
+            ("name", self.name, is_tool),
+        ] {
+            let Some(value) = value else { continue };
+            if !is_allowed {
+                return Err(fault(names, &format!("{key:?}")));
+            }
+            fields.insert(key.to_owned(), value.into());
+        }
+        if is_tool && !fields.contains_key("tool_call_id") {
+            return Err(fault("\"tool_call_id\" in a message of a tool", "none"));
+        }
+        if !is_assistant && calls.is_some() {
+            return Err(fault(names, "\"tool_calls\""));
+        }
         let only = |names, rest: &Rest| match rest.first() {
             None => Ok(()),
-            Some(got) => {
-                let message = format!("messages: expected {names}, got {got:?}");
-                Err(Refusal::invalid("messages", message))
-            }
+            Some(got) => Err(fault(names, &format!("{got:?}"))),
         };
-        only("\"role\" and \"content\"", &self.rest)?;
+        only(names, &self.rest)?;
         let text = |TextPart { r#type, text, rest }: TextPart| match r#type {
             TextType::Text => only("\"type\" and \"text\"", &rest).map(|()| text),
         };
         let content = match self.content {
-            Content::Text(text) => text,
-            Content::Parts(parts) => parts.into_iter().map(text).collect::<Result<_, _>>()?,
+            Some(Content::Text(text)) => text,
+            Some(Content::Parts(parts)) => parts.into_iter().map(text).collect::<Result<_, _>>()?,
+            None if calls.is_some() => String::new(),
+            None => return Err(fault("\"content\"", "none")),
         };
-        Ok(Message { role, content })
+        if let Some(calls) = calls {
+            let calls = calls.into_iter().map(SaidCall::value);
+            let calls: Vec<Value> = calls.collect::<Result<_, _>>()?;
+            fields.insert("tool_calls".to_owned(), calls.into());
+        }
+        Ok(Message {
+            role,
+            content,
+            fields,
+        })
     }
 }
 
@@ -190,7 +285,18 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         (true, top) => Some(top.unwrap_or(0)),
     };
     let mut asked = request.common.check(&app, top)?;
+    let tools = Asked {
+        tools: request.tools.unwrap_or_default(),
+        choice: request.tool_choice,
+        parallel: request.parallel_tool_calls,
+    };
+    let tool_bytes = tools.bytes();
+    let mut offered = tools.check(&app).await?;
     if let Some(schema) = request.response_format.and_then(ResponseFormat::schema) {
+        if offered.is_some() {
+            let message = "response_format: expected none beside tools, got JSON";
+            return Err(Refusal::invalid("response_format", message).into());
+        }
         let (grammars, bytes) = (&app.generator()?.grammars, schema.to_string().len());
         let grammars = Arc::clone(grammars);
         let grammar = app
@@ -212,33 +318,53 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         _ => (),
     }
     let Kwargs(variables) = request.chat_template_kwargs.unwrap_or_default();
-    let bytes = said.iter().map(|said| MESSAGE + said.content.bytes());
-    let bytes = bytes.sum::<usize>() + Value::from(variables.clone()).to_string().len();
+    let bytes = said.iter().map(Said::bytes).sum::<usize>() + tool_bytes;
+    let bytes = bytes + Value::from(variables.clone()).to_string().len();
+    let tools = offered.as_mut().map(|offered| offered.tools.take());
     let encode = move |texts: &Texts, _: &Client| {
         let messages = said.into_iter().map(Said::message);
         let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-        Ok(vec![encode(texts, &messages, &variables)?])
+        Ok(vec![encode(texts, &messages, variables, tools)?])
     };
+    if let Some(offered) = &mut offered {
+        asked.grammar = offered.grammar.take();
+    }
     let (mut answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
     // The grammar is of the whole text.
     if asked.grammar.is_none() {
         answer.separate_reasoning();
+    }
+    if let Some(offered) = offered {
+        answer.separate_calls(&offered.functions);
     }
     let format = Format::new(Api::Chat, &app, &asked);
     Ok(respond(answer, admission, format, asked.stream).await?)
 }
 
 /// The tokens of messages. Only the template may write special tokens, contents may not.
-fn encode(texts: &Texts, messages: &[Message], variables: &Variables) -> Result<Vec<u32>, Refusal> {
+fn encode(
+    texts: &Texts,
+    messages: &[Message],
+    mut variables: Variables,
+    tools: Option<Value>,
+) -> Result<Vec<u32>, Refusal> {
     let Some(template) = &texts.template else {
         let message = "messages: the model has no chat template: ask /v1/completions";
         return Err(Refusal::invalid("messages", message));
     };
-    if let Some(name) = variables.keys().find(|name| !template.reads(name)) {
+    let is_wrong = |name: &&String| *name == TOOLS || !template.reads(name);
+    if let Some(name) = variables.keys().find(is_wrong) {
         let param = "chat_template_kwargs";
         let message = format!("{param}: expected variables of the chat template, got {name:?}");
         return Err(Refusal::invalid(param, message));
     }
-    let tokens = texts.chat_with(messages, true, variables);
+    let has_calls = |message: &Message| message.fields.contains_key("tool_calls");
+    if !template.writes_tool_calls && messages.iter().any(has_calls) {
+        let message =
+            "messages: expected none with \"tool_calls\", which the chat template does not read";
+        return Err(Refusal::invalid("messages", message));
+    }
+    variables.extend(tools.map(|tools| (TOOLS.to_owned(), tools)));
+    let tokens = texts.chat_with(messages, true, &variables);
     tokens.map_err(|error| Refusal::invalid("messages", format!("messages: {error:#}")))
 }

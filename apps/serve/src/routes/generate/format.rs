@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_dynquant_decoder::FinishReason;
 use serde_json::{Map, Value, json};
 
 use super::request::Parameters;
 use crate::app::{App, now};
-use crate::generate::{Counts, Logged, Piece};
+use crate::generate::{Call, Counts, Logged, Piece};
 
 /// The route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +62,24 @@ impl Format {
                 if !piece.reasoning.is_empty() {
                     delta.insert("reasoning_content".to_owned(), json!(piece.reasoning));
                 }
-                if (is_first && piece.reasoning.is_empty()) || !piece.text.is_empty() {
+                if !piece.text.is_empty() {
                     delta.insert("content".to_owned(), json!(piece.text));
+                } else if is_first && piece.reasoning.is_empty() {
+                    delta.insert("content".to_owned(), content(piece));
+                }
+                if !piece.calls.is_empty() {
+                    let calls = piece.calls.iter().map(|call| {
+                        let mut part = tool_call(call);
+                        part["index"] = json!(call.index);
+                        part
+                    });
+                    delta.insert("tool_calls".to_owned(), calls.collect());
                 }
                 json!({
                     "index": piece.index,
                     "delta": delta,
                     "logprobs": self.logprobs(piece),
-                    "finish_reason": reason(piece.finish),
+                    "finish_reason": piece.finish,
                 })
             }
         };
@@ -102,12 +111,15 @@ impl Format {
         let mut choice = json!({
             "index": text.index,
             "logprobs": self.logprobs(text),
-            "finish_reason": reason(text.finish),
+            "finish_reason": text.finish,
         });
         match self.api {
             Api::Chat => {
                 choice["message"] =
-                    json!({"role": "assistant", "content": text.text, "refusal": null});
+                    json!({"role": "assistant", "content": content(text), "refusal": null});
+                if !text.calls.is_empty() {
+                    choice["message"]["tool_calls"] = text.calls.iter().map(tool_call).collect();
+                }
                 if !text.reasoning.is_empty() {
                     choice["message"]["reasoning_content"] = json!(text.reasoning);
                 }
@@ -169,12 +181,15 @@ fn finite(log: f64) -> f64 {
     log.max(-9999.)
 }
 
-fn reason(finish: Option<FinishReason>) -> Value {
-    match finish {
-        None => Value::Null,
-        Some(FinishReason::Stop) => json!("stop"),
-        Some(FinishReason::Length) => json!("length"),
-    }
+/// The text, or nothing beside calls.
+fn content(piece: &Piece) -> Value {
+    let is_absent = piece.text.is_empty() && !piece.calls.is_empty();
+    json!((!is_absent).then_some(&piece.text))
+}
+
+fn tool_call(call: &Call) -> Value {
+    let function = json!({"name": call.name, "arguments": call.arguments});
+    json!({"id": call.id, "type": "function", "function": function})
 }
 
 fn usage(counts: Counts) -> Value {

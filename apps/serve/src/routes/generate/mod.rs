@@ -5,6 +5,7 @@ mod completions;
 mod format;
 mod request;
 mod stream;
+mod tools;
 
 pub use chat::chat;
 pub use completions::completions;

@@ -51,10 +51,7 @@ async fn whole(
 ) -> Result<Response, Refusal> {
     let empty = |index| Piece {
         index,
-        text: String::new(),
-        reasoning: String::new(),
-        logged: Vec::new(),
-        finish: None,
+        ..Piece::default()
     };
     let mut texts: Vec<Piece> = (0..answer.count()).map(empty).collect();
     while let Some(piece) = answer.next().await {
@@ -63,6 +60,7 @@ async fn whole(
         if let Some(text) = texts.get_mut(piece.index) {
             text.text.push_str(&piece.text);
             text.reasoning.push_str(&piece.reasoning);
+            text.calls.extend(piece.calls);
             text.logged.extend(piece.logged);
             text.finish = piece.finish;
         }

@@ -1,0 +1,213 @@
+//! The tools that a chat offers, and which of them the answer calls.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use candle_dynquant_decoder::Texts;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::error::Refusal;
+use crate::generate::{Functions, Grammar};
+
+/// The longest name of a function.
+const LONGEST_NAME: usize = 64;
+
+/// The fields of a chat.
+pub struct Asked {
+    pub tools: Vec<Value>,
+    pub choice: Option<Choice>,
+    pub parallel: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "tool_choice: expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", \
+                 \"function\": {\"name\": ..}}"
+)]
+pub enum Choice {
+    Word(Word),
+    Named(Named),
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Word {
+    None,
+    Auto,
+    Required,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    #[serde(rename = "type")]
+    _type: OfFunction,
+    function: Name,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Name {
+    name: String,
+}
+
+/// The only type of tools.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OfFunction {
+    Function,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tool {
+    #[serde(rename = "type")]
+    _type: OfFunction,
+    function: Function,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Function {
+    name: String,
+    #[serde(rename = "description")]
+    _description: Option<String>,
+    parameters: Option<Map<String, Value>>,
+    strict: Option<bool>,
+}
+
+/// The tools of a chat, checked.
+pub struct Offered {
+    /// The tools as the template gets them.
+    pub tools: Value,
+    pub functions: Arc<Functions>,
+    /// The grammar of an answer that has to be calls.
+    pub grammar: Option<Grammar>,
+}
+
+impl Asked {
+    /// The approximate size in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        let sizes = self.tools.iter().map(|tool| tool.to_string().len());
+        sizes.sum()
+    }
+
+    /// Checks the tools; `None` if the answer calls none.
+    pub async fn check(self, app: &App) -> Result<Option<Offered>, Refusal> {
+        let named = match &self.choice {
+            Some(Choice::Named(Named { function, .. })) => Some(function.name.clone()),
+            _ => None,
+        };
+        let word = match self.choice {
+            Some(Choice::Word(word)) => word,
+            Some(Choice::Named(_)) => Word::Required,
+            None => Word::Auto,
+        };
+        let bytes = self.bytes();
+        let tools = self.tools.iter().enumerate();
+        let mut checked = tools
+            .map(|(index, tool)| checked(index, tool))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut seen = HashSet::new();
+        if let Some(function) = checked.iter().find(|function| !seen.insert(&function.name)) {
+            let got = &function.name;
+            let message = format!("tools: expected functions of different names, got two {got:?}");
+            return Err(Refusal::invalid("tools", message));
+        }
+        let is_known = |name: &String| seen.contains(name);
+        if (word == Word::Required && seen.is_empty()) || !named.iter().all(is_known) {
+            let got = named.map_or("\"required\"".to_owned(), |name| format!("{name:?}"));
+            let message = format!("tool_choice: expected the functions of tools, got {got}");
+            return Err(Refusal::invalid("tool_choice", message));
+        }
+        if seen.is_empty() || word == Word::None {
+            return Ok(None);
+        }
+        let is_strict = |function: &&Function| function.strict == Some(true);
+        if word == Word::Auto
+            && let Some(function) = checked.iter().find(is_strict)
+        {
+            let message = format!(
+                "tools: \"strict\" of {:?}: expected tool_choice \"required\" or a function beside it",
+                function.name
+            );
+            return Err(Refusal::invalid("tools", message));
+        }
+        let generator = app.generator()?;
+        let format = format(&generator.texts)?;
+        let is_single = self.parallel == Some(false) || named.is_some();
+        checked.retain(|function| named.as_ref().is_none_or(|name| *name == function.name));
+        let (names, schemas) = checked.into_iter().map(Function::schema).unzip();
+        let functions = Arc::new(Functions {
+            format,
+            names,
+            is_single,
+        });
+        let grammar = if word == Word::Required {
+            let (grammars, functions) = (Arc::clone(&generator.grammars), Arc::clone(&functions));
+            let work = move |_: &_| grammars.calls(&functions, schemas);
+            let grammar = app.limits.workers.run(bytes, work).await?;
+            let fault = |error| Refusal::invalid("tools", format!("tools: {error}"));
+            Some(grammar.map_err(fault)?)
+        } else {
+            None
+        };
+        Ok(Some(Offered {
+            tools: self.tools.into(),
+            functions,
+            grammar,
+        }))
+    }
+}
+
+/// Reads a tool, and checks what names and schemas have to be.
+fn checked(index: usize, tool: &Value) -> Result<Function, Refusal> {
+    let fault = |message: String| Refusal::invalid("tools", format!("tools[{index}]: {message}"));
+    let Tool { function, .. } = Tool::deserialize(tool).map_err(|e| fault(e.to_string()))?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let name = &function.name;
+    if !(1..=LONGEST_NAME).contains(&name.len()) || !name.chars().all(is_plain) {
+        return Err(fault(format!(
+            "name: expected 1 to {LONGEST_NAME} letters, digits, _ and -, got {name:?}"
+        )));
+    }
+    let parameters = function.parameters.as_ref();
+    let kind = parameters.and_then(|parameters| parameters.get("type"));
+    if let Some(got) = kind.filter(|kind| **kind != json!("object")) {
+        return Err(fault(format!(
+            "parameters: expected a schema of type \"object\", got {got}"
+        )));
+    }
+    Ok(function)
+}
+
+impl Function {
+    /// The name, and the schema of the arguments.
+    fn schema(self) -> (String, Value) {
+        let none = || Map::from_iter([("additionalProperties".to_owned(), json!(false))]);
+        let mut schema = self.parameters.unwrap_or_else(none);
+        schema.insert("type".to_owned(), json!("object"));
+        (self.name, schema.into())
+    }
+}
+
+/// The form of calls by the chat template.
+fn format(texts: &Texts) -> Result<candle_dynquant_decoder::ToolFormat, Refusal> {
+    let template = texts.template.as_ref();
+    let got = match template {
+        None => "none",
+        Some(template) if !template.reads("tools") => "one that does not read tools",
+        Some(template) => match template.tool_format {
+            Some(format) => return Ok(format),
+            None => "another form",
+        },
+    };
+    let message = format!(
+        "tools: expected a chat template with calls as <tool_call>{{\"name\": .., \"arguments\": ..}}</tool_call>, \
+         [TOOL_CALLS] [..] or {{\"name\": .., \"parameters\": ..}}, got {got}"
+    );
+    Err(Refusal::invalid("tools", message))
+}
