@@ -35,6 +35,11 @@ CONFIGS = [
     t.GteConfig,
     t.Qwen3Config,
     t.Gemma3TextConfig,
+    t.ElectraConfig,
+    t.AlbertConfig,
+    t.DebertaV2Config,
+    t.T5Config,
+    t.EuroBertConfig,
 ]
 TOKENIZERS = [
     t.BertTokenizer,
@@ -45,6 +50,9 @@ TOKENIZERS = [
     t.CamembertTokenizer,
     t.Qwen2Tokenizer,
     t.GemmaTokenizer,
+    t.AlbertTokenizer,
+    t.DebertaV2Tokenizer,
+    t.T5Tokenizer,
 ]
 
 

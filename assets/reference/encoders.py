@@ -80,6 +80,10 @@ GEMMA = DECODER | dict(
     rope_local_base_freq=1000.0,
 )
 MODERN = SIZES | dict(num_hidden_layers=4, local_attention=10, cls_token_id=0, sep_token_id=2)
+# The product from tables to layers is large enough to be quantized.
+NARROW = SIZES | dict(embedding_size=32, hidden_size=48)
+# Five passes through two groups of two layers.
+ALBERT = NARROW | dict(num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
 PROMPTS = {"query": "query the ", "document": "passage of a "}
 
 
@@ -643,6 +647,18 @@ MADE = {
         prompts=dict(find="find the answer "),
         default_prompt_name="find",
         activation_fn=torch.nn.Identity(),
+    ),
+    "electra": lambda s: embedder(
+        "electra", t.ElectraModel(t.ElectraConfig(**NARROW)), s, [pooling("cls"), normalize], 1
+    ),
+    "classes-electra": lambda s: classifier(
+        "classes-electra", t.ElectraForSequenceClassification(t.ElectraConfig(**NARROW, num_labels=3)), s
+    ),
+    "albert": lambda s: embedder(
+        "albert", t.AlbertModel(t.AlbertConfig(**ALBERT)), s, [pooling("mean"), normalize], 1
+    ),
+    "classes-albert": lambda s: classifier(
+        "classes-albert", t.AlbertForSequenceClassification(t.AlbertConfig(**ALBERT, num_labels=3)), s
     ),
 }
 

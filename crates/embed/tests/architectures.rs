@@ -10,7 +10,7 @@ use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
 use serde::Deserialize;
 
-const EMBEDDERS: [&str; 11] = [
+const EMBEDDERS: [&str; 13] = [
     "bert",
     "xlm-roberta",
     "distilbert",
@@ -22,13 +22,17 @@ const EMBEDDERS: [&str; 11] = [
     "qwen3",
     "gemma3",
     "lower-case",
+    "electra",
+    "albert",
 ];
-const CLASSIFIERS: [&str; 5] = [
+const CLASSIFIERS: [&str; 7] = [
     "classes-roberta",
     "classes-distilbert",
     "classes-modernbert",
     "classes-qwen3",
     "classes-gte",
+    "classes-electra",
+    "classes-albert",
 ];
 const RERANKERS: [&str; 5] = [
     "reranker",

@@ -53,7 +53,7 @@ const DECODER: Architecture = Architecture {
     head: decoder::head,
 };
 
-static ALL: [Architecture; 10] = [
+static ALL: [Architecture; 12] = [
     Architecture {
         mark: Some(("position_embedding_type", "alibi")),
         tables: &[&tables::JINA, &tables::BERT, &tables::COMMON],
@@ -69,6 +69,24 @@ static ALL: [Architecture; 10] = [
         sizes: bert::roberta_sizes,
         load: bert::load_roberta,
         head: bert::roberta_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["electra"],
+        tables: &[&tables::ELECTRA, &tables::BERT, &tables::COMMON],
+        prefixes: &["electra"],
+        sizes: bert::electra_sizes,
+        load: bert::load_electra,
+        head: bert::electra_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["albert"],
+        tables: &[&tables::ALBERT, &tables::BERT, &tables::COMMON],
+        prefixes: &["albert"],
+        sizes: bert::albert_sizes,
+        load: bert::load_albert,
+        head: bert::albert_head,
         ..BERT
     },
     Architecture {

@@ -1,5 +1,6 @@
 //! BERT and models with the same layers under other names: RoBERTa, XLM-RoBERTa and CamemBERT
-//! (positions from another row on), DistilBERT (no token types), MPNet (score terms by distance).
+//! (positions from another row on), DistilBERT (no token types), MPNet (score terms by distance),
+//! ELECTRA (narrower tables of words) and ALBERT (the same, and layers that are used several times).
 
 use std::sync::Arc;
 
@@ -57,6 +58,16 @@ const MPNET: Names = Names {
     ..BERT
 };
 
+const ALBERT: Names = Names {
+    inputs: ["attention.query", "attention.key", "attention.value"],
+    output: "attention.dense",
+    attention_norm: "attention.LayerNorm",
+    up: "ffn",
+    down: "ffn_output",
+    norm: "full_layer_layer_norm",
+    ..BERT
+};
+
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     let types = keys.size_or("type_vocab_size", 2)?;
     Ok(Sizes {
@@ -86,6 +97,24 @@ pub(super) fn mpnet_sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes { types: 0, ..sizes })
 }
 
+pub(super) fn electra_sizes(keys: &Keys) -> Result<Sizes> {
+    Ok(Sizes {
+        embedding: keys.size_or("embedding_size", 128)?,
+        ..sizes(keys)?
+    })
+}
+
+pub(super) fn albert_sizes(keys: &Keys) -> Result<Sizes> {
+    /// The most layers, none of which needs tensors.
+    const LAYERS: usize = 1000;
+    let sizes = electra_sizes(keys)?;
+    if sizes.layers > LAYERS {
+        return Err(keys.fault("num_hidden_layers", &format!("at most {LAYERS}")));
+    }
+    let activation = keys.activation("hidden_act", FusedActivation::GeluTanh)?;
+    Ok(Sizes { activation, ..sizes })
+}
+
 pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
     // transformers takes BERT's names of these keys, too.
     let size = |key, alias| {
@@ -101,6 +130,7 @@ pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
+        embedding: hidden,
         layers: size("n_layers", "num_hidden_layers")?,
         heads: Heads::equal(heads, hidden),
         inner: keys.size("hidden_dim")?,
@@ -115,6 +145,43 @@ pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
 
 pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
     transformer(sizes, &BERT, None, View::plain(Sees::All), &vb)
+}
+
+pub(super) fn load_electra(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let mut model = load(keys, sizes, vb.clone())?;
+    if sizes.embedding != sizes.hidden {
+        model.embeddings.projection = Some(projection(sizes, vb.pp("embeddings_project"))?);
+    }
+    Ok(model)
+}
+
+pub(super) fn load_albert(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let groups = keys.size_or("num_hidden_groups", 1)?;
+    let size = keys.size_or("inner_group_num", 1)?;
+    let group = |group| {
+        let place = vb.pp("encoder.albert_layer_groups").pp(group);
+        let layers = (0..size).map(|i| layer(sizes, &ALBERT, place.pp("albert_layers").pp(i)));
+        layers.collect::<Result<Vec<_>>>()
+    };
+    let groups = (0..groups).map(group).collect::<Result<Vec<_>>>()?;
+    // The quotients of transformers, which may be rounded.
+    let passes = sizes.layers as f64 / groups.len() as f64;
+    let group_of = |pass| ((pass as f64 / passes) as usize).min(groups.len() - 1);
+    let layers = (0..sizes.layers).flat_map(|pass| groups[group_of(pass)].clone());
+    let mut embeddings = embeddings(sizes, None, vb.pp("embeddings"))?;
+    let into = vb.pp("encoder.embedding_hidden_mapping_in");
+    embeddings.projection = Some(projection(sizes, into)?);
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect(),
+        norm: None,
+        views: vec![View::plain(Sees::All)],
+    })
+}
+
+/// The product from narrower tables.
+fn projection(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<nn::Linear> {
+    Ok(nn::linear_b(sizes.embedding, sizes.hidden, true, vb)?)
 }
 
 pub(super) fn load_distilbert(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
@@ -174,25 +241,28 @@ fn transformer(
     view: View,
     vb: &VarBuilder<'_>,
 ) -> Result<Transformer> {
-    let embeddings = vb.pp("embeddings");
-    let rows = sizes.tokens + pad.map_or(0, |pad| pad as usize + 1);
-    let positions = Positions {
-        table: sizes.table(rows, embeddings.pp("position_embeddings"))?,
-        pad,
-    };
-    let embeddings = Embeddings {
-        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
-        positions: Some(positions),
-        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
-        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
-    };
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, names, vb.pp(names.layers).pp(index)));
     Ok(Transformer {
-        embeddings,
+        embeddings: embeddings(sizes, pad, vb.pp("embeddings"))?,
         layers: layers.collect::<Result<_>>()?,
         norm: None,
         views: vec![view],
+    })
+}
+
+fn embeddings(sizes: &Sizes, pad: Option<u32>, vb: VarBuilder<'_>) -> Result<Embeddings> {
+    let rows = sizes.tokens + pad.map_or(0, |pad| pad as usize + 1);
+    let positions = Positions {
+        table: sizes.table(rows, vb.pp("position_embeddings"))?,
+        pad,
+    };
+    let norm = nn::layer_norm(sizes.embedding, sizes.eps, vb.pp("LayerNorm"))?;
+    Ok(Embeddings {
+        types: sizes.types(vb.pp("token_type_embeddings"))?,
+        positions: Some(positions),
+        norm: Some(norm),
+        ..Embeddings::words_only(sizes.table(sizes.vocab, vb.pp("word_embeddings"))?)
     })
 }
 
@@ -224,6 +294,16 @@ pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
 pub(super) fn roberta_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     let dense = source.vb.pp("classifier.dense");
     two_products(source, dense, FusedActivation::Tanh, "classifier.out_proj")
+}
+
+pub(super) fn electra_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    let dense = source.vb.pp("classifier.dense");
+    two_products(source, dense, FusedActivation::Gelu, "classifier.out_proj")
+}
+
+pub(super) fn albert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    let pooler = source.model.pp("pooler");
+    two_products(source, pooler, FusedActivation::Tanh, "classifier")
 }
 
 pub(super) fn distilbert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {

@@ -30,6 +30,7 @@ fn sizes(keys: &Keys, activation: FusedActivation) -> Result<Sizes> {
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
+        embedding: hidden,
         layers: keys.size("num_hidden_layers")?,
         heads: Heads {
             queries,

@@ -34,6 +34,19 @@ pub(crate) const BERT: Table = Table(&[
     (&["position_embedding_type"], Only(&["\"absolute\""])),
 ]);
 
+#[rustfmt::skip]
+pub(crate) const ELECTRA: Table = Table(&[
+    (&["embedding_size"], Used),
+    (&["summary_*"], Harmless("of a head for other tasks")),
+]);
+
+#[rustfmt::skip]
+pub(crate) const ALBERT: Table = Table(&[
+    (&["embedding_size", "num_hidden_groups", "inner_group_num"], Used),
+    (&["net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"],
+     Harmless("transformers' ALBERT has no such key")),
+]);
+
 /// The keys of RoBERTa, XLM-RoBERTa, CamemBERT and MPNet.
 pub(crate) const ROBERTA: Table =
     Table(&[(&["pad_token_id", "relative_attention_num_buckets"], Used)]);
