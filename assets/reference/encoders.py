@@ -84,6 +84,31 @@ MODERN = SIZES | dict(num_hidden_layers=4, local_attention=10, cls_token_id=0, s
 NARROW = SIZES | dict(embedding_size=32, hidden_size=48)
 # Five passes through two groups of two layers.
 ALBERT = NARROW | dict(num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
+# As DeBERTa v3, with distances that share rows.
+DEBERTA = SIZES | dict(
+    relative_attention=True,
+    position_buckets=8,
+    max_relative_positions=40,
+    pos_att_type=["p2c", "c2p"],
+    share_att_key=True,
+    norm_rel_ebd="layer_norm",
+    position_biased_input=False,
+    type_vocab_size=0,
+)
+# Heads that are wider together than the hidden size.
+T5 = dict(
+    vocab_size=112,
+    d_model=32,
+    d_kv=12,
+    d_ff=64,
+    num_layers=2,
+    num_heads=4,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=40,
+    pad_token_id=1,
+    eos_token_id=2,
+)
+EURO = DECODER | dict(rope_theta=2500.0, mlp_bias=True, attention_bias=True)
 PROMPTS = {"query": "query the ", "document": "passage of a "}
 
 
@@ -659,6 +684,51 @@ MADE = {
     ),
     "classes-albert": lambda s: classifier(
         "classes-albert", t.AlbertForSequenceClassification(t.AlbertConfig(**ALBERT, num_labels=3)), s
+    ),
+    # The norm before the products has an outlier, since only such norms can be equalized.
+    "deberta": lambda s: embedder(
+        "deberta",
+        t.DebertaV2Model(t.DebertaV2Config(**DEBERTA)),
+        s,
+        [pooling("mean"), normalize],
+        before=lambda model: model.encoder.layer[0].attention.output.LayerNorm.weight.data[0].mul_(4),
+    ),
+    "reranker-deberta": lambda s: reranker(
+        "reranker-deberta", t.DebertaV2ForSequenceClassification(t.DebertaV2Config(**DEBERTA, num_labels=1)), s, 1
+    ),
+    # As DeBERTa v2: each distance has a row, its vectors have products, and there are tables as in BERT.
+    "classes-deberta": lambda s: classifier(
+        "classes-deberta",
+        t.DebertaV2ForSequenceClassification(
+            t.DebertaV2Config(
+                **SIZES,
+                relative_attention=True,
+                max_relative_positions=24,
+                pos_att_type="c2p|p2c",
+                type_vocab_size=2,
+                num_labels=3,
+            )
+        ),
+        s,
+    ),
+    # As sentence-t5, of T5 1.1.
+    "t5": lambda s: embedder(
+        "t5",
+        t.T5EncoderModel(t.T5Config(**T5, feed_forward_proj="gated-gelu")),
+        s,
+        [pooling("mean"), dense(32, 24, torch.nn.Identity(), False), normalize],
+        ends=(False, True),
+    ),
+    "t5-relu": lambda s: embedder(
+        "t5-relu",
+        t.T5EncoderModel(t.T5Config(**T5 | dict(relative_attention_num_buckets=32, relative_attention_max_distance=128))),
+        s,
+        [pooling("mean")],
+        ends=(False, True),
+    ),
+    "eurobert": lambda s: embedder("eurobert", t.EuroBertModel(t.EuroBertConfig(**EURO)), s, [pooling("mean"), normalize]),
+    "classes-eurobert": lambda s: classifier(
+        "classes-eurobert", t.EuroBertForSequenceClassification(t.EuroBertConfig(**EURO, num_labels=3)), s
     ),
 }
 

@@ -180,8 +180,9 @@ impl Model {
         let mut logits = Vec::with_capacity(texts.len());
         for texts in texts.chunks(at_once) {
             let seen = texts.iter().map(|(vectors, ids)| head.seen(vectors, ids));
-            let pooled = seen.map(|text| head.pooling.pool(text, size, 0));
-            logits.extend(head.forward(&matrix(pooled.collect())?)?.to_vec2()?);
+            let pooled = seen.map(|text| head.pooled(text, size));
+            let pooled = matrix(pooled.collect::<Result<_, _>>()?)?;
+            logits.extend(head.logits(&pooled)?.to_vec2()?);
         }
         Ok(logits)
     }

@@ -65,6 +65,7 @@ impl Tokenizer {
                  (tokenizer_config.json), got {model}"
             );
         }
+        check_parts(&whole, path, &config.tokenizer)?;
         set_normalizer(&mut whole, config).map_err(fault)?;
         add_tokens(&mut whole, path, &config.tokenizer)?;
         // Tokens outside the vocabulary, such as Gemma's for images, may lack a row.
@@ -505,6 +506,23 @@ fn add_tokens(
             space == expected,
             "tokenizer_config.json: key \"add_prefix_space\": expected {expected}, as in {path}, \
              got {space}"
+        );
+    }
+    Ok(())
+}
+
+/// Checks that the tokenizer has the parts that its class makes, and no others of these.
+fn check_parts(whole: &tokenizers::Tokenizer, path: &str, files: &TokenizerConfig) -> Result<()> {
+    let normalizer = serde_json::to_string(&whole.get_normalizer())?;
+    let all = normalizer + &serde_json::to_string(&whole.get_pre_tokenizer())?;
+    for (key, part, is_made) in &files.parts {
+        let has = all.contains(&format!("{{\"type\":\"{part}\""));
+        let word = |has| if has { part } else { "none" };
+        ensure!(
+            has == *is_made,
+            "tokenizer_config.json: key {key:?}: expected {}, as in {path}, got {}",
+            word(has),
+            word(*is_made),
         );
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::checkpoint::{Plan, quantize};
@@ -10,7 +11,7 @@ use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
 use serde::Deserialize;
 
-const EMBEDDERS: [&str; 13] = [
+const EMBEDDERS: [&str; 17] = [
     "bert",
     "xlm-roberta",
     "distilbert",
@@ -24,8 +25,12 @@ const EMBEDDERS: [&str; 13] = [
     "lower-case",
     "electra",
     "albert",
+    "deberta",
+    "t5",
+    "t5-relu",
+    "eurobert",
 ];
-const CLASSIFIERS: [&str; 7] = [
+const CLASSIFIERS: [&str; 9] = [
     "classes-roberta",
     "classes-distilbert",
     "classes-modernbert",
@@ -33,13 +38,16 @@ const CLASSIFIERS: [&str; 7] = [
     "classes-gte",
     "classes-electra",
     "classes-albert",
+    "classes-deberta",
+    "classes-eurobert",
 ];
-const RERANKERS: [&str; 5] = [
+const RERANKERS: [&str; 6] = [
     "reranker",
     "reranker-xlm-roberta",
     "reranker-qwen3",
     "reranker-types",
     "reranker-modules",
+    "reranker-deberta",
 ];
 
 /// The expected values that `assets/reference/encoders.py` writes for a folder.
@@ -235,7 +243,10 @@ fn padding_and_long_prompts_are_pooled_as_sentence_transformers_does() -> Result
 
 /// A folder with other keys of `config.json`, quoted text for text.
 fn edited(name: &str, pairs: &[[&str; 2]]) -> Result<PathBuf> {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("edited-{name}"));
+    // Tests run at the same time.
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("edited-{name}-{count}"));
     fs::create_dir_all(&out)?;
     for file in [
         "model.safetensors",
@@ -300,6 +311,154 @@ fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
     Ok(())
 }
 
+/// Sizes that no model has, and what is not known.
+#[test]
+fn mistakes_in_the_architectures_are_named() -> Result<()> {
+    for (name, from, to, expected) in [
+        (
+            "albert",
+            "\"num_hidden_layers\": 5",
+            "\"num_hidden_layers\": 5000",
+            "at most 1000",
+        ),
+        (
+            "albert",
+            "\"embedding_size\": 32",
+            "\"embedding_size\": 0",
+            "a positive integer",
+        ),
+        (
+            "albert",
+            "\"num_hidden_groups\": 2",
+            "\"num_hidden_groups\": 1",
+            "tensor \"encoder.albert",
+        ),
+        (
+            "albert",
+            "\"inner_group_num\": 2",
+            "\"inner_group_num\": 3",
+            "albert_layers.2",
+        ),
+        (
+            "electra",
+            "\"embedding_size\": 32",
+            "\"embedding_size\": 48",
+            "position_embeddings",
+        ),
+        (
+            "deberta",
+            "\"position_buckets\": 8",
+            "\"position_buckets\": 1",
+            "2 or more",
+        ),
+        (
+            "deberta",
+            "\"position_buckets\": 8",
+            "\"position_buckets\": 2147483647",
+            "2 or more",
+        ),
+        (
+            "deberta",
+            "\"position_buckets\": 8",
+            "\"position_buckets\": -1",
+            "rel_embeddings",
+        ),
+        (
+            "deberta",
+            "\"position_buckets\": 8",
+            "\"position_buckets\": \"8\"",
+            "a positive integer",
+        ),
+        (
+            "deberta",
+            "\"max_relative_positions\": 40",
+            "\"max_relative_positions\": 5",
+            "2 or more",
+        ),
+        ("deberta", "\"c2p\"", "\"p2p\"", "c2p, p2c or both"),
+        ("deberta", "[\"p2c\", \"c2p\"]", "7", "words"),
+        ("deberta", "\"layer_norm\"", "\"rms_norm\"", "norm_rel_ebd"),
+        (
+            "deberta",
+            "\"share_att_key\": true",
+            "\"share_att_key\": false",
+            "pos_key_proj",
+        ),
+        (
+            "deberta",
+            "\"legacy\": true",
+            "\"conv_kernel_size\": 3",
+            "conv_kernel_size",
+        ),
+        (
+            "deberta",
+            "\"pooler_hidden_size\": 32",
+            "\"embedding_size\": 16",
+            "hidden_size 32",
+        ),
+        (
+            "deberta",
+            "\"relative_attention\": true",
+            "\"relative_attention\": false",
+            "tensor \"encoder.",
+        ),
+        (
+            "t5",
+            "\"relative_attention_num_buckets\": 8",
+            "\"relative_attention_num_buckets\": 1",
+            "4 or more",
+        ),
+        (
+            "t5",
+            "\"relative_attention_max_distance\": 40",
+            "\"relative_attention_max_distance\": 2",
+            "4 or more",
+        ),
+        ("t5", "gated-gelu", "gated-tanh", "dense_act_fn"),
+        (
+            "t5",
+            "\"is_gated_act\": true",
+            "\"is_gated_act\": false",
+            "expected true",
+        ),
+        (
+            "t5",
+            "\"is_decoder\": false",
+            "\"is_decoder\": true",
+            "is_decoder",
+        ),
+        (
+            "t5",
+            "\"d_model\": 32",
+            "\"hidden_size\": 48, \"d_model\": 32",
+            "expected 32, as",
+        ),
+        (
+            "mpnet",
+            "\"relative_attention_num_buckets\": 32",
+            "\"relative_attention_num_buckets\": 1",
+            "4 or more",
+        ),
+        (
+            "classes-eurobert",
+            "\"late\"",
+            "\"max\"",
+            "late, mean or bos",
+        ),
+        (
+            "eurobert",
+            "\"head_dim\": 16",
+            "\"head_dim\": 0",
+            "a positive integer",
+        ),
+    ] {
+        let error = Embedder::open_with(edited(name, &[[from, to]])?, float()).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert!(error.contains(expected), "{name}, {to}: {error}");
+    }
+    Ok(())
+}
+
 /// Classes that make the spaces before words do so by `tokenizer_config.json`.
 #[test]
 fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
@@ -321,6 +480,51 @@ fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
         let expected = "key \"add_prefix_space\": expected true, as in";
         assert!(error.is_none_or(|error| error.contains(expected)));
     }
+    Ok(())
+}
+
+/// Classes that make the normalizer do so by `tokenizer_config.json`, which must say the same.
+#[test]
+fn parts_of_a_tokenizer_are_those_of_both_files() -> Result<()> {
+    let dir = edited("deberta", &[])?;
+    let path = dir.join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let words = tokenizer["model"]["vocab"].take();
+    let words = words.as_object().context("a vocabulary")?.iter();
+    let mut words: Vec<_> = words.map(|(word, id)| (id.as_u64(), word)).collect();
+    words.sort();
+    let words: Vec<_> = words.into_iter().map(|(_, word)| (word, -1.)).collect();
+    tokenizer["model"] = serde_json::json!({"type": "Unigram", "unk_id": 3, "vocab": words});
+    fs::write(path, tokenizer.to_string())?;
+    // Tokens are named in any order.
+    fs::write(dir.join("added_tokens.json"), r#"{"<pad>": 1}"#)?;
+    for (keys, expected) in [
+        (r#""do_lower_case": true"#, ""),
+        (
+            r#""do_lower_case": false"#,
+            "\"do_lower_case\": expected Lowercase",
+        ),
+        (
+            r#""do_lower_case": true, "split_by_punct": true"#,
+            "expected none, as in",
+        ),
+        (
+            r#""do_lower_case": true, "cls_token": "</s>""#,
+            "\"cls_token\"",
+        ),
+    ] {
+        let text = format!("{{\"tokenizer_class\": \"DebertaV2TokenizerFast\", {keys}}}");
+        fs::write(dir.join("tokenizer_config.json"), text)?;
+        let error = Embedder::open(&dir).err().map(|e| format!("{e:#}"));
+        let error = error.unwrap_or_default();
+        assert!(
+            error.contains(expected) && error.is_empty() == expected.is_empty(),
+            "{keys}: {error}"
+        );
+    }
+    let dir = edited("classes-modernbert", &[])?;
+    fs::write(dir.join("added_tokens.json"), r#"{"<pad>": 1}"#)?;
+    Embedder::open(&dir)?;
     Ok(())
 }
 

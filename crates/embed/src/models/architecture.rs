@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 use super::head::{ClassHead, Source};
 use super::sizes::Sizes;
 use super::transformer::Transformer;
-use super::{bert, decoder, gte, jina, modernbert, nomic};
+use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, t5};
 use crate::keys::Keys;
 use crate::modules::LogitScore;
 use crate::tables;
@@ -53,7 +53,7 @@ const DECODER: Architecture = Architecture {
     head: decoder::head,
 };
 
-static ALL: [Architecture; 12] = [
+static ALL: [Architecture; 15] = [
     Architecture {
         mark: Some(("position_embedding_type", "alibi")),
         tables: &[&tables::JINA, &tables::BERT, &tables::COMMON],
@@ -87,6 +87,15 @@ static ALL: [Architecture; 12] = [
         sizes: bert::albert_sizes,
         load: bert::load_albert,
         head: bert::albert_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["deberta-v2"],
+        tables: &[&tables::DEBERTA, &tables::BERT, &tables::COMMON],
+        prefixes: &["deberta"],
+        sizes: deberta::sizes,
+        load: deberta::load,
+        head: deberta::head,
         ..BERT
     },
     Architecture {
@@ -132,6 +141,24 @@ static ALL: [Architecture; 12] = [
         sizes: gte::sizes,
         load: gte::load,
         ..BERT
+    },
+    Architecture {
+        model_types: &["t5"],
+        tables: &[&tables::T5, &tables::COMMON],
+        prefixes: &[],
+        words: "shared.weight",
+        sizes: t5::sizes,
+        load: t5::load,
+        head: t5::head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["eurobert"],
+        tables: &[&tables::EUROBERT, &tables::DECODER, &tables::COMMON],
+        sizes: decoder::eurobert_sizes,
+        load: decoder::load_eurobert,
+        head: decoder::eurobert_head,
+        ..DECODER
     },
     DECODER,
     Architecture {

@@ -17,17 +17,17 @@ use super::view::{Bias, Sees, View};
 use crate::keys::{Keys, MOST};
 
 /// The names of a layer's parts in a checkpoint.
-struct Names {
-    layers: &'static str,
-    inputs: [&'static str; 3],
-    output: &'static str,
-    attention_norm: &'static str,
-    up: &'static str,
-    down: &'static str,
-    norm: &'static str,
+pub(super) struct Names {
+    pub layers: &'static str,
+    pub inputs: [&'static str; 3],
+    pub output: &'static str,
+    pub attention_norm: &'static str,
+    pub up: &'static str,
+    pub down: &'static str,
+    pub norm: &'static str,
 }
 
-const BERT: Names = Names {
+pub(super) const BERT: Names = Names {
     layers: "encoder.layer",
     inputs: [
         "attention.self.query",
@@ -112,26 +112,22 @@ pub(super) fn albert_sizes(keys: &Keys) -> Result<Sizes> {
         return Err(keys.fault("num_hidden_layers", &format!("at most {LAYERS}")));
     }
     let activation = keys.activation("hidden_act", FusedActivation::GeluTanh)?;
-    Ok(Sizes { activation, ..sizes })
+    Ok(Sizes {
+        activation,
+        ..sizes
+    })
 }
 
 pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
     // transformers takes BERT's names of these keys, too.
-    let size = |key, alias| {
-        let size = keys.size(key)?;
-        if keys.size_or(alias, size)? != size {
-            return Err(keys.fault(alias, &format!("{size}, as {key:?} says")));
-        }
-        Ok(size)
-    };
-    let hidden = size("dim", "hidden_size")?;
-    let heads = size("n_heads", "num_attention_heads")?;
+    let hidden = keys.size_as("dim", "hidden_size")?;
+    let heads = keys.size_as("n_heads", "num_attention_heads")?;
     keys.divides("n_heads", heads, "dim", hidden)?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
         embedding: hidden,
-        layers: size("n_layers", "num_hidden_layers")?,
+        layers: keys.size_as("n_layers", "num_hidden_layers")?,
         heads: Heads::equal(heads, hidden),
         inner: keys.size("hidden_dim")?,
         eps: 1e-12,
@@ -193,13 +189,8 @@ pub(super) fn load_roberta(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Re
 }
 
 pub(super) fn load_mpnet(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let buckets = keys.size_or("relative_attention_num_buckets", 32)?;
-    let heads = sizes.heads.queries;
-    let table = nn::embedding(buckets, heads, vb.pp("encoder.relative_attention_bias"))?;
-    let table: Vec<Vec<f32>> = table.embeddings().to_vec2()?;
-    let term = move |head: usize, distance| table[bucket(distance, buckets)][head];
-    let term = Arc::new(term);
-    let view = View::plain(Sees::Biased(Bias { heads, term }));
+    let table = vb.pp("encoder.relative_attention_bias");
+    let view = bias(keys, 128, sizes.heads.queries, table)?;
     transformer(sizes, &MPNET, Some(pad(keys)?), view, &vb)
 }
 
@@ -217,24 +208,37 @@ fn pad(keys: &Keys) -> Result<u32> {
     Ok(pad)
 }
 
+/// A view with the terms of distances in a table, whose last row of a half begins at `furthest`.
+pub(super) fn bias(keys: &Keys, furthest: usize, heads: usize, vb: VarBuilder<'_>) -> Result<View> {
+    let key = "relative_attention_num_buckets";
+    let buckets = keys.size_or(key, 32)?;
+    if buckets < 4 || furthest <= buckets / 4 {
+        let expected = format!("4 or more, and a quarter of it below {furthest} tokens");
+        return Err(keys.fault(key, &expected));
+    }
+    let table = nn::embedding(buckets, heads, vb)?;
+    let table: Vec<Vec<f32>> = table.embeddings().to_vec2()?;
+    let term = move |head: usize, distance| table[bucket(distance, buckets, furthest as f32)][head];
+    let term = Arc::new(term);
+    Ok(View::plain(Sees::Biased(Bias { heads, term })))
+}
+
 /// The row of a distance. Half of the rows are for keys before the query: near distances have a row
-/// each, those further away share rows logarithmically, up to 128. The other half is for keys after
-/// it.
-fn bucket(distance: i64, buckets: usize) -> usize {
-    const FURTHEST: f32 = 128.;
+/// each, those further away share rows logarithmically. The other half is for keys after it.
+fn bucket(distance: i64, buckets: usize, furthest: f32) -> usize {
     let half = buckets / 2;
     let alone = half / 2;
     let near = distance.unsigned_abs() as usize;
     let place = if near < alone {
         near
     } else {
-        let share = (near as f32 / alone as f32).ln() / (FURTHEST / alone as f32).ln();
+        let share = (near as f32 / alone as f32).ln() / (furthest / alone as f32).ln();
         (alone + (share * (half - alone) as f32) as usize).min(half - 1)
     };
     place + usize::from(distance > 0) * half
 }
 
-fn transformer(
+pub(super) fn transformer(
     sizes: &Sizes,
     names: &Names,
     pad: Option<u32>,
@@ -253,14 +257,12 @@ fn transformer(
 
 fn embeddings(sizes: &Sizes, pad: Option<u32>, vb: VarBuilder<'_>) -> Result<Embeddings> {
     let rows = sizes.tokens + pad.map_or(0, |pad| pad as usize + 1);
-    let positions = Positions {
-        table: sizes.table(rows, vb.pp("position_embeddings"))?,
-        pad,
-    };
+    let table = (sizes.has_table).then(|| sizes.table(rows, vb.pp("position_embeddings")));
+    let table = table.transpose()?;
     let norm = nn::layer_norm(sizes.embedding, sizes.eps, vb.pp("LayerNorm"))?;
     Ok(Embeddings {
         types: sizes.types(vb.pp("token_type_embeddings"))?,
-        positions: Some(positions),
+        positions: table.map(|table| Positions { table, pad }),
         norm: Some(norm),
         ..Embeddings::words_only(sizes.table(sizes.vocab, vb.pp("word_embeddings"))?)
     })
@@ -312,7 +314,7 @@ pub(super) fn distilbert_head(source: &Source<'_>) -> Result<Option<ClassHead>> 
 }
 
 /// A square product with its activation, then the classifier, if the model has both.
-fn two_products(
+pub(super) fn two_products(
     source: &Source<'_>,
     dense: VarBuilder<'_>,
     activation: FusedActivation,

@@ -4,7 +4,9 @@
 mod architecture;
 mod attention;
 mod bert;
+mod deberta;
 mod decoder;
+mod disentangled;
 mod gte;
 mod head;
 mod jina;
@@ -14,6 +16,7 @@ mod nomic;
 mod rope;
 mod rows;
 mod sizes;
+mod t5;
 mod transformer;
 mod view;
 
