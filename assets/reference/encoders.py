@@ -32,6 +32,7 @@ from sentence_transformers.sentence_transformer.modules import (
     LayerNorm,
     Normalize,
     Pooling,
+    StaticEmbedding,
     Transformer,
 )
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -448,6 +449,39 @@ def jina(seed):
     write(folder, dict(texts=TEXTS, vectors=vectors))
 
 
+def static(name, seed, modules, table):
+    """A table of words, from which vectors are made without special tokens."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.manual_seed(seed)
+    weights = torch.randn(112, 32).half().float()
+    made = StaticEmbedding(tokenizer(0)._tokenizer, embedding_weights=weights)
+    sentence = SentenceTransformer(modules=[made, *modules], prompts=PROMPTS, device="cpu")
+    texts = [text for text in TEXTS if text]
+    expected = dict(
+        texts=texts,
+        vectors=sentence.encode(texts).tolist(),
+        questions=QUERIES,
+        queries=sentence.encode_query(QUERIES).tolist(),
+        documents=sentence.encode_document(texts).tolist(),
+    )
+    sentence.save(str(folder), create_model_card=False)
+    to_half(folder)
+    path = folder / "model.safetensors"
+    save_file({table: load_file(path)["embedding.weight"]}, path)
+    write(folder, expected)
+    return folder
+
+
+def model2vec(seed):
+    """With the names and files of model2vec, whose `config.json` nothing reads."""
+    folder = static("model2vec", seed, [Normalize()], "embeddings")
+    (folder / "config.json").write_text(json.dumps(dict(model_type="model2vec", normalize=True)) + "\n")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "."
+    (folder / "modules.json").write_text(json.dumps(modules) + "\n")
+
+
 def pooling(*modes, **options):
     return lambda size: Pooling(size, pooling_mode=modes, **options)
 
@@ -730,6 +764,8 @@ MADE = {
     "classes-eurobert": lambda s: classifier(
         "classes-eurobert", t.EuroBertForSequenceClassification(t.EuroBertConfig(**EURO, num_labels=3)), s
     ),
+    "static": lambda s: static("static", s, [], "embedding.weight"),
+    "model2vec": model2vec,
 }
 
 

@@ -8,7 +8,7 @@ use tokenizers::AddedToken;
 use crate::files::ADDED_TOKENS;
 use crate::json;
 use crate::keys::Keys;
-use crate::models::{Architecture, Sizes};
+use crate::models::{Architecture, Sizes, TABLE};
 use crate::pooling::Pooling;
 use crate::sentence::Sentence;
 use crate::tables;
@@ -115,6 +115,8 @@ pub(crate) struct TokenizerConfig {
     pub prefix_space: Option<bool>,
     /// The keys of a tokenizer whose class makes these parts, and whether it makes them.
     pub parts: Vec<(&'static str, &'static str, bool)>,
+    /// Whether texts get no special tokens, and have the limit of `tokenizer.json`.
+    pub is_bare: bool,
     /// The named class, and the model that it makes.
     pub model: Option<(String, &'static str)>,
 }
@@ -298,6 +300,7 @@ impl TokenizerConfig {
             ends,
             prefix_space: prefix_space.filter(|_| makes_spaces),
             parts,
+            is_bare: config.get(TABLE).is_some(),
             model,
         })
     }

@@ -32,6 +32,8 @@ pub(crate) enum Module {
 
 /// The modules of a folder, with their folders.
 pub(crate) struct Modules {
+    /// The folder of a table of words in place of the Transformer and the pooling.
+    pub static_embedding: Option<PathBuf>,
     /// The configuration of the pooling.
     pub pooling: PathBuf,
     /// Whether `modules.json` lists the pooling, whose configuration then exists.
@@ -95,6 +97,7 @@ impl Modules {
     /// The modules of a folder; without `modules.json`, a pooling in its usual place, or none.
     pub fn read(dir: &Path) -> Result<Self> {
         let mut modules = Self {
+            static_embedding: None,
             pooling: dir.join("1_Pooling").join(CONFIG),
             lists_pooling: false,
             lacks_pooling: None,
@@ -113,7 +116,8 @@ impl Modules {
         for (index, entry) in entries.into_iter().enumerate() {
             let keys = Keys::flat(&path, entry, &tables::MODULES)?;
             let type_ = keys.word("type")?.unwrap_or_default();
-            let subfolder = keys.word("path")?.unwrap_or_default();
+            let subfolder = keys.word("path")?.filter(|path| path != ".");
+            let subfolder = subfolder.unwrap_or_default();
             let folder = dir.join(plain(&path, &subfolder)?);
             if seen.contains(&subfolder) {
                 return Err(keys.fault("path", "a separate folder for each module"));
@@ -121,7 +125,13 @@ impl Modules {
             seen.push(subfolder.clone());
             let name = type_.strip_prefix("sentence_transformers.");
             let name = name.and_then(|name| name.rsplit('.').next());
-            let kind = match (index, name.unwrap_or(&type_)) {
+            let place = index + usize::from(modules.static_embedding.is_some());
+            let kind = match (place, name.unwrap_or(&type_)) {
+                (0, "StaticEmbedding") => {
+                    modules.static_embedding = Some(folder);
+                    modules.lacks_pooling = None;
+                    continue;
+                }
                 (0, "Transformer") if subfolder.is_empty() => continue,
                 (0, "Transformer") => return Err(keys.fault("path", "\"\" for the Transformer")),
                 (1, "Pooling") => {
@@ -145,7 +155,8 @@ impl Modules {
                 (2.., "Dropout") => continue,
                 (0 | 1, got) => {
                     bail!(
-                        "{path}: key \"type\": expected Transformer, then Pooling or LogitScore, got {got:?}"
+                        "{path}: key \"type\": expected Transformer, then Pooling or LogitScore, or \
+                         StaticEmbedding, got {got:?}"
                     )
                 }
                 (_, got) => bail!(
@@ -171,7 +182,8 @@ impl Modules {
     /// The folders of modules, whose configurations and weights determine answers.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         let others = self.others.iter().map(|(_, folder)| &**folder);
-        others.chain(self.logit_score.as_deref())
+        let alone = self.static_embedding.as_deref();
+        others.chain(self.logit_score.as_deref()).chain(alone)
     }
 
     /// The modules after a pooling with `pooled` numbers, and whether they end with a score.

@@ -8,7 +8,8 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::metaspace::PrependScheme;
-use tokenizers::{Encoding, PostProcessor};
+use tokenizers::processors::PostProcessorWrapper;
+use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
 use crate::config::{Config, NamedToken, TokenizerConfig};
 use crate::pairs::PairTemplate;
@@ -50,6 +51,17 @@ impl Tokenizer {
     pub(crate) fn parse(path: &str, json: &[u8], config: &Config) -> Result<Self> {
         let fault = |e: tokenizers::Error| anyhow::anyhow!("{path}: expected a tokenizer, got {e}");
         let mut whole = tokenizers::Tokenizer::from_bytes(strict(json.to_vec())).map_err(fault)?;
+        let mut most = config.max_tokens;
+        if config.tokenizer.is_bare {
+            let cut = whole.get_truncation();
+            let is_right = cut.is_none_or(|cut| cut.direction == TruncationDirection::Right);
+            ensure!(
+                is_right,
+                "{path}: expected truncation on the right, got the left"
+            );
+            most = cut.map_or(most, |cut| most.min(cut.max_length));
+            whole.with_post_processor(None::<PostProcessorWrapper>);
+        }
         whole.with_truncation(None).map_err(fault)?;
         whole.with_padding(None);
         let model = match whole.get_model() {
@@ -85,7 +97,7 @@ impl Tokenizer {
             chat: None,
             pair_prompt: Prompt::default(),
         };
-        tokenizer.limit(config.max_tokens)?;
+        tokenizer.limit(most)?;
         Ok(tokenizer)
     }
 

@@ -313,144 +313,35 @@ fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
 
 /// Sizes that no model has, and what is not known.
 #[test]
+#[rustfmt::skip]
 fn mistakes_in_the_architectures_are_named() -> Result<()> {
     for (name, from, to, expected) in [
-        (
-            "albert",
-            "\"num_hidden_layers\": 5",
-            "\"num_hidden_layers\": 5000",
-            "at most 1000",
-        ),
-        (
-            "albert",
-            "\"embedding_size\": 32",
-            "\"embedding_size\": 0",
-            "a positive integer",
-        ),
-        (
-            "albert",
-            "\"num_hidden_groups\": 2",
-            "\"num_hidden_groups\": 1",
-            "tensor \"encoder.albert",
-        ),
-        (
-            "albert",
-            "\"inner_group_num\": 2",
-            "\"inner_group_num\": 3",
-            "albert_layers.2",
-        ),
-        (
-            "electra",
-            "\"embedding_size\": 32",
-            "\"embedding_size\": 48",
-            "position_embeddings",
-        ),
-        (
-            "deberta",
-            "\"position_buckets\": 8",
-            "\"position_buckets\": 1",
-            "2 or more",
-        ),
-        (
-            "deberta",
-            "\"position_buckets\": 8",
-            "\"position_buckets\": 2147483647",
-            "2 or more",
-        ),
-        (
-            "deberta",
-            "\"position_buckets\": 8",
-            "\"position_buckets\": -1",
-            "rel_embeddings",
-        ),
-        (
-            "deberta",
-            "\"position_buckets\": 8",
-            "\"position_buckets\": \"8\"",
-            "a positive integer",
-        ),
-        (
-            "deberta",
-            "\"max_relative_positions\": 40",
-            "\"max_relative_positions\": 5",
-            "2 or more",
-        ),
+        ("albert", "\"num_hidden_layers\": 5", "\"num_hidden_layers\": 5000", "at most 1000"),
+        ("albert", "\"embedding_size\": 32", "\"embedding_size\": 0", "a positive integer"),
+        ("albert", "\"num_hidden_groups\": 2", "\"num_hidden_groups\": 1", "tensor \"encoder.albert"),
+        ("albert", "\"inner_group_num\": 2", "\"inner_group_num\": 3", "albert_layers.2"),
+        ("electra", "\"embedding_size\": 32", "\"embedding_size\": 48", "position_embeddings"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": 1", "2 or more"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": 2147483647", "2 or more"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": -1", "rel_embeddings"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": \"8\"", "a positive integer"),
+        ("deberta", "\"max_relative_positions\": 40", "\"max_relative_positions\": 5", "2 or more"),
         ("deberta", "\"c2p\"", "\"p2p\"", "c2p, p2c or both"),
         ("deberta", "[\"p2c\", \"c2p\"]", "7", "words"),
         ("deberta", "\"layer_norm\"", "\"rms_norm\"", "norm_rel_ebd"),
-        (
-            "deberta",
-            "\"share_att_key\": true",
-            "\"share_att_key\": false",
-            "pos_key_proj",
-        ),
-        (
-            "deberta",
-            "\"legacy\": true",
-            "\"conv_kernel_size\": 3",
-            "conv_kernel_size",
-        ),
-        (
-            "deberta",
-            "\"pooler_hidden_size\": 32",
-            "\"embedding_size\": 16",
-            "hidden_size 32",
-        ),
-        (
-            "deberta",
-            "\"relative_attention\": true",
-            "\"relative_attention\": false",
-            "tensor \"encoder.",
-        ),
-        (
-            "t5",
-            "\"relative_attention_num_buckets\": 8",
-            "\"relative_attention_num_buckets\": 1",
-            "4 or more",
-        ),
-        (
-            "t5",
-            "\"relative_attention_max_distance\": 40",
-            "\"relative_attention_max_distance\": 2",
-            "4 or more",
-        ),
+        ("deberta", "\"share_att_key\": true", "\"share_att_key\": false", "pos_key_proj"),
+        ("deberta", "\"legacy\": true", "\"conv_kernel_size\": 3", "conv_kernel_size"),
+        ("deberta", "\"pooler_hidden_size\": 32", "\"embedding_size\": 16", "hidden_size 32"),
+        ("deberta", "\"relative_attention\": true", "\"relative_attention\": false", "tensor \"encoder."),
+        ("t5", "\"relative_attention_num_buckets\": 8", "\"relative_attention_num_buckets\": 1", "4 or more"),
+        ("t5", "\"relative_attention_max_distance\": 40", "\"relative_attention_max_distance\": 2", "4 or more"),
         ("t5", "gated-gelu", "gated-tanh", "dense_act_fn"),
-        (
-            "t5",
-            "\"is_gated_act\": true",
-            "\"is_gated_act\": false",
-            "expected true",
-        ),
-        (
-            "t5",
-            "\"is_decoder\": false",
-            "\"is_decoder\": true",
-            "is_decoder",
-        ),
-        (
-            "t5",
-            "\"d_model\": 32",
-            "\"hidden_size\": 48, \"d_model\": 32",
-            "expected 32, as",
-        ),
-        (
-            "mpnet",
-            "\"relative_attention_num_buckets\": 32",
-            "\"relative_attention_num_buckets\": 1",
-            "4 or more",
-        ),
-        (
-            "classes-eurobert",
-            "\"late\"",
-            "\"max\"",
-            "late, mean or bos",
-        ),
-        (
-            "eurobert",
-            "\"head_dim\": 16",
-            "\"head_dim\": 0",
-            "a positive integer",
-        ),
+        ("t5", "\"is_gated_act\": true", "\"is_gated_act\": false", "expected true"),
+        ("t5", "\"is_decoder\": false", "\"is_decoder\": true", "is_decoder"),
+        ("t5", "\"d_model\": 32", "\"hidden_size\": 48, \"d_model\": 32", "expected 32, as"),
+        ("mpnet", "\"relative_attention_num_buckets\": 32", "\"relative_attention_num_buckets\": 1", "4 or more"),
+        ("classes-eurobert", "\"late\"", "\"max\"", "late, mean or bos"),
+        ("eurobert", "\"head_dim\": 16", "\"head_dim\": 0", "a positive integer"),
     ] {
         let error = Embedder::open_with(edited(name, &[[from, to]])?, float()).err();
         let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
@@ -525,6 +416,90 @@ fn parts_of_a_tokenizer_are_those_of_both_files() -> Result<()> {
     let dir = edited("classes-modernbert", &[])?;
     fs::write(dir.join("added_tokens.json"), r#"{"<pad>": 1}"#)?;
     Embedder::open(&dir)?;
+    Ok(())
+}
+
+/// Tables of words alone, from the folder itself and from one in it.
+#[test]
+fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
+    for name in ["static", "model2vec"] {
+        let expected = expected(name)?;
+        let embedder = Embedder::open_with(folder(name), float()).context(name)?;
+        check(name, &embedder.embed(&expected.texts)?, &expected.vectors)?;
+        let (questions, texts) = (&expected.questions, &expected.texts);
+        check(name, &embedder.embed_queries(questions)?, &expected.queries)?;
+        check(name, &embedder.embed_documents(texts)?, &expected.documents)?;
+        assert_eq!(embedder.is_normalized(), name == "model2vec");
+        let error = embedder.embed(&["bread", ""]).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert_eq!(error, "text 1: expected at least 1 token, got 0");
+
+        let together = embedder.embed(texts)?;
+        assert_eq!(
+            Embedder::open(folder(name))?.embed(texts)?,
+            together,
+            "{name}"
+        );
+        for (text, vector) in texts.iter().zip(&together) {
+            let alone = embedder.embed(&[text])?;
+            assert_eq!(alone, std::slice::from_ref(vector), "{name}");
+        }
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-{name}"));
+        if out.exists() {
+            fs::remove_dir_all(&out)?;
+        }
+        let source = Checkpoint::open(folder(name))?;
+        let spec = QConfigSpec::int8().embeddings();
+        let Ok(plan) = Plan::new(&source, &spec, &[], &[]) else {
+            assert_eq!(name, "model2vec", "whose table is not named as a weight");
+            continue;
+        };
+        quantize(&source, &plan, &out, |_| ())?;
+        let sqnr = sqnr_db(&expected.vectors, &Embedder::open(&out)?.embed(texts)?);
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
+    let inner = dir.join("0_StaticEmbedding");
+    fs::create_dir_all(&inner)?;
+    for file in ["model.safetensors", "tokenizer.json"] {
+        fs::copy(folder("static").join(file), inner.join(file))?;
+    }
+    let mut modules = fs::read_to_string(folder("static").join("modules.json"))?;
+    modules = modules.replace("\"path\": \"\"", "\"path\": \"0_StaticEmbedding\"");
+    fs::write(dir.join("modules.json"), modules)?;
+    // The tokenizer's truncation is sentence-transformers' limit.
+    let path = inner.join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    tokenizer["truncation"] = serde_json::json!({
+        "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0
+    });
+    fs::write(&path, tokenizer.to_string())?;
+    let vectors = |texts: &[&str]| Embedder::open_with(&dir, float())?.embed(texts);
+    assert_eq!(
+        vectors(&["the river runs to"])?,
+        vectors(&["the river runs"])?
+    );
+    fs::write(path, tokenizer.to_string().replace("Right", "Left"))?;
+    let error = vectors(&["bread"])
+        .err()
+        .map(|e| format!("{e:#}"))
+        .unwrap_or_default();
+    assert!(
+        error.contains("expected truncation on the right"),
+        "{error}"
+    );
+    fs::copy(
+        folder("bert").join("model.safetensors"),
+        inner.join("model.safetensors"),
+    )?;
+    let error = vectors(&["bread"])
+        .err()
+        .map(|e| format!("{e:#}"))
+        .unwrap_or_default();
+    assert!(
+        error.contains("expected a matrix \"embedding.weight\""),
+        "{error}"
+    );
     Ok(())
 }
 

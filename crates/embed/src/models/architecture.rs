@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 use super::head::{ClassHead, Source};
 use super::sizes::Sizes;
 use super::transformer::Transformer;
-use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, t5};
+use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, static_embedding, t5};
 use crate::keys::Keys;
 use crate::modules::LogitScore;
 use crate::tables;
@@ -16,8 +16,8 @@ use crate::tables;
 /// The rules to detect, read and load a model.
 pub(crate) struct Architecture {
     model_types: &'static [&'static str],
-    /// A key and value that distinguish it from others with its `model_type`.
-    mark: Option<(&'static str, &'static str)>,
+    /// A key, with its value or any, that distinguishes it from others with its `model_type`.
+    mark: Option<(&'static str, Option<&'static str>)>,
     /// The keys of `config.json`, by the first table that has a row for a key.
     pub tables: &'static [&'static Table],
     /// The prefixes of the tensors in a checkpoint with a head.
@@ -53,9 +53,19 @@ const DECODER: Architecture = Architecture {
     head: decoder::head,
 };
 
-static ALL: [Architecture; 15] = [
+static ALL: [Architecture; 16] = [
     Architecture {
-        mark: Some(("position_embedding_type", "alibi")),
+        model_types: &[""],
+        mark: Some((static_embedding::TABLE, None)),
+        tables: &[&tables::STATIC],
+        prefixes: &[],
+        sizes: static_embedding::sizes,
+        load: static_embedding::load,
+        head: |_| Ok(None),
+        ..BERT
+    },
+    Architecture {
+        mark: Some(("position_embedding_type", Some("alibi"))),
         tables: &[&tables::JINA, &tables::BERT, &tables::COMMON],
         sizes: jina::sizes,
         load: jina::load,
@@ -149,7 +159,7 @@ static ALL: [Architecture; 15] = [
         words: "shared.weight",
         sizes: t5::sizes,
         load: t5::load,
-        head: t5::head,
+        head: |_| Ok(None), // T5 classifies by its decoder.
         ..BERT
     },
     Architecture {
@@ -182,7 +192,7 @@ impl Architecture {
     pub fn find(keys: &Keys) -> Result<&'static Self> {
         let model_type = keys.word("model_type")?.unwrap_or_default();
         let is_marked = |it: &Self| match it.mark {
-            Some((key, word)) => keys.get(key).is_some_and(|got| got == word),
+            Some((key, word)) => (keys.get(key)).is_some_and(|got| word.is_none_or(|it| got == it)),
             None => true,
         };
         let mut all = ALL.iter();

@@ -8,7 +8,6 @@ use candle_nn::VarBuilder;
 
 use super::attention::{Attention, Heads, Inputs};
 use super::bert;
-use super::head::{ClassHead, Source};
 use super::mlp::{Mlp, Up};
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Residual, Transformer};
@@ -109,9 +108,4 @@ fn layer(sizes: &Sizes, is_gated: bool, vb: VarBuilder<'_>) -> CandleResult<Laye
         around_mlp: Residual::pre_norm(Some(norm(sizes, mlp.pp("layer_norm"))?)),
         view: 0,
     })
-}
-
-/// No head: T5 classifies by its decoder.
-pub(super) fn head(_: &Source<'_>) -> Result<Option<ClassHead>> {
-    Ok(None)
 }

@@ -27,6 +27,10 @@ pub(crate) const COMMON: Table = Table(&[
     (&["pruned_heads"], Only(&["{}"])),
 ]);
 
+/// The keys that are made of a table of words alone.
+pub(crate) const STATIC: Table =
+    Table(&[(&["static_embedding", "vocab_size", "hidden_size"], Used)]);
+
 #[rustfmt::skip]
 pub(crate) const BERT: Table = Table(&[
     (&["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
