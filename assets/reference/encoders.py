@@ -7,7 +7,8 @@ Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes a 
 for each, as sentence-transformers saves it with weights in float16, and in it expected.json:
 `texts`, and their `vectors` as `encode` gives them, `queries` and `documents` as `encode_query` and
 `encode_document` do; of a classifier `logits`, of a reranker `query` and `scores`, and `true_logits`
-where these are differences of logits. All in float32, of the weights as they are stored.
+where these are differences of logits. From "electra" on they are made with sentence-transformers 6.1.0.dev0
+(its source of 2026-08-21) and torch 2.9.1. All in float32, of the weights as they are stored.
 
 transformers has no Jina BERT, and GTE without its scaled positions: these are written out here,
 from the papers (arXiv 2108.12409 and 2310.19923; Su, "NTK-aware scaled RoPE", 2023) and the names
@@ -25,7 +26,7 @@ import torch
 import torch.nn.functional as F
 import transformers as t
 from safetensors.torch import load_file, save_file
-from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -35,6 +36,7 @@ from sentence_transformers.sentence_transformer.modules import (
     StaticEmbedding,
     Transformer,
 )
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 HERE = Path(__file__).resolve().parent / "encoders"
@@ -482,6 +484,40 @@ def model2vec(seed):
     (folder / "modules.json").write_text(json.dumps(modules) + "\n")
 
 
+def splade(name, model, seed, **options):
+    """A sparse encoder; of its weights those above 0."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as dir:
+        randomize(model, seed).save_pretrained(dir)
+        tokenizer(0).save_pretrained(dir)
+        transformer = Transformer(dir, transformer_task="fill-mask")
+    sparse = SparseEncoder(modules=[transformer, SpladePooling(**options)], prompts=PROMPTS, device="cpu")
+    rows = lambda encode, texts: encode(texts, convert_to_sparse_tensor=False).tolist()
+    expected = dict(
+        texts=TEXTS,
+        vectors=rows(sparse.encode, TEXTS),
+        questions=QUERIES,
+        queries=rows(sparse.encode_query, QUERIES),
+        documents=rows(sparse.encode_document, TEXTS),
+    )
+    sparse.save(str(folder), create_model_card=False)
+    to_half(folder)
+    write(folder, expected)
+    return folder
+
+
+def older_splade(seed):
+    """With the module's name in releases before 5.4, and their settings."""
+    folder = splade("splade-roberta", roberta(t.RobertaForMaskedLM, t.RobertaConfig), seed, pooling_strategy="sum")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "sentence_transformers.sparse_encoder.models.MLMTransformer"
+    modules[1]["type"] = "sentence_transformers.sparse_encoder.models.SpladePooling"
+    (folder / "modules.json").write_text(json.dumps(modules) + "\n")
+    settings = dict(max_seq_length=152, do_lower_case=False)
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings) + "\n")
+
+
 def pooling(*modes, **options):
     return lambda size: Pooling(size, pooling_mode=modes, **options)
 
@@ -766,6 +802,11 @@ MADE = {
     ),
     "static": lambda s: static("static", s, [], "embedding.weight"),
     "model2vec": model2vec,
+    "splade": lambda s: splade("splade", t.BertForMaskedLM(t.BertConfig(**SIZES)), s, pooling_strategy="max"),
+    "splade-distilbert": lambda s: splade(
+        "splade-distilbert", distil(t.DistilBertForMaskedLM, 2), s, activation_function="log1p_relu"
+    ),
+    "splade-roberta": older_splade,
 }
 
 

@@ -11,6 +11,7 @@ use crate::keys::Keys;
 use crate::models::{Architecture, Sizes, TABLE};
 use crate::pooling::Pooling;
 use crate::sentence::Sentence;
+use crate::splade::Splade;
 use crate::tables;
 
 /// The parameters of a model.
@@ -33,6 +34,8 @@ pub struct Config {
     pub max_tokens: usize,
     /// A sentence for each key of the files that nothing reads; programs print these once.
     pub notes: Vec<String>,
+    /// The pooling of sparse vectors, which replaces `pooling`.
+    pub(crate) splade: Option<Splade>,
     pub(crate) sizes: Sizes,
     pub(crate) keys: Keys,
     /// Whether texts are lower-cased before the tokenizer.
@@ -47,6 +50,8 @@ pub(crate) struct Texts<'a> {
     pub config: &'a str,
     /// `config.json` of the pooling, with its path.
     pub pooling: Option<(String, String)>,
+    /// Whether the pooling is SPLADE's.
+    pub is_splade: bool,
     /// The settings of sentence-transformers, which limit the tokens of a text.
     pub sentence: Sentence,
     /// The text of `tokenizer_config.json`, which also limits the tokens.
@@ -58,6 +63,11 @@ pub(crate) struct Texts<'a> {
 }
 
 impl Config {
+    /// Whether embeddings are sparse: weights of the tokens of the vocabulary.
+    pub fn is_sparse(&self) -> bool {
+        self.splade.is_some()
+    }
+
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
         let path = format!("{}/config.json", texts.name);
         let mut keys = Keys::parse(&path, texts.config)?;
@@ -67,7 +77,10 @@ impl Config {
         let architecture = Architecture::find(&keys)?;
         let mut notes: Vec<String> = unread(&path, keys.check(architecture.tables)?).collect();
         let sizes = architecture.sizes(&keys)?;
-        let pooling = texts.pooling.as_ref();
+        let (splade, pooling) = match &texts.pooling {
+            Some((path, text)) if texts.is_splade => (Some(Splade::parse(path, text)?), None),
+            pooling => (None, pooling.as_ref()),
+        };
         let pooling = pooling
             .map(|(path, text)| Pooling::parse(path, text))
             .transpose()?;
@@ -76,7 +89,11 @@ impl Config {
         Ok(Self {
             vocab_size: sizes.vocab,
             hidden_size: sizes.hidden,
-            embedding_size: sizes.hidden * pooling.modes.len(),
+            embedding_size: match splade {
+                Some(_) => sizes.vocab,
+                None => sizes.hidden * pooling.modes.len(),
+            },
+            splade,
             pooling,
             normalize: false,
             labels: keys.labels()?,

@@ -17,7 +17,7 @@ use crate::files::{
 use crate::keys::Keys;
 use crate::loaded::Loaded;
 use crate::model::Model;
-use crate::models::{Architecture, Network, Rows, static_config};
+use crate::models::{Answers, Architecture, Network, Rows, static_config};
 use crate::modules::{LogitScore, MODULES, Module, Modules};
 use crate::pairs::PairTemplate;
 use crate::preset::Preset;
@@ -223,6 +223,7 @@ impl Encoder {
         let mut config = Config::parse(&Texts {
             name: &name,
             config: &config,
+            is_splade: modules.is_splade,
             pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
             sentence,
             tokenizer: (!is_bare)
@@ -378,7 +379,12 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
 
 fn load(config: &Config, score: Option<LogitScore>, vb: VarBuilder<'_>) -> Result<Network> {
     let (keys, labels) = (&config.keys, config.labels.len());
-    let network = Architecture::find(keys)?.load(keys, &config.sizes, labels, score, vb);
+    let kind = match score {
+        Some(score) => Answers::Score(score),
+        None if config.is_sparse() => Answers::Words,
+        None => Answers::Classes(labels),
+    };
+    let network = Architecture::find(keys)?.load(keys, &config.sizes, kind, vb);
     network.context("expected the weights that config.json describes")
 }
 
@@ -393,7 +399,7 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
     let rows = Rows::new(tokens.iter());
     let report = equalize(network, &Equalization::default(), |network| {
         let hidden = network.model.forward(&rows)?;
-        let Some(head) = &network.head else {
+        let Some(head) = network.head.as_ref().or(network.words.as_ref()) else {
             return Ok(hidden);
         };
         // Both outputs are computed: a layer that is not reached would keep norms from being

@@ -36,6 +36,10 @@ pub(crate) struct Modules {
     pub static_embedding: Option<PathBuf>,
     /// The configuration of the pooling.
     pub pooling: PathBuf,
+    /// Whether the pooling is SPLADE's.
+    pub is_splade: bool,
+    /// Whether the model's module always has a head that guesses words.
+    guesses_words: bool,
     /// Whether `modules.json` lists the pooling, whose configuration then exists.
     pub lists_pooling: bool,
     /// The file that lists modules without a pooling.
@@ -99,6 +103,8 @@ impl Modules {
         let mut modules = Self {
             static_embedding: None,
             pooling: dir.join("1_Pooling").join(CONFIG),
+            is_splade: false,
+            guesses_words: false,
             lists_pooling: false,
             lacks_pooling: None,
             others: Vec::new(),
@@ -132,9 +138,15 @@ impl Modules {
                     modules.lacks_pooling = None;
                     continue;
                 }
-                (0, "Transformer") if subfolder.is_empty() => continue,
-                (0, "Transformer") => return Err(keys.fault("path", "\"\" for the Transformer")),
-                (1, "Pooling") => {
+                (0, "Transformer" | "MLMTransformer") => {
+                    if !subfolder.is_empty() {
+                        return Err(keys.fault("path", "\"\" for the Transformer"));
+                    }
+                    modules.guesses_words = type_.ends_with("MLMTransformer");
+                    continue;
+                }
+                (1, pooling @ ("Pooling" | "SpladePooling")) => {
+                    modules.is_splade = pooling == "SpladePooling";
                     modules.pooling = folder.join(CONFIG);
                     modules.lists_pooling = true;
                     modules.lacks_pooling = None;
@@ -148,6 +160,11 @@ impl Modules {
                 (2.., got) if modules.logit_score.is_some() => {
                     bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
                 }
+                (2.., got) if modules.is_splade => {
+                    bail!(
+                        "{path}: key \"type\": expected nothing behind SpladePooling, got {got:?}"
+                    )
+                }
                 (2.., "Dense") => Kind::Dense,
                 (2.., "LayerNorm") => Kind::LayerNorm,
                 (2.., "Normalize") => Kind::Normalize,
@@ -155,8 +172,8 @@ impl Modules {
                 (2.., "Dropout") => continue,
                 (0 | 1, got) => {
                     bail!(
-                        "{path}: key \"type\": expected Transformer, then Pooling or LogitScore, or \
-                         StaticEmbedding, got {got:?}"
+                        "{path}: key \"type\": expected Transformer, then Pooling, SpladePooling or \
+                         LogitScore, or StaticEmbedding, got {got:?}"
                     )
                 }
                 (_, got) => bail!(
@@ -175,6 +192,11 @@ impl Modules {
             sentence.has_classes || self.lacks_pooling.is_none(),
             "{}: expected Transformer, then Pooling or LogitScore, got no second module",
             self.lacks_pooling.as_deref().unwrap_or_default(),
+        );
+        ensure!(
+            self.is_splade == (self.guesses_words || sentence.guesses_words),
+            "{}: expected transformer_task fill-mask with SpladePooling, and no other pooling with it",
+            self.pooling.display(),
         );
         Ok(())
     }

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
-use dynquant_embed::{Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
+use dynquant_embed::{
+    Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, SparseEmbedder,
+    SparseVector, Task,
+};
 use serde::Deserialize;
 
 const EMBEDDERS: [&str; 17] = [
@@ -500,6 +503,83 @@ fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
         error.contains("expected a matrix \"embedding.weight\""),
         "{error}"
     );
+    Ok(())
+}
+
+#[test]
+fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
+    for name in ["splade", "splade-distilbert", "splade-roberta"] {
+        let expected = expected(name)?;
+        let (texts, questions) = (&expected.texts, &expected.questions);
+        let sparse = |rows: &[Vec<f32>]| -> Vec<SparseVector> {
+            rows.iter().map(|row| SparseVector::of(row)).collect()
+        };
+        let dense = |vectors: &[SparseVector]| -> Vec<Vec<f32>> {
+            let of = |vector: &SparseVector| {
+                let mut all = vec![0.; 112];
+                let pairs = vector.ids.iter().zip(&vector.weights);
+                pairs.for_each(|(id, weight)| all[*id as usize] = *weight);
+                all
+            };
+            vectors.iter().map(of).collect()
+        };
+        assert_eq!(dense(&sparse(&expected.vectors)), expected.vectors);
+        let model = SparseEmbedder::open_with(folder(name), float()).context(name)?;
+        check(name, &dense(&model.embed(texts)?), &expected.vectors)?;
+        check(
+            name,
+            &dense(&model.embed_queries(questions)?),
+            &expected.queries,
+        )?;
+        check(
+            name,
+            &dense(&model.embed_documents(texts)?),
+            &expected.documents,
+        )?;
+        let int8 = SparseEmbedder::open(folder(name))?;
+        assert!(!int8.encoder().model.is_one_by_one(), "{name}");
+        let together = int8.embed(texts)?;
+        let sqnr = sqnr_db(&expected.vectors, &dense(&together));
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+        for (text, vector) in texts.iter().zip(&together) {
+            assert_eq!(int8.embed(&[text])?, std::slice::from_ref(vector), "{name}");
+        }
+        let equalized = SparseEmbedder::open_with(folder(name), float().equalize(texts))?;
+        check(name, &dense(&equalized.embed(texts)?), &expected.vectors)?;
+    }
+    Ok(())
+}
+
+#[test]
+#[rustfmt::skip]
+fn mistakes_in_sparse_folders_are_named() -> Result<()> {
+    let dir = edited("splade", &[])?;
+    fs::create_dir_all(dir.join("1_SpladePooling"))?;
+    let files = ["modules.json", "sentence_bert_config.json", "1_SpladePooling/config.json", "config.json"];
+    for (file, from, to, expected) in [
+        (0, "", "", ""),
+        (2, "\"max\"", "\"mean\"", "expected max or sum"),
+        (2, "\"relu\"", "\"gelu\"", "expected relu or log1p_relu"),
+        (2, "{", "{\"top_k\": 1, ", "no such key"),
+        (1, "fill-mask", "feature-extraction", "expected last_hidden_state"),
+        (0, "splade_pooling.SpladePooling", "pooling.Pooling", "no other pooling with it"),
+        (0, "}]", "}, {\"type\": \"Normalize\", \"path\": \"2\"}]", "nothing behind SpladePooling"),
+        (3, "\"bert\"", "\"gte\"", "expected the weights"),
+        (3, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", "cls.predictions.decoder.weight"),
+        (3, "\"hidden_act\": \"gelu\"", "\"hidden_act\": \"elu\"", "gelu"),
+    ] {
+        for name in files {
+            fs::copy(folder("splade").join(name), dir.join(name))?;
+        }
+        let text = fs::read_to_string(dir.join(files[file]))?;
+        ensure!(text.contains(from), "{text}");
+        fs::write(dir.join(files[file]), text.replace(from, to))?;
+        let error = SparseEmbedder::open_with(&dir, float()).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{to}: {error}");
+    }
+    let error = SparseEmbedder::open(folder("bert")).err().map(|e| format!("{e:#}"));
+    assert!(error.is_some_and(|it| it.contains("expected a model of sparse vectors")));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use candle_dynquant::Quantizable;
 use candle_dynquant_io::keys::Table;
 use candle_nn::VarBuilder;
 
-use super::head::{ClassHead, Source};
+use super::head::{ClassHead, Guesses, Source};
 use super::sizes::Sizes;
 use super::transformer::Transformer;
 use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, static_embedding, t5};
@@ -27,6 +27,17 @@ pub(crate) struct Architecture {
     sizes: fn(&Keys) -> Result<Sizes>,
     load: fn(&Keys, &Sizes, VarBuilder<'_>) -> Result<Transformer>,
     head: fn(&Source<'_>) -> Result<Option<ClassHead>>,
+    /// The head that guesses words, if it is known.
+    guesses: Option<&'static Guesses>,
+}
+
+/// What a model answers beside vectors.
+pub(crate) enum Answers {
+    /// This many classes, if it has a head.
+    Classes(usize),
+    Score(LogitScore),
+    /// Guesses of words.
+    Words,
 }
 
 const WORDS: &str = "embeddings.word_embeddings.weight";
@@ -40,6 +51,7 @@ const BERT: Architecture = Architecture {
     sizes: bert::sizes,
     load: bert::load,
     head: bert::head,
+    guesses: None,
 };
 
 const DECODER: Architecture = Architecture {
@@ -51,6 +63,7 @@ const DECODER: Architecture = Architecture {
     sizes: decoder::qwen3_sizes,
     load: decoder::load_qwen3,
     head: decoder::head,
+    guesses: None,
 };
 
 static ALL: [Architecture; 16] = [
@@ -71,7 +84,10 @@ static ALL: [Architecture; 16] = [
         load: jina::load,
         ..BERT
     },
-    BERT,
+    Architecture {
+        guesses: Some(&bert::GUESSES),
+        ..BERT
+    },
     Architecture {
         model_types: &["roberta", "xlm-roberta", "camembert"],
         tables: &[&tables::ROBERTA, &tables::BERT, &tables::COMMON],
@@ -79,6 +95,7 @@ static ALL: [Architecture; 16] = [
         sizes: bert::roberta_sizes,
         load: bert::load_roberta,
         head: bert::roberta_head,
+        guesses: Some(&bert::ROBERTA_GUESSES),
         ..BERT
     },
     Architecture {
@@ -115,6 +132,7 @@ static ALL: [Architecture; 16] = [
         sizes: bert::distilbert_sizes,
         load: bert::load_distilbert,
         head: bert::distilbert_head,
+        guesses: Some(&bert::DISTILBERT_GUESSES),
         ..BERT
     },
     Architecture {
@@ -134,6 +152,7 @@ static ALL: [Architecture; 16] = [
         load: modernbert::load,
         head: modernbert::head,
         mark: None,
+        guesses: None,
         tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
     },
     Architecture {
@@ -185,6 +204,8 @@ static ALL: [Architecture; 16] = [
 pub(crate) struct Network {
     pub model: Transformer,
     pub head: Option<ClassHead>,
+    /// The head that guesses words, for sparse vectors.
+    pub words: Option<ClassHead>,
 }
 
 impl Architecture {
@@ -208,13 +229,12 @@ impl Architecture {
         (self.sizes)(keys)
     }
 
-    /// Loads the model, and a head with `labels` classes or a score, if there is one.
+    /// Loads the model, and the head that answers.
     pub fn load(
         &self,
         keys: &Keys,
         sizes: &Sizes,
-        labels: usize,
-        score: Option<LogitScore>,
+        answers: Answers,
         vb: VarBuilder<'_>,
     ) -> Result<Network> {
         let below = self.prefixes.iter().map(|prefix| vb.pp(prefix));
@@ -224,17 +244,30 @@ impl Architecture {
         let source = Source {
             keys,
             sizes,
-            labels,
+            labels: match answers {
+                Answers::Classes(labels) => labels,
+                Answers::Score(_) | Answers::Words => 0,
+            },
             vb,
             model,
         };
-        let head = match score {
-            Some(score) => Some(source.logit_score(score, &transformer.embeddings.words)?),
-            None => (self.head)(&source)?,
+        let words = &transformer.embeddings.words;
+        let (head, words) = match answers {
+            Answers::Classes(_) => ((self.head)(&source)?, None),
+            Answers::Score(score) => (Some(source.logit_score(score, words)?), None),
+            Answers::Words => {
+                let known = ALL.iter().filter(|it| it.guesses.is_some());
+                let known: Vec<&str> = known.flat_map(|it| it.model_types).copied().collect();
+                let expected = format!("one of {} before SpladePooling", known.join(", "));
+                let guesses = self.guesses;
+                let guesses = guesses.ok_or_else(|| keys.fault("model_type", &expected))?;
+                (None, Some(guesses.load(&source, words)?))
+            }
         };
         Ok(Network {
             model: transformer,
             head,
+            words,
         })
     }
 }

@@ -9,7 +9,7 @@ use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
 use super::attention::{Attention, Heads, Inputs};
-use super::head::{ClassHead, Source};
+use super::head::{ClassHead, Guesses, Source};
 use super::mlp::{Mlp, Up};
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Positions, Residual, Transformer};
@@ -66,6 +66,30 @@ const ALBERT: Names = Names {
     down: "ffn_output",
     norm: "full_layer_layer_norm",
     ..BERT
+};
+
+pub(super) const GUESSES: Guesses = Guesses {
+    dense: "cls.predictions.transform.dense",
+    norm: "cls.predictions.transform.LayerNorm",
+    decoder: "cls.predictions.decoder",
+    bias: "cls.predictions.bias",
+    activation: None,
+};
+
+pub(super) const ROBERTA_GUESSES: Guesses = Guesses {
+    dense: "lm_head.dense",
+    norm: "lm_head.layer_norm",
+    decoder: "lm_head.decoder",
+    bias: "lm_head.bias",
+    activation: Some(FusedActivation::Gelu),
+};
+
+pub(super) const DISTILBERT_GUESSES: Guesses = Guesses {
+    dense: "vocab_transform",
+    norm: "vocab_layer_norm",
+    decoder: "vocab_projector",
+    bias: "vocab_projector.bias",
+    activation: None,
 };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {

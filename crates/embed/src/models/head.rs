@@ -182,6 +182,42 @@ impl Source<'_> {
     }
 }
 
+/// The names of a head that guesses words.
+pub(crate) struct Guesses {
+    pub dense: &'static str,
+    pub norm: &'static str,
+    pub decoder: &'static str,
+    /// The bias, or that of the decoder.
+    pub bias: &'static str,
+    /// The activation function, or the model's.
+    pub activation: Option<FusedActivation>,
+}
+
+impl Guesses {
+    /// A head of as many classes as there are words.
+    pub fn load(&self, source: &Source<'_>, words: &nn::Embedding) -> Result<ClassHead> {
+        let Source {
+            keys, sizes, vb, ..
+        } = source;
+        let dense = source.square(vb.pp(self.dense), true)?;
+        let norm = sizes.norm(vb.pp(self.norm))?;
+        let decoder = vb.pp(self.decoder);
+        let bias = if vb.contains_tensor(self.bias) {
+            vb.get(sizes.vocab, self.bias)?
+        } else {
+            decoder.get(sizes.vocab, "bias")?
+        };
+        let decoder = if keys.flag("tie_word_embeddings", true)? {
+            nn::Linear::tied(words, Some(bias))
+        } else {
+            sizes.linear(sizes.vocab, true, decoder)?
+        };
+        let activation = self.activation.unwrap_or(sizes.activation);
+        let head = ClassHead::new(Mode::Max, decoder);
+        Ok(head.behind(dense, activation).normalized(norm))
+    }
+}
+
 /// The pooled vectors as a matrix.
 pub(crate) fn matrix(vectors: Vec<Vec<f32>>) -> CandleResult<Tensor> {
     let rows = vectors.len();

@@ -21,8 +21,8 @@ mod t5;
 mod transformer;
 mod view;
 
-pub(crate) use architecture::{Architecture, Network};
-pub(crate) use head::matrix;
+pub(crate) use architecture::{Answers, Architecture, Network};
+pub(crate) use head::{ClassHead, matrix};
 pub(crate) use rows::Rows;
 pub(crate) use sizes::Sizes;
 pub(crate) use static_embedding::{TABLE, config as static_config};

@@ -40,6 +40,7 @@ fn every_key_that_other_programs_know_has_a_row() -> Result<()> {
         ("modules.json", &MODULES),
         ("tokenizer_config.json", &TOKENIZER_CONFIG),
         ("Pooling", &POOLING),
+        ("SpladePooling", &SPLADE_POOLING),
         ("Dense", &DENSE),
         ("LayerNorm", &LAYER_NORM),
         ("Normalize", &NORMALIZE),
