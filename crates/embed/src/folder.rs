@@ -195,15 +195,16 @@ impl Encoder {
         let name = dir.display().to_string();
         let modules = Modules::read(dir)?;
         let weights = modules.static_embedding.as_deref().unwrap_or(dir);
+        let is_bare = modules.static_embedding.is_some();
+        let config = (!is_bare).then(|| text(&dir.join(CONFIG))).transpose()?;
         let checkpoint = Checkpoint::open(weights)?;
-        let config = match modules.static_embedding {
-            Some(_) => static_config(&checkpoint, &name)?,
-            None => text(&dir.join(CONFIG))?,
+        let config = match config {
+            Some(config) => config,
+            None => static_config(&checkpoint, &name)?,
         };
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
         let notes = checkpoint.notes().to_vec();
         let loaded = Loaded::new(checkpoint);
-        let is_bare = modules.static_embedding.is_some();
         let pooling = if is_bare {
             None
         } else if modules.lists_pooling {
@@ -235,7 +236,7 @@ impl Encoder {
             weights: Some(loaded.bytes()),
         })?;
         config.notes.extend(notes);
-        let prompts = Prompts::read(dir, &mut config.notes)?;
+        let prompts = Prompts::read(dir, modules.is_splade, &mut config.notes)?;
         let (behind, is_scored) = finished(&mut config, &modules, &prompts)?;
         let path = weights.join(TOKENIZER);
         let tokenizer = read(&path, MAX_TOKENIZER)?;
