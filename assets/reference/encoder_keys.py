@@ -19,6 +19,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 
 import encoders
 
@@ -35,6 +36,11 @@ CONFIGS = [
     t.GteConfig,
     t.Qwen3Config,
     t.Gemma3TextConfig,
+    t.ElectraConfig,
+    t.AlbertConfig,
+    t.DebertaV2Config,
+    t.T5Config,
+    t.EuroBertConfig,
 ]
 TOKENIZERS = [
     t.BertTokenizer,
@@ -45,6 +51,9 @@ TOKENIZERS = [
     t.CamembertTokenizer,
     t.Qwen2Tokenizer,
     t.GemmaTokenizer,
+    t.AlbertTokenizer,
+    t.DebertaV2Tokenizer,
+    t.T5Tokenizer,
 ]
 
 
@@ -100,7 +109,7 @@ def main():
         files["tokenizer_config.json"] += saved(kind().save_pretrained, "tokenizer_config.json") | arguments(kind)
     names = set(files["tokenizer_config.json"]) - {"vocab", "merges", "_spm_precompiled_charsmap"}
     files["tokenizer_config.json"] = sorted(names)
-    for kind in (Pooling, Dense, LayerNorm, Normalize, LogitScore):
+    for kind in (Pooling, SpladePooling, Dense, LayerNorm, Normalize, LogitScore):
         files[kind.__name__] = module(kind)
     (HERE / "encoder_keys.json").write_text(json.dumps({"config.json": config} | files) + "\n")
 

@@ -7,7 +7,8 @@ Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes a 
 for each, as sentence-transformers saves it with weights in float16, and in it expected.json:
 `texts`, and their `vectors` as `encode` gives them, `queries` and `documents` as `encode_query` and
 `encode_document` do; of a classifier `logits`, of a reranker `query` and `scores`, and `true_logits`
-where these are differences of logits. All in float32, of the weights as they are stored.
+where these are differences of logits. From "electra" on they are made with sentence-transformers 6.1.0.dev0
+(its source of 2026-08-21) and torch 2.9.1. All in float32, of the weights as they are stored.
 
 transformers has no Jina BERT, and GTE without its scaled positions: these are written out here,
 from the papers (arXiv 2108.12409 and 2310.19923; Su, "NTK-aware scaled RoPE", 2023) and the names
@@ -25,15 +26,17 @@ import torch
 import torch.nn.functional as F
 import transformers as t
 from safetensors.torch import load_file, save_file
-from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
     LayerNorm,
     Normalize,
     Pooling,
+    StaticEmbedding,
     Transformer,
 )
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 HERE = Path(__file__).resolve().parent / "encoders"
@@ -80,6 +83,35 @@ GEMMA = DECODER | dict(
     rope_local_base_freq=1000.0,
 )
 MODERN = SIZES | dict(num_hidden_layers=4, local_attention=10, cls_token_id=0, sep_token_id=2)
+# The product from tables to layers is large enough to be quantized.
+NARROW = SIZES | dict(embedding_size=32, hidden_size=48)
+# Five passes through two groups of two layers.
+ALBERT = NARROW | dict(num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
+# As DeBERTa v3, with distances that share rows.
+DEBERTA = SIZES | dict(
+    relative_attention=True,
+    position_buckets=8,
+    max_relative_positions=40,
+    pos_att_type=["p2c", "c2p"],
+    share_att_key=True,
+    norm_rel_ebd="layer_norm",
+    position_biased_input=False,
+    type_vocab_size=0,
+)
+# Heads that are wider together than the hidden size.
+T5 = dict(
+    vocab_size=112,
+    d_model=32,
+    d_kv=12,
+    d_ff=64,
+    num_layers=2,
+    num_heads=4,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=40,
+    pad_token_id=1,
+    eos_token_id=2,
+)
+EURO = DECODER | dict(rope_theta=2500.0, mlp_bias=True, attention_bias=True)
 PROMPTS = {"query": "query the ", "document": "passage of a "}
 
 
@@ -419,6 +451,73 @@ def jina(seed):
     write(folder, dict(texts=TEXTS, vectors=vectors))
 
 
+def static(name, seed, modules, table):
+    """A table of words, from which vectors are made without special tokens."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.manual_seed(seed)
+    weights = torch.randn(112, 32).half().float()
+    made = StaticEmbedding(tokenizer(0)._tokenizer, embedding_weights=weights)
+    sentence = SentenceTransformer(modules=[made, *modules], prompts=PROMPTS, device="cpu")
+    texts = [text for text in TEXTS if text]
+    expected = dict(
+        texts=texts,
+        vectors=sentence.encode(texts).tolist(),
+        questions=QUERIES,
+        queries=sentence.encode_query(QUERIES).tolist(),
+        documents=sentence.encode_document(texts).tolist(),
+    )
+    sentence.save(str(folder), create_model_card=False)
+    to_half(folder)
+    path = folder / "model.safetensors"
+    save_file({table: load_file(path)["embedding.weight"]}, path)
+    write(folder, expected)
+    return folder
+
+
+def model2vec(seed):
+    """With the names and files of model2vec, whose `config.json` nothing reads."""
+    folder = static("model2vec", seed, [Normalize()], "embeddings")
+    (folder / "config.json").write_text(json.dumps(dict(model_type="model2vec", normalize=True)) + "\n")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "."
+    (folder / "modules.json").write_text(json.dumps(modules) + "\n")
+
+
+def splade(name, model, seed, **options):
+    """A sparse encoder; of its weights those above 0."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as dir:
+        randomize(model, seed).save_pretrained(dir)
+        tokenizer(0).save_pretrained(dir)
+        transformer = Transformer(dir, transformer_task="fill-mask")
+    sparse = SparseEncoder(modules=[transformer, SpladePooling(**options)], prompts=PROMPTS, device="cpu")
+    rows = lambda encode, texts: encode(texts, convert_to_sparse_tensor=False).tolist()
+    expected = dict(
+        texts=TEXTS,
+        vectors=rows(sparse.encode, TEXTS),
+        questions=QUERIES,
+        queries=rows(sparse.encode_query, QUERIES),
+        documents=rows(sparse.encode_document, TEXTS),
+    )
+    sparse.save(str(folder), create_model_card=False)
+    to_half(folder)
+    write(folder, expected)
+    return folder
+
+
+def older_splade(seed):
+    """With the module's name in releases before 5.4, and their settings."""
+    folder = splade("splade-roberta", roberta(t.RobertaForMaskedLM, t.RobertaConfig), seed, pooling_strategy="sum")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "sentence_transformers.sparse_encoder.models.MLMTransformer"
+    modules[1]["type"] = "sentence_transformers.sparse_encoder.models.SpladePooling"
+    (folder / "modules.json").write_text(json.dumps(modules) + "\n")
+    settings = dict(max_seq_length=152, do_lower_case=False)
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings) + "\n")
+
+
 def pooling(*modes, **options):
     return lambda size: Pooling(size, pooling_mode=modes, **options)
 
@@ -644,6 +743,70 @@ MADE = {
         default_prompt_name="find",
         activation_fn=torch.nn.Identity(),
     ),
+    "electra": lambda s: embedder(
+        "electra", t.ElectraModel(t.ElectraConfig(**NARROW)), s, [pooling("cls"), normalize], 1
+    ),
+    "classes-electra": lambda s: classifier(
+        "classes-electra", t.ElectraForSequenceClassification(t.ElectraConfig(**NARROW, num_labels=3)), s
+    ),
+    "albert": lambda s: embedder(
+        "albert", t.AlbertModel(t.AlbertConfig(**ALBERT)), s, [pooling("mean"), normalize], 1
+    ),
+    "classes-albert": lambda s: classifier(
+        "classes-albert", t.AlbertForSequenceClassification(t.AlbertConfig(**ALBERT, num_labels=3)), s
+    ),
+    # The norm before the products has an outlier, since only such norms can be equalized.
+    "deberta": lambda s: embedder(
+        "deberta",
+        t.DebertaV2Model(t.DebertaV2Config(**DEBERTA)),
+        s,
+        [pooling("mean"), normalize],
+        before=lambda model: model.encoder.layer[0].attention.output.LayerNorm.weight.data[0].mul_(4),
+    ),
+    "reranker-deberta": lambda s: reranker(
+        "reranker-deberta", t.DebertaV2ForSequenceClassification(t.DebertaV2Config(**DEBERTA, num_labels=1)), s, 1
+    ),
+    # As DeBERTa v2: each distance has a row, its vectors have products, and there are tables as in BERT.
+    "classes-deberta": lambda s: classifier(
+        "classes-deberta",
+        t.DebertaV2ForSequenceClassification(
+            t.DebertaV2Config(
+                **SIZES,
+                relative_attention=True,
+                max_relative_positions=24,
+                pos_att_type="c2p|p2c",
+                type_vocab_size=2,
+                num_labels=3,
+            )
+        ),
+        s,
+    ),
+    # As sentence-t5, of T5 1.1.
+    "t5": lambda s: embedder(
+        "t5",
+        t.T5EncoderModel(t.T5Config(**T5, feed_forward_proj="gated-gelu")),
+        s,
+        [pooling("mean"), dense(32, 24, torch.nn.Identity(), False), normalize],
+        ends=(False, True),
+    ),
+    "t5-relu": lambda s: embedder(
+        "t5-relu",
+        t.T5EncoderModel(t.T5Config(**T5 | dict(relative_attention_num_buckets=32, relative_attention_max_distance=128))),
+        s,
+        [pooling("mean")],
+        ends=(False, True),
+    ),
+    "eurobert": lambda s: embedder("eurobert", t.EuroBertModel(t.EuroBertConfig(**EURO)), s, [pooling("mean"), normalize]),
+    "classes-eurobert": lambda s: classifier(
+        "classes-eurobert", t.EuroBertForSequenceClassification(t.EuroBertConfig(**EURO, num_labels=3)), s
+    ),
+    "static": lambda s: static("static", s, [], "embedding.weight"),
+    "model2vec": model2vec,
+    "splade": lambda s: splade("splade", t.BertForMaskedLM(t.BertConfig(**SIZES)), s, pooling_strategy="max"),
+    "splade-distilbert": lambda s: splade(
+        "splade-distilbert", distil(t.DistilBertForMaskedLM, 2), s, activation_function="log1p_relu"
+    ),
+    "splade-roberta": older_splade,
 }
 
 

@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 /// Text embeddings, classification and generated texts over HTTP, in int8.
 ///
 /// Answers as OpenAI's API (/v1/embeddings, /v1/chat/completions, /v1/completions, /v1/models) and
-/// as text-embeddings-inference (/embed, /embed_all, /similarity, /rerank, /predict, /tokenize,
+/// as text-embeddings-inference (/embed, /embed_sparse, /embed_all, /similarity, /rerank, /predict, /tokenize,
 /// /decode, /info), with /health and /metrics. Without arguments it serves a small classifier that
 /// is part of the program.
 #[derive(Parser, Debug)]

@@ -128,9 +128,19 @@ pub(crate) struct Batches {
 impl Batches {
     /// The answers to all texts, in order.
     pub fn answer(&self, texts: &[Tokens], head: Head) -> Result<Vec<Vec<f32>>> {
+        self.answer_as(texts, head, |answer| answer)
+    }
+
+    /// What `finish` makes of the answers to all texts, in order.
+    pub fn answer_as<T: Clone + Default>(
+        &self,
+        texts: &[Tokens],
+        head: Head,
+        finish: impl Fn(Vec<f32>) -> T,
+    ) -> Result<Vec<T>> {
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|&index| texts[index].len());
-        let mut answers = vec![Vec::new(); texts.len()];
+        let mut answers = vec![T::default(); texts.len()];
         let mut rest = order.as_slice();
         while !rest.is_empty() {
             // The last text of a batch is its longest.
@@ -146,7 +156,7 @@ impl Batches {
                 .collect();
             let of_batch = self.encoder.model.answer(&tasks)?;
             for (&index, answer) in batch.iter().zip(of_batch) {
-                answers[index] = answer;
+                answers[index] = finish(answer);
             }
             rest = others;
             if let Some(progress) = &self.progress {

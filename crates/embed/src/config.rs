@@ -8,9 +8,10 @@ use tokenizers::AddedToken;
 use crate::files::ADDED_TOKENS;
 use crate::json;
 use crate::keys::Keys;
-use crate::models::{Architecture, Sizes};
+use crate::models::{Architecture, Sizes, TABLE};
 use crate::pooling::Pooling;
 use crate::sentence::Sentence;
+use crate::splade::Splade;
 use crate::tables;
 
 /// The parameters of a model.
@@ -33,6 +34,8 @@ pub struct Config {
     pub max_tokens: usize,
     /// A sentence for each key of the files that nothing reads; programs print these once.
     pub notes: Vec<String>,
+    /// The pooling of sparse vectors, which replaces `pooling`.
+    pub(crate) splade: Option<Splade>,
     pub(crate) sizes: Sizes,
     pub(crate) keys: Keys,
     /// Whether texts are lower-cased before the tokenizer.
@@ -47,6 +50,8 @@ pub(crate) struct Texts<'a> {
     pub config: &'a str,
     /// `config.json` of the pooling, with its path.
     pub pooling: Option<(String, String)>,
+    /// Whether the pooling is SPLADE's.
+    pub is_splade: bool,
     /// The settings of sentence-transformers, which limit the tokens of a text.
     pub sentence: Sentence,
     /// The text of `tokenizer_config.json`, which also limits the tokens.
@@ -58,6 +63,11 @@ pub(crate) struct Texts<'a> {
 }
 
 impl Config {
+    /// Whether embeddings are sparse: weights of the tokens of the vocabulary.
+    pub fn is_sparse(&self) -> bool {
+        self.splade.is_some()
+    }
+
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
         let path = format!("{}/config.json", texts.name);
         let mut keys = Keys::parse(&path, texts.config)?;
@@ -67,7 +77,10 @@ impl Config {
         let architecture = Architecture::find(&keys)?;
         let mut notes: Vec<String> = unread(&path, keys.check(architecture.tables)?).collect();
         let sizes = architecture.sizes(&keys)?;
-        let pooling = texts.pooling.as_ref();
+        let (splade, pooling) = match &texts.pooling {
+            Some((path, text)) if texts.is_splade => (Some(Splade::parse(path, text)?), None),
+            pooling => (None, pooling.as_ref()),
+        };
         let pooling = pooling
             .map(|(path, text)| Pooling::parse(path, text))
             .transpose()?;
@@ -76,7 +89,11 @@ impl Config {
         Ok(Self {
             vocab_size: sizes.vocab,
             hidden_size: sizes.hidden,
-            embedding_size: sizes.hidden * pooling.modes.len(),
+            embedding_size: match splade {
+                Some(_) => sizes.vocab,
+                None => sizes.hidden * pooling.modes.len(),
+            },
+            splade,
             pooling,
             normalize: false,
             labels: keys.labels()?,
@@ -113,6 +130,10 @@ pub(crate) struct TokenizerConfig {
     pub ends: Option<[&'static str; 2]>,
     /// The setting of a tokenizer whose class makes the spaces before words.
     pub prefix_space: Option<bool>,
+    /// The keys of a tokenizer whose class makes these parts, and whether it makes them.
+    pub parts: Vec<(&'static str, &'static str, bool)>,
+    /// Whether texts get no special tokens, and have the limit of `tokenizer.json`.
+    pub is_bare: bool,
     /// The named class, and the model that it makes.
     pub model: Option<(String, &'static str)>,
 }
@@ -183,8 +204,12 @@ const ROBERTAS: [&str; 3] = [
     "CamembertTokenizer",
 ];
 
+/// The tokenizer classes of ALBERT, DeBERTa and T5.
+const PIECES: [&str; 3] = ["AlbertTokenizer", "DebertaV2Tokenizer", "T5Tokenizer"];
+
 /// The models that tokenizer classes make.
-const MODELS: [(&[&str], &str); 3] = [
+const MODELS: [(&[&str], &str); 4] = [
+    (&PIECES, "Unigram"),
     (&BERTS, "WordPiece"),
     (&["RobertaTokenizer", "Qwen2Tokenizer"], "BPE"),
     (&["XLMRobertaTokenizer", "CamembertTokenizer"], "Unigram"),
@@ -194,7 +219,7 @@ impl TokenizerConfig {
     fn parse(texts: &Texts<'_>, config: &Keys, notes: &mut Vec<String>) -> Result<Self> {
         let family = config.word("model_type")?;
         let family = family.unwrap_or_default();
-        let is_bert = ["bert", "nomic_bert"].contains(&&*family);
+        let is_bert = ["bert", "nomic_bert", "electra"].contains(&&*family);
         let path = format!("{}/tokenizer_config.json", texts.name);
         let map: Map<String, Value> = json::parse(texts.tokenizer.unwrap_or("{}"))
             .with_context(|| format!("{path}: expected the configuration of a tokenizer"))?;
@@ -205,7 +230,7 @@ impl TokenizerConfig {
             if path.ends_with(ADDED_TOKENS) {
                 named.extend(map.keys().map(|key| NamedToken {
                     place: path.clone(),
-                    key: String::new(),
+                    key: ADDED_TOKENS.to_owned(),
                     token: AddedToken::from(key.as_str(), false),
                     is_described: false,
                 }));
@@ -225,16 +250,20 @@ impl TokenizerConfig {
         });
         // The class that transformers takes for the model.
         let class = class.or_else(|| match &*family {
-            "bert" | "nomic_bert" | "distilbert" => Some(BERTS[0].to_owned()),
+            "bert" | "nomic_bert" | "distilbert" | "electra" => Some(BERTS[0].to_owned()),
             "mpnet" => Some(BERTS[2].to_owned()),
             "roberta" => Some(ROBERTAS[0].to_owned()),
             "xlm-roberta" => Some(ROBERTAS[1].to_owned()),
+            "albert" => Some(PIECES[0].to_owned()),
+            "deberta-v2" => Some(PIECES[1].to_owned()),
+            "t5" => Some(PIECES[2].to_owned()),
             _ => None,
         });
         let has_class = |names: &[&str]| names.contains(&class.as_deref().unwrap_or_default());
         let names: Option<Vec<String>> = keys.optional("model_input_names", "names of inputs")?;
         let gives_types = match (&names, class.as_deref()) {
             (Some(names), _) => names.iter().any(|name| name == "token_type_ids"),
+            (None, Some(class)) if class == PIECES[1] => true,
             (None, Some(class)) => class == BERTS[0] && (is_bert || texts.tokenizer.is_some()),
             (None, None) => is_bert,
         };
@@ -245,8 +274,32 @@ impl TokenizerConfig {
                 keys.flag("do_lower_case", true)?,
             ))
         });
-        let ends = if has_class(&BERTS) || has_class(&ROBERTAS[..1]) {
+        let flag = |key, default| keys.flag(key, default);
+        let parts = if has_class(&PIECES[..1]) {
+            vec![
+                ("do_lower_case", "Lowercase", flag("do_lower_case", true)?),
+                (
+                    "keep_accents",
+                    "StripAccents",
+                    !flag("keep_accents", false)?,
+                ),
+            ]
+        } else if has_class(&PIECES[1..2]) {
+            vec![
+                ("do_lower_case", "Lowercase", flag("do_lower_case", false)?),
+                (
+                    "split_by_punct",
+                    "Punctuation",
+                    flag("split_by_punct", false)?,
+                ),
+            ]
+        } else {
+            Vec::new()
+        };
+        let ends = if has_class(&BERTS) || has_class(&ROBERTAS[..1]) || has_class(&PIECES[..2]) {
             Some(["cls_token", "sep_token"])
+        } else if has_class(&PIECES[2..]) {
+            Some(["", "eos_token"])
         } else {
             has_class(&ROBERTAS[1..]).then_some(["bos_token", "eos_token"])
         };
@@ -263,6 +316,8 @@ impl TokenizerConfig {
             named,
             ends,
             prefix_space: prefix_space.filter(|_| makes_spaces),
+            parts,
+            is_bare: config.get(TABLE).is_some(),
             model,
         })
     }

@@ -96,7 +96,7 @@ impl Embedder {
     /// # Errors
     /// When a text has no tokens, or the model fails.
     pub fn embed(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        self.behind(self.encoder().prompts.default_prompt(), texts)
+        self.dense(self.encoder().prompts.default_prompt(), texts)
     }
 
     /// The vectors of questions, after the prompt `query`, or the default prompt.
@@ -104,7 +104,7 @@ impl Embedder {
     /// # Errors
     /// The errors of [`embed`](Self::embed).
     pub fn embed_queries(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        self.behind(self.encoder().prompts.query(), texts)
+        self.dense(self.encoder().prompts.query(), texts)
     }
 
     /// The vectors of texts to be searched, after the first existing prompt of `document`,
@@ -113,7 +113,7 @@ impl Embedder {
     /// # Errors
     /// The errors of [`embed`](Self::embed).
     pub fn embed_documents(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        self.behind(self.encoder().prompts.document(), texts)
+        self.dense(self.encoder().prompts.document(), texts)
     }
 
     /// The vectors of texts after the prompt of that name.
@@ -122,19 +122,25 @@ impl Embedder {
     /// Also when the prompt does not exist.
     pub fn embed_as(&self, name: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
         let prompt = self.encoder().prompts.named(name);
-        self.behind(prompt.map_err(|e| anyhow!("prompt: {e}"))?, texts)
+        self.dense(prompt.map_err(|e| anyhow!("prompt: {e}"))?, texts)
     }
 
-    fn behind(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+    fn dense(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+        self.behind(prompt, texts, |vector| self.finished(vector))
+    }
+
+    /// What `finish` makes of the vectors of texts after a prompt.
+    pub(crate) fn behind<T: Clone + Default>(
+        &self,
+        prompt: &str,
+        texts: &[impl AsRef<str>],
+        finish: impl Fn(Vec<f32>) -> T,
+    ) -> Result<Vec<T>> {
         let (tokenizer, cut) = (&self.encoder().tokenizer, Some(Direction::Right));
         let prompt = tokenizer.prompt(prompt)?;
         let encode = |text: &_| tokenizer.encode_behind(&prompt, AsRef::as_ref(text), cut);
         let tokens = tokens(texts, encode)?;
-        let vectors = self.batches.answer(&tokens, Head::Embedding)?;
-        Ok(vectors
-            .into_iter()
-            .map(|vector| self.finished(vector))
-            .collect())
+        self.batches.answer_as(&tokens, Head::Embedding, finish)
     }
 
     fn finished(&self, mut vector: Vec<f32>) -> Vec<f32> {

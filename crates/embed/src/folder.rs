@@ -17,7 +17,7 @@ use crate::files::{
 use crate::keys::Keys;
 use crate::loaded::Loaded;
 use crate::model::Model;
-use crate::models::{Architecture, Network, Rows};
+use crate::models::{Answers, Architecture, Network, Rows, static_config};
 use crate::modules::{LogitScore, MODULES, Module, Modules};
 use crate::pairs::PairTemplate;
 use crate::preset::Preset;
@@ -194,12 +194,20 @@ impl Encoder {
         );
         let name = dir.display().to_string();
         let modules = Modules::read(dir)?;
-        let config = text(&dir.join(CONFIG))?;
-        let checkpoint = Checkpoint::open(dir)?;
+        let weights = modules.static_embedding.as_deref().unwrap_or(dir);
+        let is_bare = modules.static_embedding.is_some();
+        let config = (!is_bare).then(|| text(&dir.join(CONFIG))).transpose()?;
+        let checkpoint = Checkpoint::open(weights)?;
+        let config = match config {
+            Some(config) => config,
+            None => static_config(&checkpoint, &name)?,
+        };
         let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
         let notes = checkpoint.notes().to_vec();
         let loaded = Loaded::new(checkpoint);
-        let pooling = if modules.lists_pooling {
+        let pooling = if is_bare {
+            None
+        } else if modules.lists_pooling {
             Some(text(&modules.pooling)?)
         } else {
             optional_text(&modules.pooling)?
@@ -207,7 +215,8 @@ impl Encoder {
         let sentence = Sentence::read(dir)?;
         let add_generation_prompt = sentence.add_generation_prompt;
         modules.check(&sentence)?;
-        let of_tokens = TOKENS.iter().filter_map(|file| {
+        // sentence-transformers reads nothing but tokenizer.json beside a table of words.
+        let of_tokens = TOKENS.iter().filter(|_| !is_bare).filter_map(|file| {
             let path = dir.join(file);
             let text = optional_text(&path).transpose()?;
             Some(text.map(|text| (path.display().to_string(), text)))
@@ -215,18 +224,24 @@ impl Encoder {
         let mut config = Config::parse(&Texts {
             name: &name,
             config: &config,
+            is_splade: modules.is_splade,
             pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
             sentence,
-            tokenizer: optional_text(&dir.join(TOKENIZER_CONFIG))?.as_deref(),
+            tokenizer: (!is_bare)
+                .then(|| optional_text(&dir.join(TOKENIZER_CONFIG)))
+                .transpose()?
+                .flatten()
+                .as_deref(),
             tokens: of_tokens.collect::<Result<_>>()?,
             weights: Some(loaded.bytes()),
         })?;
         config.notes.extend(notes);
-        let prompts = Prompts::read(dir, &mut config.notes)?;
+        let prompts = Prompts::read(dir, modules.is_splade, &mut config.notes)?;
         let (behind, is_scored) = finished(&mut config, &modules, &prompts)?;
-        let path = dir.join(TOKENIZER);
+        let path = weights.join(TOKENIZER);
         let tokenizer = read(&path, MAX_TOKENIZER)?;
         let mut tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
+        config.max_tokens = tokenizer.max_tokens();
         let score = modules.logit_score.as_deref().map(LogitScore::open);
         let score = score.transpose()?;
         let prompt = prompts.default_prompt();
@@ -252,7 +267,13 @@ impl Encoder {
                 "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
             ),
             (false, preset) => {
-                let preset = preset.unwrap_or_default();
+                // The default preset is for products, of which a table of words has none.
+                let default = if is_bare {
+                    Preset::NONE
+                } else {
+                    Preset::default()
+                };
+                let preset = preset.unwrap_or(default);
                 (quantized(network, preset)?, preset.to_string())
             }
         };
@@ -332,6 +353,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
             .folders()
             .map(|folder| relative(folder).join(CONFIG)),
     );
+    names.extend((modules.static_embedding.iter()).map(|folder| relative(folder).join(TOKENIZER)));
     let folders = modules.folders().filter(|folder| folder.is_dir());
     for folder in std::iter::once(dir).chain(folders) {
         for entry in fs::read_dir(folder).with_context(reading)? {
@@ -342,6 +364,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
         }
     }
     names.sort();
+    names.dedup();
     for name in names {
         let path = dir.join(&name);
         if path.is_file() {
@@ -357,7 +380,12 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
 
 fn load(config: &Config, score: Option<LogitScore>, vb: VarBuilder<'_>) -> Result<Network> {
     let (keys, labels) = (&config.keys, config.labels.len());
-    let network = Architecture::find(keys)?.load(keys, &config.sizes, labels, score, vb);
+    let kind = match score {
+        Some(score) => Answers::Score(score),
+        None if config.is_sparse() => Answers::Words,
+        None => Answers::Classes(labels),
+    };
+    let network = Architecture::find(keys)?.load(keys, &config.sizes, kind, vb);
     network.context("expected the weights that config.json describes")
 }
 
@@ -372,7 +400,7 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
     let rows = Rows::new(tokens.iter());
     let report = equalize(network, &Equalization::default(), |network| {
         let hidden = network.model.forward(&rows)?;
-        let Some(head) = &network.head else {
+        let Some(head) = network.head.as_ref().or(network.words.as_ref()) else {
             return Ok(hidden);
         };
         // Both outputs are computed: a layer that is not reached would keep norms from being

@@ -120,6 +120,15 @@ impl Keys {
         number.ok_or_else(|| self.fault(key, SIZE))
     }
 
+    /// A size under one of two names, or the same under both.
+    pub fn size_as(&self, key: &str, alias: &str) -> Result<usize> {
+        let size = self.size(key)?;
+        if self.size_or(alias, size)? != size {
+            return Err(self.fault(alias, &format!("{size}, as {key:?} says")));
+        }
+        Ok(size)
+    }
+
     pub fn size_or(&self, key: &str, default: usize) -> Result<usize> {
         Ok(self.optional_size(key)?.unwrap_or(default))
     }
@@ -169,13 +178,20 @@ impl Keys {
     }
 
     pub fn activation(&self, key: &str, default: FusedActivation) -> Result<FusedActivation> {
-        match self.word(key)?.as_deref() {
+        match self.word(key)? {
             None => Ok(default),
-            Some("gelu") => Ok(FusedActivation::Gelu),
-            Some("gelu_new" | "gelu_pytorch_tanh") => Ok(FusedActivation::GeluTanh),
-            Some("relu") => Ok(FusedActivation::Relu),
-            Some("silu" | "swish") => Ok(FusedActivation::Silu),
-            Some(_) => Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh, relu or silu")),
+            Some(name) => self.named_activation(key, &name),
+        }
+    }
+
+    /// The activation function of a name under a key.
+    pub fn named_activation(&self, key: &str, name: &str) -> Result<FusedActivation> {
+        match name {
+            "gelu" => Ok(FusedActivation::Gelu),
+            "gelu_new" | "gelu_pytorch_tanh" => Ok(FusedActivation::GeluTanh),
+            "relu" => Ok(FusedActivation::Relu),
+            "silu" | "swish" => Ok(FusedActivation::Silu),
+            _ => Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh, relu or silu")),
         }
     }
 

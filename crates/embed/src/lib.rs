@@ -1,6 +1,6 @@
 //! Today's encoders of texts on the CPU, quantized by candle-dynquant: [`Embedder`] for vectors,
-//! [`Reranker`] for the order of answers, [`Classifier`] for classes, each from a folder of
-//! transformers or sentence-transformers.
+//! [`SparseEmbedder`] for weights of tokens, [`Reranker`] for the order of answers, [`Classifier`] for
+//! classes, each from a folder of transformers or sentence-transformers.
 //!
 //! ```
 //! use dynquant_embed::{Embedder, Options};
@@ -36,6 +36,10 @@
 //! | `bert` | bge, e5, all-MiniLM, mxbai, arctic-embed | yes |
 //! | `bert` with ALiBi | jina-embeddings-v2 | yes |
 //! | `roberta`, `xlm-roberta`, `camembert` | bge-m3, multilingual-e5, bge-reranker-v2-m3 | yes |
+//! | `electra`, `albert` | ELECTRA rerankers, paraphrase-albert | yes |
+//! | `deberta-v2` | DeBERTa v2 and v3: NLI, mxbai-rerank-v1 (no convolution) | yes |
+//! | `t5` | sentence-t5, gtr-t5: the encoder | no |
+//! | `eurobert` | EuroBERT | yes |
 //! | `distilbert` | multi-qa-distilbert | yes |
 //! | `mpnet` | all-mpnet-base | yes |
 //! | `modernbert` | gte-modernbert, modernbert-embed, its reranker | yes |
@@ -43,6 +47,9 @@
 //! | `new`, `gte` | gte-multilingual, arctic-embed-m-v2.0 | yes |
 //! | `qwen3` | Qwen3-Embedding, Qwen3-Reranker | `score`, `LogitScore` |
 //! | `gemma3_text` | EmbeddingGemma | `score` |
+//! | none: `StaticEmbedding` | static-retrieval-mrl, potion of model2vec | no |
+//!
+//! [`SparseEmbedder`] takes `bert`, `distilbert`, `roberta`, `xlm-roberta` and `camembert`.
 
 mod batches;
 mod classifier;
@@ -68,6 +75,8 @@ pub mod program;
 mod prompts;
 mod reranker;
 mod sentence;
+mod sparse;
+mod splade;
 mod tables;
 mod tokenizer;
 mod tokens;
@@ -84,5 +93,6 @@ pub use pooling::{Mode, Pooling};
 pub use preset::Preset;
 pub use prompts::Prompts;
 pub use reranker::Reranker;
+pub use sparse::{SparseEmbedder, SparseVector};
 pub use tokenizer::Tokenizer;
 pub use tokens::{Direction, Input, Prompt, Token, Tokens, TokensError};

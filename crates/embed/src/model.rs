@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::models::{Network, Rows, matrix};
 use crate::modules::Module;
 use crate::pooling::Pooling;
+use crate::splade::Splade;
 use crate::tokens::Tokens;
 
 /// A kind of answer to a text.
@@ -36,6 +37,8 @@ pub struct Task<'a> {
 pub struct Model {
     network: Network,
     pooling: Pooling,
+    /// The pooling of sparse vectors.
+    splade: Option<Splade>,
     /// The modules after the pooling.
     modules: Vec<Module>,
     /// Whether the modules end in a reranker's score, in place of a head.
@@ -60,6 +63,7 @@ impl Model {
                 .as_ref()
                 .map_or(Ok(false), has_float_products)?,
             pooling: config.pooling.clone(),
+            splade: config.splade,
             modules,
             is_scored,
             network,
@@ -151,7 +155,12 @@ impl Model {
         let mut logits = self.logits(&classified, size)?.into_iter();
         let pool =
             |task: &Task<'_>, vectors: &[f32]| self.pooling.pool(vectors, size, task.tokens.prompt);
+        let sparse = self.splade.zip(self.network.words.as_ref());
         let answer = |(task, vectors): (&Task<'_>, &[f32])| match task.head {
+            Head::Embedding if sparse.is_some() => {
+                let weights = sparse.map(|(splade, words)| splade.pool(words, vectors, size));
+                Ok(weights.transpose()?.unwrap_or_default())
+            }
             Head::Embedding if self.is_scored => Ok(pool(task, vectors)),
             head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
                 let mut modules = self.modules.iter();
@@ -180,8 +189,9 @@ impl Model {
         let mut logits = Vec::with_capacity(texts.len());
         for texts in texts.chunks(at_once) {
             let seen = texts.iter().map(|(vectors, ids)| head.seen(vectors, ids));
-            let pooled = seen.map(|text| head.pooling.pool(text, size, 0));
-            logits.extend(head.forward(&matrix(pooled.collect())?)?.to_vec2()?);
+            let pooled = seen.map(|text| head.pooled(text, size));
+            let pooled = matrix(pooled.collect::<Result<_, _>>()?)?;
+            logits.extend(head.logits(&pooled)?.to_vec2()?);
         }
         Ok(logits)
     }

@@ -32,8 +32,14 @@ pub(crate) enum Module {
 
 /// The modules of a folder, with their folders.
 pub(crate) struct Modules {
+    /// The folder of a table of words in place of the Transformer and the pooling.
+    pub static_embedding: Option<PathBuf>,
     /// The configuration of the pooling.
     pub pooling: PathBuf,
+    /// Whether the pooling is SPLADE's.
+    pub is_splade: bool,
+    /// Whether the model's module always has a head that guesses words.
+    guesses_words: bool,
     /// Whether `modules.json` lists the pooling, whose configuration then exists.
     pub lists_pooling: bool,
     /// The file that lists modules without a pooling.
@@ -95,7 +101,10 @@ impl Modules {
     /// The modules of a folder; without `modules.json`, a pooling in its usual place, or none.
     pub fn read(dir: &Path) -> Result<Self> {
         let mut modules = Self {
+            static_embedding: None,
             pooling: dir.join("1_Pooling").join(CONFIG),
+            is_splade: false,
+            guesses_words: false,
             lists_pooling: false,
             lacks_pooling: None,
             others: Vec::new(),
@@ -113,7 +122,8 @@ impl Modules {
         for (index, entry) in entries.into_iter().enumerate() {
             let keys = Keys::flat(&path, entry, &tables::MODULES)?;
             let type_ = keys.word("type")?.unwrap_or_default();
-            let subfolder = keys.word("path")?.unwrap_or_default();
+            let subfolder = keys.word("path")?.filter(|path| path != ".");
+            let subfolder = subfolder.unwrap_or_default();
             let folder = dir.join(plain(&path, &subfolder)?);
             if seen.contains(&subfolder) {
                 return Err(keys.fault("path", "a separate folder for each module"));
@@ -121,10 +131,22 @@ impl Modules {
             seen.push(subfolder.clone());
             let name = type_.strip_prefix("sentence_transformers.");
             let name = name.and_then(|name| name.rsplit('.').next());
-            let kind = match (index, name.unwrap_or(&type_)) {
-                (0, "Transformer") if subfolder.is_empty() => continue,
-                (0, "Transformer") => return Err(keys.fault("path", "\"\" for the Transformer")),
-                (1, "Pooling") => {
+            let place = index + usize::from(modules.static_embedding.is_some());
+            let kind = match (place, name.unwrap_or(&type_)) {
+                (0, "StaticEmbedding") => {
+                    modules.static_embedding = Some(folder);
+                    modules.lacks_pooling = None;
+                    continue;
+                }
+                (0, "Transformer" | "MLMTransformer") => {
+                    if !subfolder.is_empty() {
+                        return Err(keys.fault("path", "\"\" for the Transformer"));
+                    }
+                    modules.guesses_words = type_.ends_with("MLMTransformer");
+                    continue;
+                }
+                (1, pooling @ ("Pooling" | "SpladePooling")) => {
+                    modules.is_splade = pooling == "SpladePooling";
                     modules.pooling = folder.join(CONFIG);
                     modules.lists_pooling = true;
                     modules.lacks_pooling = None;
@@ -138,6 +160,11 @@ impl Modules {
                 (2.., got) if modules.logit_score.is_some() => {
                     bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
                 }
+                (2.., got) if modules.is_splade => {
+                    bail!(
+                        "{path}: key \"type\": expected nothing behind SpladePooling, got {got:?}"
+                    )
+                }
                 (2.., "Dense") => Kind::Dense,
                 (2.., "LayerNorm") => Kind::LayerNorm,
                 (2.., "Normalize") => Kind::Normalize,
@@ -145,7 +172,8 @@ impl Modules {
                 (2.., "Dropout") => continue,
                 (0 | 1, got) => {
                     bail!(
-                        "{path}: key \"type\": expected Transformer, then Pooling or LogitScore, got {got:?}"
+                        "{path}: key \"type\": expected Transformer, then Pooling, SpladePooling or \
+                         LogitScore, or StaticEmbedding, got {got:?}"
                     )
                 }
                 (_, got) => bail!(
@@ -165,13 +193,19 @@ impl Modules {
             "{}: expected Transformer, then Pooling or LogitScore, got no second module",
             self.lacks_pooling.as_deref().unwrap_or_default(),
         );
+        ensure!(
+            self.is_splade == (self.guesses_words || sentence.guesses_words),
+            "{}: expected transformer_task fill-mask with SpladePooling, and no other pooling with it",
+            self.pooling.display(),
+        );
         Ok(())
     }
 
     /// The folders of modules, whose configurations and weights determine answers.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         let others = self.others.iter().map(|(_, folder)| &**folder);
-        others.chain(self.logit_score.as_deref())
+        let alone = self.static_embedding.as_deref();
+        others.chain(self.logit_score.as_deref()).chain(alone)
     }
 
     /// The modules after a pooling with `pooled` numbers, and whether they end with a score.

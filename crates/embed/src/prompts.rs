@@ -38,7 +38,7 @@ pub struct Prompts {
 
 impl Prompts {
     /// Reads the prompts of a folder, with notes on keys that nothing reads.
-    pub(crate) fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Self> {
+    pub(crate) fn read(dir: &Path, is_sparse: bool, notes: &mut Vec<String>) -> Result<Self> {
         let path = dir.join("config_sentence_transformers.json");
         let Some(text) = optional_text(&path)? else {
             return Ok(Self::default());
@@ -48,6 +48,10 @@ impl Prompts {
         let map = json::parse(&text).with_context(expected)?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::PROMPTS)?;
         notes.extend(unread(&path, unknown));
+        let key = "model_type";
+        if !is_sparse && keys.get(key).is_some_and(|it| it == "SparseEncoder") {
+            return Err(keys.fault(key, "SpladePooling with SparseEncoder"));
+        }
         let mut prompts: Self = json::parse(&text).with_context(expected)?;
         prompts.truncate_dim = keys.number("truncate_dim")?;
         if let Some(name) = &prompts.default_prompt_name {

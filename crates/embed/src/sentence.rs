@@ -30,6 +30,8 @@ pub(crate) struct Sentence {
     pub max_tokens: Option<usize>,
     /// Whether texts are lower-cased before the tokenizer.
     pub lower_case: bool,
+    /// Whether the model ends with a head that guesses words.
+    pub guesses_words: bool,
     /// Whether the model ends with a head of classes.
     pub has_classes: bool,
     /// Whether a pair of texts in a chat template ends with the beginning of an answer.
@@ -56,10 +58,11 @@ impl Sentence {
         let (output, values) = match task.as_deref() {
             None | Some("feature-extraction") => ("token_embeddings", "last_hidden_state"),
             Some("sequence-classification") => ("scores", "logits"),
+            Some("fill-mask") => ("token_embeddings", "logits"),
             Some("text-generation") => ("causal_logits", "logits"),
             Some(_) => bail!(keys.fault(
                 "transformer_task",
-                "feature-extraction, sequence-classification or text-generation",
+                "feature-extraction, fill-mask, sequence-classification or text-generation",
             )),
         };
         for (key, expected) in [
@@ -77,6 +80,7 @@ impl Sentence {
             path: path.to_owned(),
             max_tokens: of_call.or(of_tokenizer),
             lower_case: keys.flag("do_lower_case", false)?,
+            guesses_words: task.as_deref() == Some("fill-mask"),
             has_classes: output == "scores",
             add_generation_prompt: keys.flag(
                 "processing_kwargs.chat_template.add_generation_prompt",

@@ -8,7 +8,8 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::metaspace::PrependScheme;
-use tokenizers::{Encoding, PostProcessor};
+use tokenizers::processors::PostProcessorWrapper;
+use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
 use crate::config::{Config, NamedToken, TokenizerConfig};
 use crate::pairs::PairTemplate;
@@ -50,6 +51,17 @@ impl Tokenizer {
     pub(crate) fn parse(path: &str, json: &[u8], config: &Config) -> Result<Self> {
         let fault = |e: tokenizers::Error| anyhow::anyhow!("{path}: expected a tokenizer, got {e}");
         let mut whole = tokenizers::Tokenizer::from_bytes(strict(json.to_vec())).map_err(fault)?;
+        let mut most = config.max_tokens;
+        if config.tokenizer.is_bare {
+            let cut = whole.get_truncation();
+            let is_right = cut.is_none_or(|cut| cut.direction == TruncationDirection::Right);
+            ensure!(
+                is_right,
+                "{path}: expected truncation on the right, got the left"
+            );
+            most = cut.map_or(most, |cut| most.min(cut.max_length));
+            whole.with_post_processor(None::<PostProcessorWrapper>);
+        }
         whole.with_truncation(None).map_err(fault)?;
         whole.with_padding(None);
         let model = match whole.get_model() {
@@ -65,6 +77,7 @@ impl Tokenizer {
                  (tokenizer_config.json), got {model}"
             );
         }
+        check_parts(&whole, path, &config.tokenizer)?;
         set_normalizer(&mut whole, config).map_err(fault)?;
         add_tokens(&mut whole, path, &config.tokenizer)?;
         // Tokens outside the vocabulary, such as Gemma's for images, may lack a row.
@@ -84,7 +97,7 @@ impl Tokenizer {
             chat: None,
             pair_prompt: Prompt::default(),
         };
-        tokenizer.limit(config.max_tokens)?;
+        tokenizer.limit(most)?;
         Ok(tokenizer)
     }
 
@@ -505,6 +518,23 @@ fn add_tokens(
             space == expected,
             "tokenizer_config.json: key \"add_prefix_space\": expected {expected}, as in {path}, \
              got {space}"
+        );
+    }
+    Ok(())
+}
+
+/// Checks that the tokenizer has the parts that its class makes, and no others of these.
+fn check_parts(whole: &tokenizers::Tokenizer, path: &str, files: &TokenizerConfig) -> Result<()> {
+    let normalizer = serde_json::to_string(&whole.get_normalizer())?;
+    let all = normalizer + &serde_json::to_string(&whole.get_pre_tokenizer())?;
+    for (key, part, is_made) in &files.parts {
+        let has = all.contains(&format!("{{\"type\":\"{part}\""));
+        let word = |has| if has { part } else { "none" };
+        ensure!(
+            has == *is_made,
+            "tokenizer_config.json: key {key:?}: expected {}, as in {path}, got {}",
+            word(has),
+            word(*is_made),
         );
     }
     Ok(())

@@ -213,12 +213,12 @@ qwen3 | "full_attention" | "sliding_attention" | key "layer_types": expected ful
 2_Dense/config.json of distilbert | torch.nn.modules.activation.Tanh | my.Tanh | got "my.Tanh"
 4_Dense/config.json of reranker-modules | "scores" | "logits" | or scores of 1 number, got "logits"
 modules.json of distilbert | 2_Dense | 1_Pooling | a separate folder for each module, got "1_Pooling"
-modules.json of bert | base.modules.transformer.Transformer | modules.StaticEmbedding | got "StaticEmbedding"
+modules.json of bert | base.modules.transformer.Transformer | modules.StaticEmbedding | behind Transformer and Pooling, got "Pooling"
 modules.json of bert | sentence_transformers.base.modules.transformer | custom_st | got "custom_st.Transformer"
 sentence_bert_config.json of lower-case | "do_lower_case" | "query_length": 8, "do_lower_case" | "query_length": expected null, got 8
 sentence_bert_config.json of lower-case | "do_lower_case" | "lowercase": true, "do_lower_case" | key "lowercase": expected no such key
 sentence_bert_config.json of bert | last_hidden_state | pooler_output | method_output_name": expected "last_hidden_state"
-sentence_bert_config.json of bert | feature-extraction | fill-mask | got "fill-mask"
+sentence_bert_config.json of bert | feature-extraction | fill-mask | expected logits, got "last_hidden_state"
 config_sentence_transformers.json of bert | "SentenceTransformer" | "SparseEncoder" | got "SparseEncoder"
 config_sentence_transformers.json of lower-case | "truncate_dim": 16 | "truncate_dim": 0 | got 0
 tokenizer_config.json of bert | "unk_token" | "truncation_side": "left", "unk_token" | expected "right", got "left"
@@ -293,7 +293,7 @@ fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
 1_LogitScore/config.json | causal_logits | scores | expected causal_logits, got "scores"
 config.json | ForCausalLM | Model | a model that writes texts
 config.json | "tie_word_embeddings": true | "a": 1 | lm_head.weight
-modules.json | LogitScore" | Ranks" | Pooling or LogitScore, got "Ranks"
+modules.json | LogitScore" | Ranks" | LogitScore, or StaticEmbedding, got "Ranks"
 chat_template.jinja | {%- if | {%- iff | expected a Jinja template
 sentence_bert_config.json | flat | structured | got "structured"
 sentence_bert_config.json | add_generation_prompt | tools | chat_template.tools": expected no such key

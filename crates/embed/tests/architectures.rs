@@ -3,14 +3,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
-use dynquant_embed::{Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, Task};
+use dynquant_embed::{
+    Classifier, Embedder, Encoder, Head, Input, Options, Preset, Reranker, SparseEmbedder,
+    SparseVector, Task,
+};
 use serde::Deserialize;
 
-const EMBEDDERS: [&str; 11] = [
+const EMBEDDERS: [&str; 17] = [
     "bert",
     "xlm-roberta",
     "distilbert",
@@ -22,20 +26,31 @@ const EMBEDDERS: [&str; 11] = [
     "qwen3",
     "gemma3",
     "lower-case",
+    "electra",
+    "albert",
+    "deberta",
+    "t5",
+    "t5-relu",
+    "eurobert",
 ];
-const CLASSIFIERS: [&str; 5] = [
+const CLASSIFIERS: [&str; 9] = [
     "classes-roberta",
     "classes-distilbert",
     "classes-modernbert",
     "classes-qwen3",
     "classes-gte",
+    "classes-electra",
+    "classes-albert",
+    "classes-deberta",
+    "classes-eurobert",
 ];
-const RERANKERS: [&str; 5] = [
+const RERANKERS: [&str; 6] = [
     "reranker",
     "reranker-xlm-roberta",
     "reranker-qwen3",
     "reranker-types",
     "reranker-modules",
+    "reranker-deberta",
 ];
 
 /// The expected values that `assets/reference/encoders.py` writes for a folder.
@@ -231,7 +246,10 @@ fn padding_and_long_prompts_are_pooled_as_sentence_transformers_does() -> Result
 
 /// A folder with other keys of `config.json`, quoted text for text.
 fn edited(name: &str, pairs: &[[&str; 2]]) -> Result<PathBuf> {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("edited-{name}"));
+    // Tests run at the same time.
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("edited-{name}-{count}"));
     fs::create_dir_all(&out)?;
     for file in [
         "model.safetensors",
@@ -296,6 +314,45 @@ fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
     Ok(())
 }
 
+/// Sizes that no model has, and what is not known.
+#[test]
+#[rustfmt::skip]
+fn mistakes_in_the_architectures_are_named() -> Result<()> {
+    for (name, from, to, expected) in [
+        ("albert", "\"num_hidden_layers\": 5", "\"num_hidden_layers\": 5000", "at most 1000"),
+        ("albert", "\"embedding_size\": 32", "\"embedding_size\": 0", "a positive integer"),
+        ("albert", "\"num_hidden_groups\": 2", "\"num_hidden_groups\": 1", "tensor \"encoder.albert"),
+        ("albert", "\"inner_group_num\": 2", "\"inner_group_num\": 3", "albert_layers.2"),
+        ("electra", "\"embedding_size\": 32", "\"embedding_size\": 48", "position_embeddings"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": 1", "2 or more"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": 2147483647", "2 or more"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": -1", "rel_embeddings"),
+        ("deberta", "\"position_buckets\": 8", "\"position_buckets\": \"8\"", "a positive integer"),
+        ("deberta", "\"max_relative_positions\": 40", "\"max_relative_positions\": 5", "2 or more"),
+        ("deberta", "\"c2p\"", "\"p2p\"", "c2p, p2c or both"),
+        ("deberta", "[\"p2c\", \"c2p\"]", "7", "words"),
+        ("deberta", "\"layer_norm\"", "\"rms_norm\"", "norm_rel_ebd"),
+        ("deberta", "\"share_att_key\": true", "\"share_att_key\": false", "pos_key_proj"),
+        ("deberta", "\"legacy\": true", "\"conv_kernel_size\": 3", "conv_kernel_size"),
+        ("deberta", "\"pooler_hidden_size\": 32", "\"embedding_size\": 16", "hidden_size 32"),
+        ("deberta", "\"relative_attention\": true", "\"relative_attention\": false", "tensor \"encoder."),
+        ("t5", "\"relative_attention_num_buckets\": 8", "\"relative_attention_num_buckets\": 1", "4 or more"),
+        ("t5", "\"relative_attention_max_distance\": 40", "\"relative_attention_max_distance\": 2", "4 or more"),
+        ("t5", "gated-gelu", "gated-tanh", "dense_act_fn"),
+        ("t5", "\"is_gated_act\": true", "\"is_gated_act\": false", "expected true"),
+        ("t5", "\"is_decoder\": false", "\"is_decoder\": true", "is_decoder"),
+        ("t5", "\"d_model\": 32", "\"hidden_size\": 48, \"d_model\": 32", "expected 32, as"),
+        ("mpnet", "\"relative_attention_num_buckets\": 32", "\"relative_attention_num_buckets\": 1", "4 or more"),
+        ("classes-eurobert", "\"late\"", "\"max\"", "late, mean or bos"),
+        ("eurobert", "\"head_dim\": 16", "\"head_dim\": 0", "a positive integer"),
+    ] {
+        let error = Embedder::open_with(edited(name, &[[from, to]])?, float()).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert!(error.contains(expected), "{name}, {to}: {error}");
+    }
+    Ok(())
+}
+
 /// Classes that make the spaces before words do so by `tokenizer_config.json`.
 #[test]
 fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
@@ -317,6 +374,212 @@ fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
         let expected = "key \"add_prefix_space\": expected true, as in";
         assert!(error.is_none_or(|error| error.contains(expected)));
     }
+    Ok(())
+}
+
+/// Classes that make the normalizer do so by `tokenizer_config.json`, which must say the same.
+#[test]
+fn parts_of_a_tokenizer_are_those_of_both_files() -> Result<()> {
+    let dir = edited("deberta", &[])?;
+    let path = dir.join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let words = tokenizer["model"]["vocab"].take();
+    let words = words.as_object().context("a vocabulary")?.iter();
+    let mut words: Vec<_> = words.map(|(word, id)| (id.as_u64(), word)).collect();
+    words.sort();
+    let words: Vec<_> = words.into_iter().map(|(_, word)| (word, -1.)).collect();
+    tokenizer["model"] = serde_json::json!({"type": "Unigram", "unk_id": 3, "vocab": words});
+    fs::write(path, tokenizer.to_string())?;
+    // Tokens are named in any order.
+    fs::write(dir.join("added_tokens.json"), r#"{"<pad>": 1}"#)?;
+    for (keys, expected) in [
+        (r#""do_lower_case": true"#, ""),
+        (
+            r#""do_lower_case": false"#,
+            "\"do_lower_case\": expected Lowercase",
+        ),
+        (
+            r#""do_lower_case": true, "split_by_punct": true"#,
+            "expected none, as in",
+        ),
+        (
+            r#""do_lower_case": true, "cls_token": "</s>""#,
+            "\"cls_token\"",
+        ),
+    ] {
+        let text = format!("{{\"tokenizer_class\": \"DebertaV2TokenizerFast\", {keys}}}");
+        fs::write(dir.join("tokenizer_config.json"), text)?;
+        let error = Embedder::open(&dir).err().map(|e| format!("{e:#}"));
+        let error = error.unwrap_or_default();
+        assert!(
+            error.contains(expected) && error.is_empty() == expected.is_empty(),
+            "{keys}: {error}"
+        );
+    }
+    let dir = edited("classes-modernbert", &[])?;
+    fs::write(dir.join("added_tokens.json"), r#"{"<pad>": 1}"#)?;
+    Embedder::open(&dir)?;
+    Ok(())
+}
+
+/// Tables of words alone, from the folder itself and from one in it.
+#[test]
+fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
+    for name in ["static", "model2vec"] {
+        let expected = expected(name)?;
+        let embedder = Embedder::open_with(folder(name), float()).context(name)?;
+        check(name, &embedder.embed(&expected.texts)?, &expected.vectors)?;
+        let (questions, texts) = (&expected.questions, &expected.texts);
+        check(name, &embedder.embed_queries(questions)?, &expected.queries)?;
+        check(name, &embedder.embed_documents(texts)?, &expected.documents)?;
+        assert_eq!(embedder.is_normalized(), name == "model2vec");
+        let error = embedder.embed(&["bread", ""]).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert_eq!(error, "text 1: expected at least 1 token, got 0");
+
+        let together = embedder.embed(texts)?;
+        assert_eq!(
+            Embedder::open(folder(name))?.embed(texts)?,
+            together,
+            "{name}"
+        );
+        for (text, vector) in texts.iter().zip(&together) {
+            let alone = embedder.embed(&[text])?;
+            assert_eq!(alone, std::slice::from_ref(vector), "{name}");
+        }
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-{name}"));
+        if out.exists() {
+            fs::remove_dir_all(&out)?;
+        }
+        let source = Checkpoint::open(folder(name))?;
+        let spec = QConfigSpec::int8().embeddings();
+        let Ok(plan) = Plan::new(&source, &spec, &[], &[]) else {
+            assert_eq!(name, "model2vec", "whose table is not named as a weight");
+            continue;
+        };
+        quantize(&source, &plan, &out, |_| ())?;
+        let sqnr = sqnr_db(&expected.vectors, &Embedder::open(&out)?.embed(texts)?);
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
+    let inner = dir.join("0_StaticEmbedding");
+    fs::create_dir_all(&inner)?;
+    for file in ["model.safetensors", "tokenizer.json"] {
+        fs::copy(folder("static").join(file), inner.join(file))?;
+    }
+    let mut modules = fs::read_to_string(folder("static").join("modules.json"))?;
+    modules = modules.replace("\"path\": \"\"", "\"path\": \"0_StaticEmbedding\"");
+    fs::write(dir.join("modules.json"), modules)?;
+    // The tokenizer's truncation is sentence-transformers' limit.
+    let path = inner.join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    tokenizer["truncation"] = serde_json::json!({
+        "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0
+    });
+    fs::write(&path, tokenizer.to_string())?;
+    let vectors = |texts: &[&str]| Embedder::open_with(&dir, float())?.embed(texts);
+    assert_eq!(
+        vectors(&["the river runs to"])?,
+        vectors(&["the river runs"])?
+    );
+    fs::write(path, tokenizer.to_string().replace("Right", "Left"))?;
+    let error = vectors(&["bread"])
+        .err()
+        .map(|e| format!("{e:#}"))
+        .unwrap_or_default();
+    assert!(
+        error.contains("expected truncation on the right"),
+        "{error}"
+    );
+    fs::copy(
+        folder("bert").join("model.safetensors"),
+        inner.join("model.safetensors"),
+    )?;
+    let error = vectors(&["bread"])
+        .err()
+        .map(|e| format!("{e:#}"))
+        .unwrap_or_default();
+    assert!(
+        error.contains("expected a matrix \"embedding.weight\""),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
+    for name in ["splade", "splade-distilbert", "splade-roberta"] {
+        let expected = expected(name)?;
+        let (texts, questions) = (&expected.texts, &expected.questions);
+        let sparse = |rows: &[Vec<f32>]| -> Vec<SparseVector> {
+            rows.iter().map(|row| SparseVector::of(row)).collect()
+        };
+        let dense = |vectors: &[SparseVector]| -> Vec<Vec<f32>> {
+            let of = |vector: &SparseVector| {
+                let mut all = vec![0.; 112];
+                let pairs = vector.ids.iter().zip(&vector.weights);
+                pairs.for_each(|(id, weight)| all[*id as usize] = *weight);
+                all
+            };
+            vectors.iter().map(of).collect()
+        };
+        assert_eq!(dense(&sparse(&expected.vectors)), expected.vectors);
+        let model = SparseEmbedder::open_with(folder(name), float()).context(name)?;
+        check(name, &dense(&model.embed(texts)?), &expected.vectors)?;
+        check(
+            name,
+            &dense(&model.embed_queries(questions)?),
+            &expected.queries,
+        )?;
+        check(
+            name,
+            &dense(&model.embed_documents(texts)?),
+            &expected.documents,
+        )?;
+        let int8 = SparseEmbedder::open(folder(name))?;
+        assert!(!int8.encoder().model.is_one_by_one(), "{name}");
+        let together = int8.embed(texts)?;
+        let sqnr = sqnr_db(&expected.vectors, &dense(&together));
+        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+        for (text, vector) in texts.iter().zip(&together) {
+            assert_eq!(int8.embed(&[text])?, std::slice::from_ref(vector), "{name}");
+        }
+        let equalized = SparseEmbedder::open_with(folder(name), float().equalize(texts))?;
+        check(name, &dense(&equalized.embed(texts)?), &expected.vectors)?;
+    }
+    Ok(())
+}
+
+#[test]
+#[rustfmt::skip]
+fn mistakes_in_sparse_folders_are_named() -> Result<()> {
+    let dir = edited("splade", &[])?;
+    fs::create_dir_all(dir.join("1_SpladePooling"))?;
+    let files = ["modules.json", "sentence_bert_config.json", "1_SpladePooling/config.json", "config.json"];
+    for (file, from, to, expected) in [
+        (0, "", "", ""),
+        (2, "\"max\"", "\"mean\"", "expected max or sum"),
+        (2, "\"relu\"", "\"gelu\"", "expected relu or log1p_relu"),
+        (2, "{", "{\"top_k\": 1, ", "no such key"),
+        (1, "fill-mask", "feature-extraction", "expected last_hidden_state"),
+        (0, "splade_pooling.SpladePooling", "pooling.Pooling", "no other pooling with it"),
+        (0, "}]", "}, {\"type\": \"Normalize\", \"path\": \"2\"}]", "nothing behind SpladePooling"),
+        (3, "\"bert\"", "\"gte\"", "expected the weights"),
+        (3, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", "cls.predictions.decoder.weight"),
+        (3, "\"hidden_act\": \"gelu\"", "\"hidden_act\": \"elu\"", "gelu"),
+    ] {
+        for name in files {
+            fs::copy(folder("splade").join(name), dir.join(name))?;
+        }
+        let text = fs::read_to_string(dir.join(files[file]))?;
+        ensure!(text.contains(from), "{text}");
+        fs::write(dir.join(files[file]), text.replace(from, to))?;
+        let error = SparseEmbedder::open_with(&dir, float()).err();
+        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{to}: {error}");
+    }
+    let error = SparseEmbedder::open(folder("bert")).err().map(|e| format!("{e:#}"));
+    assert!(error.is_some_and(|it| it.contains("expected a model of sparse vectors")));
     Ok(())
 }
 

@@ -41,6 +41,9 @@ impl App {
         let tokens = texts.iter().map(Tokens::len).sum();
         let bytes = match head {
             Head::TokenEmbeddings => tokens * embedder.config.hidden_size * NUMBER,
+            Head::Embedding if embedder.config.is_sparse() => {
+                texts.len() * embedder.config.embedding_size * NUMBER
+            }
             Head::Embedding | Head::Classes => 0,
         };
         self.limits

@@ -33,6 +33,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/", post(tei::by_model).get(operations::health))
         .route("/invocations", post(tei::by_model))
         .route("/embed", post(tei::embed))
+        .route("/embed_sparse", post(tei::embed_sparse))
         .route("/embed_all", post(tei::embed_all))
         .route("/predict", post(tei::predict))
         .route("/rerank", post(tei::rerank))

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use dynquant_embed::{Mode, Pooling};
+use dynquant_embed::{Config, Mode};
 use serde_json::{Value, json};
 
 use crate::app::{App, ModelKind, Served};
@@ -51,17 +51,18 @@ fn model_type(served: &Served) -> Value {
     let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
     let classes = json!({"id2label": ids, "label2id": names});
     match embedder.kind {
-        ModelKind::Embedder => json!({"embedding": {"pooling": pooling(&embedder.config.pooling)}}),
+        ModelKind::Embedder => json!({"embedding": {"pooling": pooling(&embedder.config)}}),
         ModelKind::Classifier => json!({"classifier": classes}),
         ModelKind::Reranker => json!({"reranker": classes}),
     }
 }
 
 /// The name of the pooling in text-embeddings-inference, or in sentence-transformers.
-fn pooling(pooling: &Pooling) -> String {
-    match pooling.modes[..] {
+fn pooling(config: &Config) -> String {
+    match config.pooling.modes[..] {
+        _ if config.is_sparse() => "splade".to_owned(),
         [Mode::LastToken] => "last_token".to_owned(),
-        _ => pooling.to_string(),
+        _ => config.pooling.to_string(),
     }
 }
 

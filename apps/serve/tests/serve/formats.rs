@@ -258,7 +258,7 @@ fn errors_have_the_format_of_their_route() {
 422 | /predict | {"inputs": "a", "top_k": 1}
 422 | /rerank | {}
 400 | /embeddings | {}
-404 | /embed_sparse | {}
+404 | /embed_spare | {}
 405 | /health | {}
 "#;
     for [status, path, body] in rows(cases) {

@@ -145,5 +145,5 @@ fn every_folder_answers_with_the_bits_of_the_crate() {
         }
         count += 1;
     }
-    assert_eq!(count, 21);
+    assert_eq!(count, 37);
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::LazyLock;
 
-use dynquant_embed::{Encoder, Head, Input, Task};
+use dynquant_embed::{Encoder, Head, Input, SparseEmbedder, Task};
 use serde_json::{Value, json};
 
 use crate::formats::{floats, length};
@@ -39,6 +39,30 @@ fn rows(text: &str) -> Vec<Vec<f32>> {
         .collect();
     assert_eq!(rows.len(), tokens.len());
     rows
+}
+
+/// The weights of the crate, in text-embeddings-inference's format.
+#[test]
+fn embed_sparse() {
+    let server = serve("splade", &[]);
+    let texts = ["snow falls on the old city", "bread"];
+    let expected = SparseEmbedder::open(folder("splade")).unwrap();
+    let expected = expected.embed(&texts).unwrap();
+    let got = server.ok("/embed_sparse", &json!({"inputs": texts}));
+    for (got, expected) in got.as_array().unwrap().iter().zip(&expected) {
+        let ids: Vec<Value> = expected.ids.iter().map(|id| json!(id)).collect();
+        assert_eq!(each(got, "index"), ids.iter().collect::<Vec<_>>());
+        let values = each(got, "value")
+            .into_iter()
+            .map(|it| it.as_f64().unwrap() as f32);
+        assert_eq!(values.collect::<Vec<_>>(), expected.weights);
+    }
+    assert_eq!(got.as_array().unwrap().len(), 2);
+    let info = server.get("/info").json();
+    assert_eq!(info["model_type"]["embedding"]["pooling"], "splade");
+    let message = "the model has no sparse embeddings: it has another pooling than splade";
+    let reply = serve("bert", &[]).post("/embed_sparse", &json!({"inputs": "a"}));
+    refused(&reply, 424, "Backend", message);
 }
 
 #[test]

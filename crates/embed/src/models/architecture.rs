@@ -5,10 +5,10 @@ use candle_dynquant::Quantizable;
 use candle_dynquant_io::keys::Table;
 use candle_nn::VarBuilder;
 
-use super::head::{ClassHead, Source};
+use super::head::{ClassHead, Guesses, Source};
 use super::sizes::Sizes;
 use super::transformer::Transformer;
-use super::{bert, decoder, gte, jina, modernbert, nomic};
+use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, static_embedding, t5};
 use crate::keys::Keys;
 use crate::modules::LogitScore;
 use crate::tables;
@@ -16,8 +16,8 @@ use crate::tables;
 /// The rules to detect, read and load a model.
 pub(crate) struct Architecture {
     model_types: &'static [&'static str],
-    /// A key and value that distinguish it from others with its `model_type`.
-    mark: Option<(&'static str, &'static str)>,
+    /// A key, with its value or any, that distinguishes it from others with its `model_type`.
+    mark: Option<(&'static str, Option<&'static str>)>,
     /// The keys of `config.json`, by the first table that has a row for a key.
     pub tables: &'static [&'static Table],
     /// The prefixes of the tensors in a checkpoint with a head.
@@ -27,6 +27,17 @@ pub(crate) struct Architecture {
     sizes: fn(&Keys) -> Result<Sizes>,
     load: fn(&Keys, &Sizes, VarBuilder<'_>) -> Result<Transformer>,
     head: fn(&Source<'_>) -> Result<Option<ClassHead>>,
+    /// The head that guesses words, if it is known.
+    guesses: Option<&'static Guesses>,
+}
+
+/// What a model answers beside vectors.
+pub(crate) enum Answers {
+    /// This many classes, if it has a head.
+    Classes(usize),
+    Score(LogitScore),
+    /// Guesses of words.
+    Words,
 }
 
 const WORDS: &str = "embeddings.word_embeddings.weight";
@@ -40,6 +51,7 @@ const BERT: Architecture = Architecture {
     sizes: bert::sizes,
     load: bert::load,
     head: bert::head,
+    guesses: None,
 };
 
 const DECODER: Architecture = Architecture {
@@ -51,17 +63,31 @@ const DECODER: Architecture = Architecture {
     sizes: decoder::qwen3_sizes,
     load: decoder::load_qwen3,
     head: decoder::head,
+    guesses: None,
 };
 
-static ALL: [Architecture; 10] = [
+static ALL: [Architecture; 16] = [
     Architecture {
-        mark: Some(("position_embedding_type", "alibi")),
+        model_types: &[""],
+        mark: Some((static_embedding::TABLE, None)),
+        tables: &[&tables::STATIC],
+        prefixes: &[],
+        sizes: static_embedding::sizes,
+        load: static_embedding::load,
+        head: |_| Ok(None),
+        ..BERT
+    },
+    Architecture {
+        mark: Some(("position_embedding_type", Some("alibi"))),
         tables: &[&tables::JINA, &tables::BERT, &tables::COMMON],
         sizes: jina::sizes,
         load: jina::load,
         ..BERT
     },
-    BERT,
+    Architecture {
+        guesses: Some(&bert::GUESSES),
+        ..BERT
+    },
     Architecture {
         model_types: &["roberta", "xlm-roberta", "camembert"],
         tables: &[&tables::ROBERTA, &tables::BERT, &tables::COMMON],
@@ -69,6 +95,34 @@ static ALL: [Architecture; 10] = [
         sizes: bert::roberta_sizes,
         load: bert::load_roberta,
         head: bert::roberta_head,
+        guesses: Some(&bert::ROBERTA_GUESSES),
+        ..BERT
+    },
+    Architecture {
+        model_types: &["electra"],
+        tables: &[&tables::ELECTRA, &tables::BERT, &tables::COMMON],
+        prefixes: &["electra"],
+        sizes: bert::electra_sizes,
+        load: bert::load_electra,
+        head: bert::electra_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["albert"],
+        tables: &[&tables::ALBERT, &tables::BERT, &tables::COMMON],
+        prefixes: &["albert"],
+        sizes: bert::albert_sizes,
+        load: bert::load_albert,
+        head: bert::albert_head,
+        ..BERT
+    },
+    Architecture {
+        model_types: &["deberta-v2"],
+        tables: &[&tables::DEBERTA, &tables::BERT, &tables::COMMON],
+        prefixes: &["deberta"],
+        sizes: deberta::sizes,
+        load: deberta::load,
+        head: deberta::head,
         ..BERT
     },
     Architecture {
@@ -78,6 +132,7 @@ static ALL: [Architecture; 10] = [
         sizes: bert::distilbert_sizes,
         load: bert::load_distilbert,
         head: bert::distilbert_head,
+        guesses: Some(&bert::DISTILBERT_GUESSES),
         ..BERT
     },
     Architecture {
@@ -97,6 +152,7 @@ static ALL: [Architecture; 10] = [
         load: modernbert::load,
         head: modernbert::head,
         mark: None,
+        guesses: None,
         tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
     },
     Architecture {
@@ -115,6 +171,24 @@ static ALL: [Architecture; 10] = [
         load: gte::load,
         ..BERT
     },
+    Architecture {
+        model_types: &["t5"],
+        tables: &[&tables::T5, &tables::COMMON],
+        prefixes: &[],
+        words: "shared.weight",
+        sizes: t5::sizes,
+        load: t5::load,
+        head: |_| Ok(None), // T5 classifies by its decoder.
+        ..BERT
+    },
+    Architecture {
+        model_types: &["eurobert"],
+        tables: &[&tables::EUROBERT, &tables::DECODER, &tables::COMMON],
+        sizes: decoder::eurobert_sizes,
+        load: decoder::load_eurobert,
+        head: decoder::eurobert_head,
+        ..DECODER
+    },
     DECODER,
     Architecture {
         model_types: &["gemma3_text"],
@@ -130,6 +204,8 @@ static ALL: [Architecture; 10] = [
 pub(crate) struct Network {
     pub model: Transformer,
     pub head: Option<ClassHead>,
+    /// The head that guesses words, for sparse vectors.
+    pub words: Option<ClassHead>,
 }
 
 impl Architecture {
@@ -137,7 +213,7 @@ impl Architecture {
     pub fn find(keys: &Keys) -> Result<&'static Self> {
         let model_type = keys.word("model_type")?.unwrap_or_default();
         let is_marked = |it: &Self| match it.mark {
-            Some((key, word)) => keys.get(key).is_some_and(|got| got == word),
+            Some((key, word)) => (keys.get(key)).is_some_and(|got| word.is_none_or(|it| got == it)),
             None => true,
         };
         let mut all = ALL.iter();
@@ -153,13 +229,12 @@ impl Architecture {
         (self.sizes)(keys)
     }
 
-    /// Loads the model, and a head with `labels` classes or a score, if there is one.
+    /// Loads the model, and the head that answers.
     pub fn load(
         &self,
         keys: &Keys,
         sizes: &Sizes,
-        labels: usize,
-        score: Option<LogitScore>,
+        answers: Answers,
         vb: VarBuilder<'_>,
     ) -> Result<Network> {
         let below = self.prefixes.iter().map(|prefix| vb.pp(prefix));
@@ -169,17 +244,30 @@ impl Architecture {
         let source = Source {
             keys,
             sizes,
-            labels,
+            labels: match answers {
+                Answers::Classes(labels) => labels,
+                Answers::Score(_) | Answers::Words => 0,
+            },
             vb,
             model,
         };
-        let head = match score {
-            Some(score) => Some(source.logit_score(score, &transformer.embeddings.words)?),
-            None => (self.head)(&source)?,
+        let words = &transformer.embeddings.words;
+        let (head, words) = match answers {
+            Answers::Classes(_) => ((self.head)(&source)?, None),
+            Answers::Score(score) => (Some(source.logit_score(score, words)?), None),
+            Answers::Words => {
+                let known = ALL.iter().filter(|it| it.guesses.is_some());
+                let known: Vec<&str> = known.flat_map(|it| it.model_types).copied().collect();
+                let expected = format!("one of {} before SpladePooling", known.join(", "));
+                let guesses = self.guesses;
+                let guesses = guesses.ok_or_else(|| keys.fault("model_type", &expected))?;
+                (None, Some(guesses.load(&source, words)?))
+            }
         };
         Ok(Network {
             model: transformer,
             head,
+            words,
         })
     }
 }

@@ -1,12 +1,15 @@
 //! Attention among the tokens of each text.
 
+use std::ops::Range;
+
 use candle_core::{Result, Tensor};
 use candle_dynquant::ops::{self, Mask};
 use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
+use super::disentangled::{Disentangled, PositionVectors};
 use super::rows::{Rows, Run};
-use super::view::{Scores, Viewed};
+use super::view::{Scores, Viewed, blocks};
 
 #[derive(Clone, Quantizable)]
 pub(crate) struct Attention {
@@ -14,6 +17,8 @@ pub(crate) struct Attention {
     /// The norms of each head's queries and keys.
     pub norms: Option<[nn::LayerNorm; 2]>,
     pub attention: nn::Attention,
+    /// The scores of contents and relative positions.
+    pub disentangled: Option<Disentangled>,
     pub output: nn::Linear,
     pub heads: Heads,
 }
@@ -58,6 +63,7 @@ impl Attention {
             inputs,
             norms: None,
             attention: nn::Attention::load(heads.scale(), vb),
+            disentangled: None,
             output,
             heads,
         }
@@ -77,11 +83,23 @@ impl Attention {
             let turn = |xs: &Tensor| ops::rope_thd(&xs.unsqueeze(0)?, cos, sin)?.squeeze(0);
             (q, k) = (turn(&q)?, turn(&k)?);
         }
+        let positions = self.disentangled.as_ref();
+        let positions = positions.map(|it| it.project(&self.inputs, self.heads, rows.longest));
+        let positions = positions.transpose()?;
         let mut contexts = Vec::with_capacity(rows.runs.len());
         let mut start = 0;
         for run in &rows.runs {
-            contexts.push(self.attend([&q, &k, &v], start, *run, &view.scores)?);
-            start += run.texts * run.tokens;
+            // Each text alone if its terms depend on what it says.
+            let together = positions.as_ref().map_or(run.texts, |_| 1);
+            for _ in (0..run.texts).step_by(together) {
+                let run = Run {
+                    texts: together,
+                    ..*run
+                };
+                let scores = (&view.scores, positions.as_ref());
+                contexts.push(self.attend([&q, &k, &v], start, run, scores)?);
+                start += run.texts * run.tokens;
+            }
         }
         let context = match contexts.as_slice() {
             [context] => context.clone(),
@@ -96,7 +114,7 @@ impl Attention {
         projected: [&Tensor; 3],
         start: usize,
         run: Run,
-        scores: &Scores,
+        (scores, positions): (&Scores, Option<&PositionVectors>),
     ) -> Result<Tensor> {
         let rows = run.texts * run.tokens;
         // A view, [texts, heads, tokens, dim]
@@ -109,23 +127,27 @@ impl Attention {
         let [q, k, v] = projected.map(of_run);
         let (q, k, v) = (q?, k?, v?);
         let all = |mask| self.attention.forward(&q, &k, &v, mask)?.transpose(1, 2);
-        let context = match scores {
-            Scores::Equal(mask) => all(*mask)?,
-            Scores::Terms(terms) if terms.is_needless(run.tokens) => all(Mask::All)?,
-            Scores::Terms(terms) => {
-                let mut blocks = Vec::new();
-                for (queries, keys) in terms.blocks(run.tokens) {
-                    let added = terms.block(queries.clone(), keys.clone())?;
-                    let of_keys = |all: &Tensor| all.narrow(2, keys.start, keys.len());
-                    let q = q.narrow(2, queries.start, queries.len())?;
-                    let (k, v) = (of_keys(&k)?, of_keys(&v)?);
-                    blocks.push(
-                        self.attention
-                            .forward(&q, &k, &v, &added)?
-                            .transpose(1, 2)?,
-                    );
-                }
-                Tensor::cat(&blocks, 1)?
+        let by_block = |reach, added: &dyn Fn(Range<usize>, Range<usize>) -> Result<Tensor>| {
+            let mut contexts = Vec::new();
+            for (queries, keys) in blocks(run.tokens, reach) {
+                let of_keys = |all: &Tensor| all.narrow(2, keys.start, keys.len());
+                let (k, v) = (of_keys(&k)?, of_keys(&v)?);
+                let q = q.narrow(2, queries.start, queries.len())?;
+                let added = added(queries, keys)?;
+                let context = self.attention.forward(&q, &k, &v, &added)?;
+                contexts.push(context.transpose(1, 2)?);
+            }
+            Tensor::cat(&contexts, 1)
+        };
+        let context = match (scores, positions) {
+            (_, Some(positions)) => {
+                let terms = positions.terms(&q, &k, self.attention.scale())?;
+                by_block(run.tokens, &|queries, _| terms.block(queries))?
+            }
+            (Scores::Equal(mask), None) => all(*mask)?,
+            (Scores::Terms(terms), None) if terms.is_needless(run.tokens) => all(Mask::All)?,
+            (Scores::Terms(terms), None) => {
+                by_block(terms.reach, &|queries, keys| terms.block(queries, keys))?
             }
         };
         context.reshape((rows, self.heads.queries * self.heads.dim))

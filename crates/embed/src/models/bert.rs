@@ -1,5 +1,6 @@
 //! BERT and models with the same layers under other names: RoBERTa, XLM-RoBERTa and CamemBERT
-//! (positions from another row on), DistilBERT (no token types), MPNet (score terms by distance).
+//! (positions from another row on), DistilBERT (no token types), MPNet (score terms by distance),
+//! ELECTRA (narrower tables of words) and ALBERT (the same, and layers that are used several times).
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
 use super::attention::{Attention, Heads, Inputs};
-use super::head::{ClassHead, Source};
+use super::head::{ClassHead, Guesses, Source};
 use super::mlp::{Mlp, Up};
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Positions, Residual, Transformer};
@@ -16,17 +17,17 @@ use super::view::{Bias, Sees, View};
 use crate::keys::{Keys, MOST};
 
 /// The names of a layer's parts in a checkpoint.
-struct Names {
-    layers: &'static str,
-    inputs: [&'static str; 3],
-    output: &'static str,
-    attention_norm: &'static str,
-    up: &'static str,
-    down: &'static str,
-    norm: &'static str,
+pub(super) struct Names {
+    pub layers: &'static str,
+    pub inputs: [&'static str; 3],
+    pub output: &'static str,
+    pub attention_norm: &'static str,
+    pub up: &'static str,
+    pub down: &'static str,
+    pub norm: &'static str,
 }
 
-const BERT: Names = Names {
+pub(super) const BERT: Names = Names {
     layers: "encoder.layer",
     inputs: [
         "attention.self.query",
@@ -55,6 +56,40 @@ const MPNET: Names = Names {
     output: "attention.attn.o",
     attention_norm: "attention.LayerNorm",
     ..BERT
+};
+
+const ALBERT: Names = Names {
+    inputs: ["attention.query", "attention.key", "attention.value"],
+    output: "attention.dense",
+    attention_norm: "attention.LayerNorm",
+    up: "ffn",
+    down: "ffn_output",
+    norm: "full_layer_layer_norm",
+    ..BERT
+};
+
+pub(super) const GUESSES: Guesses = Guesses {
+    dense: "cls.predictions.transform.dense",
+    norm: "cls.predictions.transform.LayerNorm",
+    decoder: "cls.predictions.decoder",
+    bias: "cls.predictions.bias",
+    activation: None,
+};
+
+pub(super) const ROBERTA_GUESSES: Guesses = Guesses {
+    dense: "lm_head.dense",
+    norm: "lm_head.layer_norm",
+    decoder: "lm_head.decoder",
+    bias: "lm_head.bias",
+    activation: Some(FusedActivation::Gelu),
+};
+
+pub(super) const DISTILBERT_GUESSES: Guesses = Guesses {
+    dense: "vocab_transform",
+    norm: "vocab_layer_norm",
+    decoder: "vocab_projector",
+    bias: "vocab_projector.bias",
+    activation: None,
 };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
@@ -86,22 +121,37 @@ pub(super) fn mpnet_sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes { types: 0, ..sizes })
 }
 
+pub(super) fn electra_sizes(keys: &Keys) -> Result<Sizes> {
+    Ok(Sizes {
+        embedding: keys.size_or("embedding_size", 128)?,
+        ..sizes(keys)?
+    })
+}
+
+pub(super) fn albert_sizes(keys: &Keys) -> Result<Sizes> {
+    /// The most layers, none of which needs tensors.
+    const LAYERS: usize = 1000;
+    let sizes = electra_sizes(keys)?;
+    if sizes.layers > LAYERS {
+        return Err(keys.fault("num_hidden_layers", &format!("at most {LAYERS}")));
+    }
+    let activation = keys.activation("hidden_act", FusedActivation::GeluTanh)?;
+    Ok(Sizes {
+        activation,
+        ..sizes
+    })
+}
+
 pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
     // transformers takes BERT's names of these keys, too.
-    let size = |key, alias| {
-        let size = keys.size(key)?;
-        if keys.size_or(alias, size)? != size {
-            return Err(keys.fault(alias, &format!("{size}, as {key:?} says")));
-        }
-        Ok(size)
-    };
-    let hidden = size("dim", "hidden_size")?;
-    let heads = size("n_heads", "num_attention_heads")?;
+    let hidden = keys.size_as("dim", "hidden_size")?;
+    let heads = keys.size_as("n_heads", "num_attention_heads")?;
     keys.divides("n_heads", heads, "dim", hidden)?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
-        layers: size("n_layers", "num_hidden_layers")?,
+        embedding: hidden,
+        layers: keys.size_as("n_layers", "num_hidden_layers")?,
         heads: Heads::equal(heads, hidden),
         inner: keys.size("hidden_dim")?,
         eps: 1e-12,
@@ -117,6 +167,43 @@ pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transf
     transformer(sizes, &BERT, None, View::plain(Sees::All), &vb)
 }
 
+pub(super) fn load_electra(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let mut model = load(keys, sizes, vb.clone())?;
+    if sizes.embedding != sizes.hidden {
+        model.embeddings.projection = Some(projection(sizes, vb.pp("embeddings_project"))?);
+    }
+    Ok(model)
+}
+
+pub(super) fn load_albert(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let groups = keys.size_or("num_hidden_groups", 1)?;
+    let size = keys.size_or("inner_group_num", 1)?;
+    let group = |group| {
+        let place = vb.pp("encoder.albert_layer_groups").pp(group);
+        let layers = (0..size).map(|i| layer(sizes, &ALBERT, place.pp("albert_layers").pp(i)));
+        layers.collect::<Result<Vec<_>>>()
+    };
+    let groups = (0..groups).map(group).collect::<Result<Vec<_>>>()?;
+    // The quotients of transformers, which may be rounded.
+    let passes = sizes.layers as f64 / groups.len() as f64;
+    let group_of = |pass| ((pass as f64 / passes) as usize).min(groups.len() - 1);
+    let layers = (0..sizes.layers).flat_map(|pass| groups[group_of(pass)].clone());
+    let mut embeddings = embeddings(sizes, None, vb.pp("embeddings"))?;
+    let into = vb.pp("encoder.embedding_hidden_mapping_in");
+    embeddings.projection = Some(projection(sizes, into)?);
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect(),
+        norm: None,
+        views: vec![View::plain(Sees::All)],
+    })
+}
+
+/// The product from narrower tables.
+fn projection(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<nn::Linear> {
+    Ok(nn::linear_b(sizes.embedding, sizes.hidden, true, vb)?)
+}
+
 pub(super) fn load_distilbert(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
     transformer(sizes, &DISTILBERT, None, View::plain(Sees::All), &vb)
 }
@@ -126,13 +213,8 @@ pub(super) fn load_roberta(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Re
 }
 
 pub(super) fn load_mpnet(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let buckets = keys.size_or("relative_attention_num_buckets", 32)?;
-    let heads = sizes.heads.queries;
-    let table = nn::embedding(buckets, heads, vb.pp("encoder.relative_attention_bias"))?;
-    let table: Vec<Vec<f32>> = table.embeddings().to_vec2()?;
-    let term = move |head: usize, distance| table[bucket(distance, buckets)][head];
-    let term = Arc::new(term);
-    let view = View::plain(Sees::Biased(Bias { heads, term }));
+    let table = vb.pp("encoder.relative_attention_bias");
+    let view = bias(keys, 128, sizes.heads.queries, table)?;
     transformer(sizes, &MPNET, Some(pad(keys)?), view, &vb)
 }
 
@@ -150,49 +232,63 @@ fn pad(keys: &Keys) -> Result<u32> {
     Ok(pad)
 }
 
+/// A view with the terms of distances in a table, whose last row of a half begins at `furthest`.
+pub(super) fn bias(keys: &Keys, furthest: usize, heads: usize, vb: VarBuilder<'_>) -> Result<View> {
+    let key = "relative_attention_num_buckets";
+    let buckets = keys.size_or(key, 32)?;
+    if buckets < 4 || furthest <= buckets / 4 {
+        let expected = format!("4 or more, and a quarter of it below {furthest} tokens");
+        return Err(keys.fault(key, &expected));
+    }
+    let table = nn::embedding(buckets, heads, vb)?;
+    let table: Vec<Vec<f32>> = table.embeddings().to_vec2()?;
+    let term = move |head: usize, distance| table[bucket(distance, buckets, furthest as f32)][head];
+    let term = Arc::new(term);
+    Ok(View::plain(Sees::Biased(Bias { heads, term })))
+}
+
 /// The row of a distance. Half of the rows are for keys before the query: near distances have a row
-/// each, those further away share rows logarithmically, up to 128. The other half is for keys after
-/// it.
-fn bucket(distance: i64, buckets: usize) -> usize {
-    const FURTHEST: f32 = 128.;
+/// each, those further away share rows logarithmically. The other half is for keys after it.
+fn bucket(distance: i64, buckets: usize, furthest: f32) -> usize {
     let half = buckets / 2;
     let alone = half / 2;
     let near = distance.unsigned_abs() as usize;
     let place = if near < alone {
         near
     } else {
-        let share = (near as f32 / alone as f32).ln() / (FURTHEST / alone as f32).ln();
+        let share = (near as f32 / alone as f32).ln() / (furthest / alone as f32).ln();
         (alone + (share * (half - alone) as f32) as usize).min(half - 1)
     };
     place + usize::from(distance > 0) * half
 }
 
-fn transformer(
+pub(super) fn transformer(
     sizes: &Sizes,
     names: &Names,
     pad: Option<u32>,
     view: View,
     vb: &VarBuilder<'_>,
 ) -> Result<Transformer> {
-    let embeddings = vb.pp("embeddings");
-    let rows = sizes.tokens + pad.map_or(0, |pad| pad as usize + 1);
-    let positions = Positions {
-        table: sizes.table(rows, embeddings.pp("position_embeddings"))?,
-        pad,
-    };
-    let embeddings = Embeddings {
-        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
-        positions: Some(positions),
-        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
-        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
-    };
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, names, vb.pp(names.layers).pp(index)));
     Ok(Transformer {
-        embeddings,
+        embeddings: embeddings(sizes, pad, vb.pp("embeddings"))?,
         layers: layers.collect::<Result<_>>()?,
         norm: None,
         views: vec![view],
+    })
+}
+
+fn embeddings(sizes: &Sizes, pad: Option<u32>, vb: VarBuilder<'_>) -> Result<Embeddings> {
+    let rows = sizes.tokens + pad.map_or(0, |pad| pad as usize + 1);
+    let table = (sizes.has_table).then(|| sizes.table(rows, vb.pp("position_embeddings")));
+    let table = table.transpose()?;
+    let norm = nn::layer_norm(sizes.embedding, sizes.eps, vb.pp("LayerNorm"))?;
+    Ok(Embeddings {
+        types: sizes.types(vb.pp("token_type_embeddings"))?,
+        positions: table.map(|table| Positions { table, pad }),
+        norm: Some(norm),
+        ..Embeddings::words_only(sizes.table(sizes.vocab, vb.pp("word_embeddings"))?)
     })
 }
 
@@ -226,13 +322,23 @@ pub(super) fn roberta_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     two_products(source, dense, FusedActivation::Tanh, "classifier.out_proj")
 }
 
+pub(super) fn electra_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    let dense = source.vb.pp("classifier.dense");
+    two_products(source, dense, FusedActivation::Gelu, "classifier.out_proj")
+}
+
+pub(super) fn albert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    let pooler = source.model.pp("pooler");
+    two_products(source, pooler, FusedActivation::Tanh, "classifier")
+}
+
 pub(super) fn distilbert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     let dense = source.vb.pp("pre_classifier");
     two_products(source, dense, FusedActivation::Relu, "classifier")
 }
 
 /// A square product with its activation, then the classifier, if the model has both.
-fn two_products(
+pub(super) fn two_products(
     source: &Source<'_>,
     dense: VarBuilder<'_>,
     activation: FusedActivation,

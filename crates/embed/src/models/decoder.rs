@@ -1,5 +1,6 @@
-//! Decoders used as encoders: Qwen3, whose last token attends to all, and Gemma 3 without a causal
-//! mask, as in EmbeddingGemma, with windows in most layers and norms on both sides of each part.
+//! Decoders used as encoders: Qwen3, whose last token attends to all, Gemma 3 without a causal mask,
+//! as in EmbeddingGemma, with windows in most layers and norms on both sides of each part, and
+//! EuroBERT, Llama's layers without a causal mask.
 
 use anyhow::Result;
 use candle_core::Result as CandleResult;
@@ -30,6 +31,7 @@ fn sizes(keys: &Keys, activation: FusedActivation) -> Result<Sizes> {
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
+        embedding: hidden,
         layers: keys.size("num_hidden_layers")?,
         heads: Heads {
             queries,
@@ -71,6 +73,10 @@ struct Style {
     /// Whether each part is also followed by a norm.
     sandwich: bool,
     bias: bool,
+    /// Whether the products of the feed-forward part have a bias.
+    mlp_bias: bool,
+    /// Whether queries and keys are normalized.
+    head_norms: bool,
 }
 
 impl Style {
@@ -90,9 +96,31 @@ pub(super) fn load_qwen3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Resu
         scale: 1. / (sizes.heads.dim as f64).sqrt(),
         sandwich: false,
         bias: keys.flag("attention_bias", false)?,
+        mlp_bias: false,
+        head_norms: true,
     };
     let frequencies = Rope::read(keys, 10_000.)?.frequencies(sizes.heads.dim)?;
     let views = vec![View::rotary(Sees::Causal, frequencies)];
+    transformer(sizes, &style, None, views, &vec![0; sizes.layers], &vb)
+}
+
+pub(super) fn eurobert_sizes(keys: &Keys) -> Result<Sizes> {
+    let sizes = sizes(keys, keys.activation("hidden_act", FusedActivation::Silu)?)?;
+    let eps = keys.epsilon("rms_norm_eps", 1e-5)?;
+    Ok(Sizes { eps, ..sizes })
+}
+
+pub(super) fn load_eurobert(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let style = Style {
+        norm_offset: 0.,
+        scale: 1. / (sizes.heads.dim as f64).sqrt(),
+        sandwich: false,
+        bias: keys.flag("attention_bias", false)?,
+        mlp_bias: keys.flag("mlp_bias", false)?,
+        head_norms: false,
+    };
+    let frequencies = Rope::read(keys, 10_000.)?.frequencies(sizes.heads.dim)?;
+    let views = vec![View::rotary(Sees::All, frequencies)];
     transformer(sizes, &style, None, views, &vec![0; sizes.layers], &vb)
 }
 
@@ -103,6 +131,8 @@ pub(super) fn load_gemma3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Res
         scale: 1. / scalar.sqrt(),
         sandwich: true,
         bias: keys.flag("attention_bias", false)?,
+        mlp_bias: false,
+        head_norms: true,
     };
     // The file states the window of a causal layer; here half of it is on each side.
     let reach = keys.number("sliding_window")?.unwrap_or(4096) / 2;
@@ -161,11 +191,11 @@ fn layer(sizes: &Sizes, style: &Style, view: usize, vb: VarBuilder<'_>) -> Candl
         },
         mlp: Mlp {
             up: Up::Gated {
-                gate: sizes.linear(sizes.inner, false, vb.pp("mlp.gate_proj"))?,
-                value: sizes.linear(sizes.inner, false, vb.pp("mlp.up_proj"))?,
+                gate: sizes.linear(sizes.inner, style.mlp_bias, vb.pp("mlp.gate_proj"))?,
+                value: sizes.linear(sizes.inner, style.mlp_bias, vb.pp("mlp.up_proj"))?,
                 activation: sizes.activation,
             },
-            down: sizes.down(false, vb.pp("mlp.down_proj"))?,
+            down: sizes.down(style.mlp_bias, vb.pp("mlp.down_proj"))?,
         },
         around_mlp: Residual {
             before: Some(before_mlp),
@@ -188,8 +218,11 @@ fn attention(sizes: &Sizes, style: &Style, vb: VarBuilder<'_>) -> CandleResult<A
     let norm = |name| style.norm(heads.dim, sizes.eps, vb.pp(name));
     Ok(Attention {
         inputs: Inputs::Each(Box::new(inputs)),
-        norms: Some([norm("q_norm")?, norm("k_norm")?]),
+        norms: (style.head_norms)
+            .then(|| CandleResult::Ok([norm("q_norm")?, norm("k_norm")?]))
+            .transpose()?,
         attention: nn::Attention::load(style.scale, vb.pp("attention")),
+        disentangled: None,
         output: nn::linear_b(queries, sizes.hidden, style.bias, vb.pp("o_proj"))?,
         heads,
     })
@@ -202,5 +235,24 @@ pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     }
     let mut head = ClassHead::new(Mode::LastToken, source.classes("score", false)?);
     head.pad = source.keys.optional("pad_token_id", "a token id")?;
+    Ok(Some(head))
+}
+
+/// A product, GELU and the classifier, of which `late` also multiplies each token.
+pub(super) fn eurobert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    if !source.is_classifier("classifier") {
+        return Ok(None);
+    }
+    let key = "classifier_pooling";
+    let (pooling, is_late) = match source.keys.word(key)?.as_deref() {
+        None | Some("late") => (Mode::Mean, true),
+        Some("mean") => (Mode::Mean, false),
+        Some("bos") => (Mode::Cls, false),
+        Some(_) => return Err(source.keys.fault(key, "late, mean or bos")),
+    };
+    let dense = source.square(source.vb.pp("dense"), true)?;
+    let head = ClassHead::new(pooling, source.classes("classifier", true)?);
+    let mut head = head.behind(dense, FusedActivation::Gelu);
+    head.is_late = is_late;
     Ok(Some(head))
 }

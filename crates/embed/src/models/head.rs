@@ -18,6 +18,8 @@ pub(crate) struct ClassHead {
     /// The pooling of a text's vectors.
     #[quantizable(skip)]
     pub pooling: Mode,
+    /// Whether the pooling follows the product.
+    pub is_late: bool,
     /// The token that is left out at the end of a text.
     pub pad: Option<u32>,
 }
@@ -35,6 +37,7 @@ impl ClassHead {
             dense: None,
             classifier,
             pooling,
+            is_late: false,
             pad: None,
         }
     }
@@ -73,19 +76,42 @@ impl ClassHead {
         self
     }
 
-    pub fn forward(&self, pooled: &Tensor) -> CandleResult<Tensor> {
-        let Some(dense) = &self.dense else {
+    /// The pooled vector of a text.
+    pub fn pooled(&self, vectors: &[f32], size: usize) -> CandleResult<Vec<f32>> {
+        if !self.is_late {
+            return Ok(self.pooling.pool(vectors, size, 0));
+        }
+        let xs = Tensor::from_slice(vectors, (vectors.len() / size, size), &Device::Cpu)?;
+        let inner = self.inner(&xs)?.flatten_all()?.to_vec1()?;
+        Ok(self.pooling.pool(&inner, size, 0))
+    }
+
+    /// The logits of pooled vectors.
+    pub fn logits(&self, pooled: &Tensor) -> CandleResult<Tensor> {
+        if self.is_late {
             return self.classifier.forward(pooled);
+        }
+        self.forward(pooled)
+    }
+
+    /// All products.
+    pub fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        self.classifier.forward(&self.inner(xs)?)
+    }
+
+    fn inner(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        let Some(dense) = &self.dense else {
+            return Ok(xs.clone());
         };
-        let inner = dense.linear.forward(pooled)?;
+        let inner = dense.linear.forward(xs)?;
         let inner = match dense.activation {
             // The function that has the bits of BERT's pooler in candle.
             FusedActivation::Tanh => inner.tanh()?,
             other => other.forward(&inner)?,
         };
         match &dense.norm {
-            Some(norm) => self.classifier.forward(&norm.forward(&inner)?),
-            None => self.classifier.forward(&inner),
+            Some(norm) => norm.forward(&inner),
+            None => Ok(inner),
         }
     }
 }
@@ -153,6 +179,42 @@ impl Source<'_> {
             Mode::LastToken,
             nn::Linear::new(weight, None),
         ))
+    }
+}
+
+/// The names of a head that guesses words.
+pub(crate) struct Guesses {
+    pub dense: &'static str,
+    pub norm: &'static str,
+    pub decoder: &'static str,
+    /// The bias, or that of the decoder.
+    pub bias: &'static str,
+    /// The activation function, or the model's.
+    pub activation: Option<FusedActivation>,
+}
+
+impl Guesses {
+    /// A head of as many classes as there are words.
+    pub fn load(&self, source: &Source<'_>, words: &nn::Embedding) -> Result<ClassHead> {
+        let Source {
+            keys, sizes, vb, ..
+        } = source;
+        let dense = source.square(vb.pp(self.dense), true)?;
+        let norm = sizes.norm(vb.pp(self.norm))?;
+        let decoder = vb.pp(self.decoder);
+        let bias = if vb.contains_tensor(self.bias) {
+            vb.get(sizes.vocab, self.bias)?
+        } else {
+            decoder.get(sizes.vocab, "bias")?
+        };
+        let decoder = if keys.flag("tie_word_embeddings", true)? {
+            nn::Linear::tied(words, Some(bias))
+        } else {
+            sizes.linear(sizes.vocab, true, decoder)?
+        };
+        let activation = self.activation.unwrap_or(sizes.activation);
+        let head = ClassHead::new(Mode::Max, decoder);
+        Ok(head.behind(dense, activation).normalized(norm))
     }
 }
 

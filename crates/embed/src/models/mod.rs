@@ -4,7 +4,9 @@
 mod architecture;
 mod attention;
 mod bert;
+mod deberta;
 mod decoder;
+mod disentangled;
 mod gte;
 mod head;
 mod jina;
@@ -14,10 +16,13 @@ mod nomic;
 mod rope;
 mod rows;
 mod sizes;
+mod static_embedding;
+mod t5;
 mod transformer;
 mod view;
 
-pub(crate) use architecture::{Architecture, Network};
-pub(crate) use head::matrix;
+pub(crate) use architecture::{Answers, Architecture, Network};
+pub(crate) use head::{ClassHead, matrix};
 pub(crate) use rows::Rows;
 pub(crate) use sizes::Sizes;
+pub(crate) use static_embedding::{TABLE, config as static_config};

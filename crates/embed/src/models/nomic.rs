@@ -37,6 +37,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
+        embedding: hidden,
         layers: keys.size("n_layer")?,
         heads: Heads::equal(heads, hidden),
         inner: keys.size_or("n_inner", 4 * hidden)?,

@@ -13,6 +13,8 @@ use crate::keys::Keys;
 pub(crate) struct Sizes {
     pub vocab: usize,
     pub hidden: usize,
+    /// The length of a row of the tables of words, types and positions.
+    pub embedding: usize,
     pub layers: usize,
     pub heads: Heads,
     /// The inner size of the feed-forward part.
@@ -38,6 +40,7 @@ impl Sizes {
         Ok(Self {
             vocab: keys.size("vocab_size")?,
             hidden,
+            embedding: hidden,
             layers: keys.size("num_hidden_layers")?,
             heads: Heads::equal(heads, hidden),
             inner: keys.size("intermediate_size")?,
@@ -73,7 +76,7 @@ impl Sizes {
     }
 
     pub fn table(&self, rows: usize, vb: VarBuilder<'_>) -> CandleResult<nn::Embedding> {
-        nn::embedding(rows, self.hidden, vb)
+        nn::embedding(rows, self.embedding, vb)
     }
 
     /// The table of token types, if the model has one.

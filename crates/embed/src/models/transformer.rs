@@ -44,6 +44,8 @@ pub(crate) struct Embeddings {
     pub types: Option<nn::Embedding>,
     pub positions: Option<Positions>,
     pub norm: Option<nn::LayerNorm>,
+    /// The product from a narrower table to the hidden size.
+    pub projection: Option<nn::Linear>,
     /// The factor of word embeddings.
     pub scale: Option<f64>,
 }
@@ -63,6 +65,7 @@ impl Embeddings {
             types: None,
             positions: None,
             norm: None,
+            projection: None,
             scale: None,
         }
     }
@@ -87,11 +90,15 @@ impl Embeddings {
             };
             positions.table.forward(&tensor(&ids)?)
         });
-        match (positions.transpose()?, &self.norm) {
-            (Some(positions), Some(norm)) => norm.forward_add(&hidden, &positions),
-            (Some(positions), None) => hidden + positions,
-            (None, Some(norm)) => norm.forward(&hidden),
-            (None, None) => Ok(hidden),
+        let hidden = match (positions.transpose()?, &self.norm) {
+            (Some(positions), Some(norm)) => norm.forward_add(&hidden, &positions)?,
+            (Some(positions), None) => (hidden + positions)?,
+            (None, Some(norm)) => norm.forward(&hidden)?,
+            (None, None) => hidden,
+        };
+        match &self.projection {
+            Some(projection) => projection.forward(&hidden),
+            None => Ok(hidden),
         }
     }
 }

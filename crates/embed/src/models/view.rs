@@ -102,7 +102,7 @@ pub(crate) struct Terms {
     heads: usize,
     longest: usize,
     /// The distance beyond which a key is hidden.
-    reach: usize,
+    pub reach: usize,
     /// The terms of each head, from the distance `1 - longest` on.
     by_distance: Vec<f32>,
     /// Whether the terms are 0 within the reach.
@@ -135,16 +135,6 @@ impl Terms {
         self.is_flat && tokens <= self.reach.saturating_add(1)
     }
 
-    /// The queries that are computed together, with the keys that they attend to.
-    pub fn blocks(&self, tokens: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
-        let reach = self.reach;
-        (0..tokens).step_by(BLOCK).map(move |start| {
-            let end = (start + BLOCK).min(tokens);
-            let last = end.saturating_add(reach).min(tokens);
-            (start..end, start.saturating_sub(reach)..last)
-        })
-    }
-
     /// The terms of a block, `[1, heads, queries, keys]`.
     pub fn block(&self, queries: Range<usize>, keys: Range<usize>) -> Result<Tensor> {
         let mut terms = Vec::with_capacity(self.heads * queries.len() * keys.len());
@@ -157,4 +147,16 @@ impl Terms {
         let shape = (1, self.heads, queries.len(), keys.len());
         Tensor::from_vec(terms, shape, &Device::Cpu)
     }
+}
+
+/// The queries of a text that are computed together, with the keys that they attend to.
+pub(crate) fn blocks(
+    tokens: usize,
+    reach: usize,
+) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    (0..tokens).step_by(BLOCK).map(move |start| {
+        let end = (start + BLOCK).min(tokens);
+        let last = end.saturating_add(reach).min(tokens);
+        (start..end, start.saturating_sub(reach)..last)
+    })
 }

@@ -27,11 +27,40 @@ pub(crate) const COMMON: Table = Table(&[
     (&["pruned_heads"], Only(&["{}"])),
 ]);
 
+/// The keys that are made of a table of words alone.
+pub(crate) const STATIC: Table =
+    Table(&[(&["static_embedding", "vocab_size", "hidden_size"], Used)]);
+
 #[rustfmt::skip]
 pub(crate) const BERT: Table = Table(&[
     (&["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
        "max_position_embeddings", "type_vocab_size", "layer_norm_eps"], Used),
     (&["position_embedding_type"], Only(&["\"absolute\""])),
+]);
+
+#[rustfmt::skip]
+pub(crate) const ELECTRA: Table = Table(&[
+    (&["embedding_size"], Used),
+    (&["summary_*"], Harmless("of a head for other tasks")),
+]);
+
+#[rustfmt::skip]
+pub(crate) const ALBERT: Table = Table(&[
+    (&["embedding_size", "num_hidden_groups", "inner_group_num"], Used),
+    (&["net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"],
+     Harmless("transformers' ALBERT has no such key")),
+]);
+
+/// The keys of DeBERTa v2 and v3.
+#[rustfmt::skip]
+pub(crate) const DEBERTA: Table = Table(&[
+    (&["relative_attention", "position_buckets", "max_relative_positions", "pos_att_type", "share_att_key",
+       "position_biased_input", "embedding_size", "pooler_hidden_size", "pooler_hidden_act"], Used),
+    (&["norm_rel_ebd"], Only(&["\"layer_norm\"", "\"none\""])),
+    (&["conv_kernel_size"], Only(&["0"])),
+    (&["conv_act", "conv_groups"], Harmless("without conv_kernel_size")),
+    (&["attention_head_size"], Only(&["null"])),
+    (&["legacy"], Harmless("of the head that guesses words")),
 ]);
 
 /// The keys of RoBERTa, XLM-RoBERTa, CamemBERT and MPNet.
@@ -116,6 +145,26 @@ pub(crate) const QWEN3: Table = Table(&[
     (&["use_sliding_window"], Only(&["false"])),
     (&["is_causal"], Only(&["true"])),
     (&["sliding_window", "max_window_layers"], Harmless("without use_sliding_window")),
+]);
+
+#[rustfmt::skip]
+pub(crate) const EUROBERT: Table = Table(&[
+    (&["hidden_act", "rope_scaling", "mlp_bias", "classifier_pooling"], Used),
+    // The name in the original code, which transformers does not read.
+    (&["clf_pooling"], Only(&["\"late\""])),
+    (&["pretraining_tp"], Harmless("how the same numbers are computed")),
+    (&["mask_token", "pad_token"], Harmless("tokenizer.json has the tokens")),
+]);
+
+/// The keys of T5, in T5's terms and those that transformers also takes.
+#[rustfmt::skip]
+pub(crate) const T5: Table = Table(&[
+    (&["d_model", "d_kv", "d_ff", "num_layers", "num_heads", "hidden_size", "head_dim", "num_hidden_layers",
+       "num_attention_heads", "relative_attention_num_buckets", "relative_attention_max_distance",
+       "layer_norm_epsilon", "feed_forward_proj", "is_gated_act", "dense_act_fn"], Used),
+    (&["is_encoder_decoder", "num_decoder_layers", "scale_decoder_outputs", "task_specific_params"],
+     Harmless("of the decoder")),
+    (&["n_positions"], Harmless("tokenizer_config.json limits texts")),
 ]);
 
 #[rustfmt::skip]

@@ -34,7 +34,7 @@ pub(crate) const SENTENCE: Table = Table(&[
 #[rustfmt::skip]
 pub(crate) const PROMPTS: Table = Table(&[
     (&["prompts", "prompts.*", "default_prompt_name", "truncate_dim", "activation_fn"], Used),
-    (&["model_type"], Only(&["\"SentenceTransformer\"", "\"CrossEncoder\""])),
+    (&["model_type"], Only(&["\"SentenceTransformer\"", "\"CrossEncoder\"", "\"SparseEncoder\""])),
     (&["__version__", "__version__.*", "requirements", "requirements.*"],
      Harmless("versions of Python's packages")),
     (&["similarity_fn_name"], Harmless("callers compare vectors")),
@@ -57,6 +57,15 @@ pub(crate) const POOLING: Table = Table(&[
        "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens",
        "pooling_mode_lasttoken"], Used),
     (&["pooling_mode_*"], Only(&["false"])),
+]);
+
+/// The keys of a SpladePooling's `config.json`.
+pub(crate) const SPLADE_POOLING: Table = Table(&[
+    (&["pooling_strategy", "activation_function"], Used),
+    (
+        &["embedding_dimension", "word_embedding_dimension"],
+        Harmless("config.json has vocab_size"),
+    ),
 ]);
 
 /// The keys of a Dense's `config.json`.

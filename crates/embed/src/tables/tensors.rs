@@ -6,8 +6,11 @@ use candle_dynquant_io::keys::Treatment::Harmless;
 #[rustfmt::skip]
 pub(crate) const TENSORS: Table = Table(&[
     (&["*position_ids", "*embeddings.token_type_ids", "*inv_freq"], Harmless("made of config.json")),
-    (&["*pooler.dense.*"], Harmless("for classes of the first token")),
+    (&["encoder.embed_tokens.*"], Harmless("the same as shared")),
+    (&["*pooler.dense.*", "albert.pooler.*", "pooler.weight*", "pooler.bias"], Harmless("for classes of the first token")),
     (&["cls.*", "lm_head.*", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*",
-       "head.dense.*", "head.norm.*", "decoder.*"], Harmless("guess words")),
+       "head.dense.*", "head.norm.*", "decoder.*", "predictions.*", "sop_classifier.*",
+       "generator_predictions.*", "generator_lm_head.*", "discriminator_predictions.*",
+       "lm_predictions.*", "mask_predictions.*"], Harmless("guess words")),
     (&["qa_outputs.*"], Harmless("find answers in a text")),
 ]);

@@ -1,10 +1,10 @@
-//! `POST /embed` and `POST /embed_all`.
+//! `POST /embed`, `POST /embed_sparse` and `POST /embed_all`.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use dynquant_embed::Head;
+use dynquant_embed::{Head, SparseVector};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::finish::Finish;
@@ -12,7 +12,7 @@ use super::super::inputs::Texts;
 use super::truncation::Truncation;
 use crate::app::App;
 use crate::body;
-use crate::error::Tei;
+use crate::error::{Refusal, Tei};
 
 #[derive(Deserialize)]
 struct EmbedRequest {
@@ -37,6 +37,39 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Resp
     let vectors = answered.vectors.into_iter();
     let vectors: Vec<_> = vectors.map(|vector| finish.apply(vector)).collect();
     Ok(body::answer(answered.admission, &vectors)?)
+}
+
+/// `POST /embed_sparse`: the tokens with a weight, of a model with SPLADE's pooling.
+pub async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
+    let (request, admission) = app.receive::<EmbedAllRequest>(request).await?;
+    let embedder = app.embedder()?;
+    if !embedder.config.is_sparse() {
+        let message = "the model has no sparse embeddings: it has another pooling than splade";
+        return Err(Refusal::other_model(message).into());
+    }
+    let prompt = embedder.prompt(request.prompt_name.as_deref())?;
+    let cut = request.truncation.cut(&app)?;
+    let texts = request.inputs.behind("inputs", prompt, cut);
+    let answered = app.ask(admission, Head::Embedding, texts).await?;
+    let answer = move |_: &_| {
+        let texts = answered.vectors.iter().map(|weights| {
+            let SparseVector { ids, weights } = SparseVector::of(weights);
+            let pairs = ids.into_iter().zip(weights);
+            pairs
+                .map(|(index, value)| Weight { index, value })
+                .collect()
+        });
+        let texts: Vec<Vec<Weight>> = texts.collect();
+        body::answer(answered.admission, &texts)
+    };
+    Ok(app.limits.workers.run(answered.bytes, answer).await??)
+}
+
+/// A token with its weight.
+#[derive(Serialize)]
+struct Weight {
+    index: u32,
+    value: f32,
 }
 
 #[derive(Deserialize)]

@@ -9,7 +9,7 @@ mod tokenize;
 mod truncation;
 
 pub use by_model::by_model;
-pub use embed::{embed, embed_all};
+pub use embed::{embed, embed_all, embed_sparse};
 pub use predict::predict;
 pub use rerank::rerank;
 pub use similarity::similarity;
