@@ -357,7 +357,7 @@ impl Args {
         Some(spec.kind(LayerKind::Attention, self.attention))
     }
 
-    /// The model that guesses, in the precision of the model in `of`.
+    /// The draft model, in the precision of the model in `of`.
     fn draft(&self, of: &Folder) -> Result<Option<DraftModel>> {
         let Some(path) = &self.draft_model else {
             return Ok(None);

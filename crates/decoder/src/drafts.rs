@@ -119,27 +119,27 @@ pub struct Draws<'a> {
 }
 
 impl DraftModel {
-    /// The decoder of `folder` as one that guesses texts of the model in `of`.
+    /// The decoder of `folder`, to guess the texts of the model in `target`.
     ///
     /// # Errors
     /// When the models have other tokens.
-    pub fn new(decoder: Decoder, folder: &Folder, of: &Folder) -> Result<Self> {
-        let places = [folder, of].map(|folder| folder.path.display());
-        let sizes = [folder, of].map(|folder| folder.config.vocab_size);
-        let [draft, model] = [folder, of].map(|folder| folder.texts.tokenizer.get_vocab(true));
+    pub fn new(decoder: Decoder, folder: &Folder, target: &Folder) -> Result<Self> {
+        let places = [folder, target].map(|folder| folder.path.display());
+        let sizes = [folder, target].map(|folder| folder.config.vocab_size);
+        let [draft, model] = [folder, target].map(|folder| folder.texts.tokenizer.get_vocab(true));
         let other = model
             .iter()
             .find(|(token, id)| draft.get(*token) != Some(*id));
-        let [place, of] = places;
+        let [place, other_place] = places;
         ensure!(
             sizes[0] == sizes[1],
-            "{place}: expected a draft model with vocab_size {}, as {of} has, got {}",
+            "{place}: expected a draft model with vocab_size {}, as {other_place} has, got {}",
             sizes[1],
             sizes[0],
         );
         ensure!(
             other.is_none() && draft.len() == model.len(),
-            "{place}: expected a draft model with the tokens of {of}, got {}",
+            "{place}: expected a draft model with the tokens of {other_place}, got {}",
             other.map_or("more".to_owned(), |(token, id)| format!(
                 "{:?} for {token:?}, which is {id}",
                 draft.get(token)

@@ -131,7 +131,7 @@ impl Batches {
         self.answer_as(texts, head, |answer| answer)
     }
 
-    /// What `finish` makes of the answers to all texts, in order.
+    /// The answers to all texts in order, each changed by `finish`.
     pub fn answer_as<T: Clone + Default>(
         &self,
         texts: &[Tokens],

@@ -129,7 +129,7 @@ impl Embedder {
         self.behind(prompt, texts, |vector| self.finished(vector))
     }
 
-    /// What `finish` makes of the vectors of texts after a prompt.
+    /// The vectors of texts after a prompt, each changed by `finish`.
     pub(crate) fn behind<T: Clone + Default>(
         &self,
         prompt: &str,

@@ -41,10 +41,10 @@ impl SparseVector {
     /// ```
     /// use dynquant_embed::SparseVector;
     ///
-    /// let vector = SparseVector::of(&[0., 2., 0., 0.5]);
+    /// let vector = SparseVector::from_dense(&[0., 2., 0., 0.5]);
     /// assert_eq!((vector.ids, vector.weights), (vec![1, 3], vec![2., 0.5]));
     /// ```
-    pub fn of(weights: &[f32]) -> Self {
+    pub fn from_dense(weights: &[f32]) -> Self {
         let all = weights.iter().zip(0..);
         let (weights, ids) = all.filter(|(weight, _)| **weight > 0.).unzip();
         Self { ids, weights }
@@ -118,6 +118,6 @@ impl SparseEmbedder {
 
     fn behind(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<SparseVector>> {
         self.0
-            .behind(prompt, texts, |weights| SparseVector::of(&weights))
+            .behind(prompt, texts, |weights| SparseVector::from_dense(&weights))
     }
 }

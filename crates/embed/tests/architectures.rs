@@ -512,7 +512,9 @@ fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
         let expected = expected(name)?;
         let (texts, questions) = (&expected.texts, &expected.questions);
         let sparse = |rows: &[Vec<f32>]| -> Vec<SparseVector> {
-            rows.iter().map(|row| SparseVector::of(row)).collect()
+            rows.iter()
+                .map(|row| SparseVector::from_dense(row))
+                .collect()
         };
         let dense = |vectors: &[SparseVector]| -> Vec<Vec<f32>> {
             let of = |vector: &SparseVector| {

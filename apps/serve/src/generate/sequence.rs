@@ -184,7 +184,8 @@ impl Sequence {
         [&rest[..rest.len().min(most)], &self.guess].concat()
     }
 
-    /// At most `room` tokens by the model that guesses, unless it has more than `most` to read.
+    /// The guesses of the draft model, up to `room`; none while it has more than `most` tokens to
+    /// read.
     fn drafted(&mut self, most: usize, room: usize, (model, ends): Drafter<'_>) -> Vec<u32> {
         let (Some(cache), true) = (&mut self.draft, room > 0) else {
             return Vec::new();

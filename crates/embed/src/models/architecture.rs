@@ -31,7 +31,7 @@ pub(crate) struct Architecture {
     guesses: Option<&'static Guesses>,
 }
 
-/// What a model answers beside vectors.
+/// The answers of a model beside vectors.
 pub(crate) enum Answers {
     /// This many classes, if it has a head.
     Classes(usize),

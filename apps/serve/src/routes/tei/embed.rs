@@ -53,7 +53,7 @@ pub async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Resu
     let answered = app.ask(admission, Head::Embedding, texts).await?;
     let answer = move |_: &_| {
         let texts = answered.vectors.iter().map(|weights| {
-            let SparseVector { ids, weights } = SparseVector::of(weights);
+            let SparseVector { ids, weights } = SparseVector::from_dense(weights);
             let pairs = ids.into_iter().zip(weights);
             pairs
                 .map(|(index, value)| Weight { index, value })
