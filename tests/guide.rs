@@ -32,7 +32,7 @@ const FOREIGN: &str = "
     Dropout Gather Gemm Int8DynamicActivationInt8WeightConfig
     Int8DynamicActivationIntxWeightConfig Int8Tensor IntxUnpackedToInt8Tensor LogitScore MatMul
     Normalize Pooling Classifier Config Embedder Encoder Head Int8Vector Model Options Reranker
-    EmbeddingModel ImageEmbedding SparseTextEmbedding TextEmbedding TextRerank
+    EmbeddingModel ImageEmbedding SparseEmbedder SparseTextEmbedding StaticEmbedding TextEmbedding TextRerank
     UserDefinedEmbeddingModel";
 
 #[test]

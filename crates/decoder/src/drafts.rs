@@ -6,9 +6,8 @@ use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 
 use crate::folder::Folder;
-use crate::generation::are_numbers;
 use crate::model::{Cache, Decoder};
-use crate::sampling::{Random, Sampling};
+use crate::sampling::{Random, Sampling, are_numbers};
 
 /// Tokens that have to occur again.
 const NGRAM: usize = 3;

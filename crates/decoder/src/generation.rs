@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 use crate::drafts::{DraftModel, Drafts, Draws};
 use crate::folder::{Folder, Texts};
 use crate::model::{Cache, Decoder};
-use crate::sampling::{LogProbs, Random, Sampling};
+use crate::sampling::{LogProbs, Random, Sampling, are_numbers};
 
 /// A model with everything needed to continue texts.
 pub struct Generator<'a> {
@@ -358,14 +358,6 @@ impl Generation<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether a token can be drawn by the scores: none is NaN, and not all are infinite.
-pub fn are_numbers(scores: &[f32]) -> bool {
-    let highest = scores
-        .iter()
-        .fold(f32::NEG_INFINITY, |max, score| max.max(*score));
-    highest.is_finite() && !scores.iter().any(|score| score.is_nan())
 }
 
 impl Iterator for Generation<'_> {

@@ -121,8 +121,7 @@ pub use conversation::{Chat, Reply};
 pub use drafts::{DraftModel, Drafts, Draws};
 pub use family::Family;
 pub use folder::{Folder, Texts, check_folder};
-pub use generation::{
-    Decoding, FinishReason, Generation, GenerationConfig, Generator, Piece, are_numbers,
-};
+pub use generation::{Decoding, FinishReason, Generation, GenerationConfig, Generator, Piece};
 pub use model::{Cache, Decoder, Part, Scores};
+pub use sampling::are_numbers;
 pub use template::{Message, Variables};

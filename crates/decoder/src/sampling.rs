@@ -8,6 +8,14 @@ pub fn highest(scores: &[f32]) -> usize {
     (0..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
+/// Whether a token can be drawn by the scores: none is NaN, and not all are infinite.
+pub fn are_numbers(scores: &[f32]) -> bool {
+    let highest = scores
+        .iter()
+        .fold(f32::NEG_INFINITY, |max, score| max.max(*score));
+    highest.is_finite() && !scores.iter().any(|score| score.is_nan())
+}
+
 /// Random numbers that depend only on a seed: the generator splitmix64.
 #[derive(Clone)]
 pub struct Random(u64);

@@ -8,6 +8,7 @@ use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
 use super::disentangled::{Disentangled, PositionVectors};
+use super::projections::{Heads, Inputs};
 use super::rows::{Rows, Run};
 use super::view::{Scores, Viewed, blocks};
 
@@ -21,38 +22,6 @@ pub(crate) struct Attention {
     pub disentangled: Option<Disentangled>,
     pub output: nn::Linear,
     pub heads: Heads,
-}
-
-/// The sizes of heads; keys and values may have fewer heads than queries.
-#[derive(Clone, Copy, Debug, Quantizable)]
-pub(crate) struct Heads {
-    pub queries: usize,
-    pub keys: usize,
-    pub dim: usize,
-}
-
-/// The products that make queries, keys and values.
-#[derive(Clone, Quantizable)]
-pub(crate) enum Inputs {
-    Each(Box<[nn::Linear; 3]>),
-    /// A single weight with the rows of queries, keys and values.
-    Fused(nn::Linear),
-}
-
-impl Heads {
-    /// The same number of heads for queries, keys and values, of `size` numbers in all.
-    pub fn equal(heads: usize, size: usize) -> Self {
-        Self {
-            queries: heads,
-            keys: heads,
-            dim: size / heads,
-        }
-    }
-
-    /// The scale of scores.
-    fn scale(self) -> f32 {
-        1. / (self.dim as f32).sqrt()
-    }
 }
 
 impl Attention {
@@ -151,19 +120,5 @@ impl Attention {
             }
         };
         context.reshape((rows, self.heads.queries * self.heads.dim))
-    }
-}
-
-impl Inputs {
-    fn forward(&self, xs: &Tensor, heads: Heads) -> Result<[Tensor; 3]> {
-        let fused = match self {
-            Self::Each(each) => return nn::Linear::forward_each(each.each_ref(), xs),
-            Self::Fused(fused) => fused.forward(xs)?,
-        };
-        let (queries, keys) = (heads.queries * heads.dim, heads.keys * heads.dim);
-        let part = |start, size| fused.narrow(1, start, size)?.contiguous();
-        let [q, k, v] = [(0, queries), (queries, keys), (queries + keys, keys)]
-            .map(|(start, size)| part(start, size));
-        Ok([q?, k?, v?])
     }
 }

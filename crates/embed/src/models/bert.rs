@@ -8,9 +8,10 @@ use anyhow::Result;
 use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
-use super::attention::{Attention, Heads, Inputs};
+use super::attention::Attention;
 use super::head::{ClassHead, Guesses, Source};
 use super::mlp::{Mlp, Up};
+use super::projections::{Heads, Inputs};
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Positions, Residual, Transformer};
 use super::view::{Bias, Sees, View};

@@ -7,9 +7,10 @@ use candle_core::Result as CandleResult;
 use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
-use super::attention::{Attention, Heads, Inputs};
+use super::attention::Attention;
 use super::head::{ClassHead, Source};
 use super::mlp::{Mlp, Up};
+use super::projections::{Heads, Inputs};
 use super::rope::Rope;
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Residual, Transformer};

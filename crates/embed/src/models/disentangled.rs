@@ -7,7 +7,7 @@ use candle_core::{Device, Result, Tensor};
 use candle_dynquant::{Quantizable, nn};
 use candle_nn::Module;
 
-use super::attention::{Heads, Inputs};
+use super::projections::{Heads, Inputs};
 
 /// The vectors of distances, and the products that make keys and queries of them.
 #[derive(Clone, Quantizable)]

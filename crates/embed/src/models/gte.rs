@@ -4,8 +4,9 @@
 use anyhow::Result;
 use candle_nn::VarBuilder;
 
-use super::attention::{Attention, Inputs};
+use super::attention::Attention;
 use super::mlp::{Mlp, Up};
+use super::projections::Inputs;
 use super::rope::Rope;
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Residual, Transformer};

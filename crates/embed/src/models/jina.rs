@@ -7,8 +7,9 @@ use anyhow::Result;
 use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
-use super::attention::{Attention, Inputs};
+use super::attention::Attention;
 use super::mlp::{Mlp, Up};
+use super::projections::Inputs;
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Residual, Transformer};
 use super::view::{Bias, Sees, View};

@@ -13,6 +13,7 @@ mod jina;
 mod mlp;
 mod modernbert;
 mod nomic;
+mod projections;
 mod rope;
 mod rows;
 mod sizes;

@@ -5,9 +5,10 @@ use anyhow::Result;
 use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
-use super::attention::{Attention, Inputs};
+use super::attention::Attention;
 use super::head::{ClassHead, Source};
 use super::mlp::{Mlp, Up};
+use super::projections::Inputs;
 use super::rope::Rope;
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Residual, Transformer};

@@ -5,8 +5,9 @@ use anyhow::Result;
 use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
-use super::attention::{Attention, Heads, Inputs};
+use super::attention::Attention;
 use super::mlp::{Mlp, Up};
+use super::projections::{Heads, Inputs};
 use super::rope::Rope;
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Layer, Residual, Transformer};

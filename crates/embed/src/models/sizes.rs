@@ -5,7 +5,7 @@ use candle_core::Result as CandleResult;
 use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
-use super::attention::Heads;
+use super::projections::Heads;
 use crate::keys::Keys;
 
 /// The parameters of a model that all architectures have.

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use candle_dynquant::{Checkpoint, FusedActivation, nn};
 use candle_nn::VarBuilder;
 
-use super::attention::Heads;
+use super::projections::Heads;
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Transformer};
 use crate::keys::{Keys, MOST};
