@@ -33,7 +33,7 @@ impl From<Direction> for TruncationDirection {
     }
 }
 
-/// A prompt before texts, made by [`Tokenizer::prompt`].
+/// A prompt before texts, made by [`Tokenizer::prompt`](crate::Tokenizer::prompt).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     pub(crate) text: String,
