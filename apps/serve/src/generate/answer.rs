@@ -9,6 +9,7 @@ use candle_dynquant_decoder::{Decoding, FinishReason, Texts};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::calls::{Call, Calls, Functions};
+use super::marks::special_token;
 use super::reasoning::{self, Reasoning};
 use super::sequence::Event;
 use super::stops::{StopStrings, Stops};
@@ -280,14 +281,6 @@ impl Choice {
         let (text, is_end) = self.stops.push(&text);
         Ok((text, is_end.then_some(FinishReason::Stop)))
     }
-}
-
-/// The special token of a text, if there is one.
-pub fn special_token(texts: &Texts, text: &str) -> Option<u32> {
-    let id = texts.tokenizer.token_to_id(text)?;
-    let added = texts.tokenizer.get_added_vocabulary();
-    let token = added.get_added_tokens_decoder().get(&id);
-    token.is_some_and(|token| token.special).then_some(id)
 }
 
 fn logged(texts: &Texts, token: u32, log: LogProbs, offset: usize) -> Result<Logged, String> {

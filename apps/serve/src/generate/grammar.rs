@@ -9,8 +9,8 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory, token_bytes_from_tokenizer_json};
 use serde_json::Value;
 
-use super::answer::special_token;
 use super::calls::Functions;
+use super::marks::special_token;
 
 /// The grammars of a tokenizer.
 pub struct Grammars {

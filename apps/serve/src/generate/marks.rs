@@ -1,5 +1,15 @@
 //! Marks in a text that arrives in pieces.
 
+use candle_dynquant_decoder::Texts;
+
+/// The special token of a text, if there is one.
+pub fn special_token(texts: &Texts, text: &str) -> Option<u32> {
+    let id = texts.tokenizer.token_to_id(text)?;
+    let added = texts.tokenizer.get_added_vocabulary();
+    let token = added.get_added_tokens_decoder().get(&id);
+    token.is_some_and(|token| token.special).then_some(id)
+}
+
 /// Takes the text before a mark out of `held`, and the mark with the space before it, which is
 /// returned. Without the mark takes what is certain: what may become a mark, and space before it,
 /// stays unless the text ends.
