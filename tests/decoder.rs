@@ -11,26 +11,9 @@ use candle_dynquant::ops::Precision;
 use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
 use candle_dynquant_decoder::sampling::{LogProbs, Random, Sampling};
 use candle_dynquant_decoder::{Config, Decoder, Folder, Message, Part, Scores, Template};
-use candle_dynquant_support::repository;
+use candle_dynquant_support::{DECODERS as FAMILIES, repository};
 use candle_nn::VarBuilder;
 use serde::Deserialize;
-
-const FAMILIES: [&str; 14] = [
-    "llama",
-    "llama3",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma3",
-    "smollm3",
-    "granite",
-    "granite4",
-    "phi3",
-    "qwen3_moe",
-    "mixtral",
-    "olmoe",
-    "granite_moe",
-];
 
 struct Fixture {
     model: Decoder,

@@ -154,15 +154,15 @@ fn experts_of_several_formats_have_the_bits_of_each() -> Result<()> {
     let variables = variables()?;
     let xs = tensor(&[11, INPUTS], 3)?;
     let ones = Tensor::ones((11, 1), DType::F32, &Device::Cpu)?;
-    let of = |expert: u32| Tensor::full(expert, (11, 1), &Device::Cpu);
+    let rows_of = |expert: u32| Tensor::full(expert, (11, 1), &Device::Cpu);
     let mut alike = mixture(&variables)?;
     quantize_dynamic(&mut alike, &QConfigSpec::int8())?;
     let mut mixed = mixture(&variables)?;
     let spec = QConfigSpec::int8().name("experts.7.up_proj", QConfig::int4());
     quantize_dynamic(&mut mixed, &spec)?;
     for expert in [0, 6, 18] {
-        let expected = alike.experts.forward(&xs, &of(expert)?, &ones)?;
-        let chosen = Tensor::cat(&[of(expert)?, of(7)?], 1)?;
+        let expected = alike.experts.forward(&xs, &rows_of(expert)?, &ones)?;
+        let chosen = Tensor::cat(&[rows_of(expert)?, rows_of(7)?], 1)?;
         let weights = Tensor::cat(&[&ones, &ones.zeros_like()?], 1)?;
         let got = mixed.experts.forward(&xs, &chosen, &weights)?;
         assert_eq!(bits(&got)?, bits(&expected)?, "{expert}");
@@ -204,13 +204,13 @@ fn stacked_weights_are_those_of_separate_experts() -> Result<()> {
     let variables = variables()?;
     let stacked = |names: &[&str]| -> Result<Tensor> {
         let all = variables.data().lock().expect("variables");
-        let of = |expert, name| {
+        let weight = |expert, name| {
             all[&format!("experts.{expert}.{name}.weight")]
                 .as_tensor()
                 .clone()
         };
         let expert = |expert| {
-            let weights: Vec<_> = names.iter().map(|name| of(expert, name)).collect();
+            let weights: Vec<_> = names.iter().map(|name| weight(expert, name)).collect();
             Tensor::cat(&weights, 0)
         };
         let all: Vec<_> = (0..COUNT).map(expert).collect::<candle_core::Result<_>>()?;

@@ -12,25 +12,8 @@ use candle_dynquant_decoder::sampling::Sampling;
 use candle_dynquant_decoder::{
     Chat, Decoder, Decoding, DraftModel, FinishReason, Folder, GenerationConfig, Generator, Message,
 };
-use candle_dynquant_support::repository;
+use candle_dynquant_support::{DECODERS as FAMILIES, repository};
 use serde_json::{Value, json};
-
-const FAMILIES: [&str; 14] = [
-    "llama",
-    "llama3",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma3",
-    "smollm3",
-    "granite",
-    "granite4",
-    "phi3",
-    "qwen3_moe",
-    "mixtral",
-    "olmoe",
-    "granite_moe",
-];
 
 /// Messages of words, each after the word of its author.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}\

@@ -60,7 +60,7 @@ impl Router {
     /// to a sum of 1, over the scores of the chosen. Both are `[.., count]`, the best expert first.
     ///
     /// # Errors
-    /// As [`forward`](Module::forward); when there are fewer experts.
+    /// When there are fewer experts; the errors of [`forward`](Module::forward).
     pub fn choose(
         &self,
         xs: &Tensor,

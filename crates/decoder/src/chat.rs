@@ -42,7 +42,7 @@ pub enum ToolFormat {
 
 impl ToolFormat {
     /// The form by what the source of a template writes itself.
-    fn of(source: &str) -> Option<Self> {
+    fn from_source(source: &str) -> Option<Self> {
         let has = |text| source.contains(text);
         // With other words inside, calls are not JSON.
         if has("<tool_call>") {
@@ -121,7 +121,7 @@ impl Template {
             begin: None,
             literals: read.literals,
             writes_tool_calls: source.contains("tool_calls"),
-            tool_format: ToolFormat::of(source).filter(|_| variables.contains("tools")),
+            tool_format: ToolFormat::from_source(source).filter(|_| variables.contains("tools")),
             variables,
             has_reasoning: source.contains("</think>"),
         })

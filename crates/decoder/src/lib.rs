@@ -106,6 +106,7 @@ mod generation;
 mod gguf;
 pub mod json;
 mod keys;
+mod mlp;
 mod model;
 pub mod sampling;
 mod source;

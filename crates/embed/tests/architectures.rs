@@ -512,18 +512,16 @@ fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
         let expected = expected(name)?;
         let (texts, questions) = (&expected.texts, &expected.questions);
         let sparse = |rows: &[Vec<f32>]| -> Vec<SparseVector> {
-            rows.iter()
-                .map(|row| SparseVector::from_dense(row))
-                .collect()
+            (rows.iter().map(|row| SparseVector::from_dense(row))).collect()
         };
         let dense = |vectors: &[SparseVector]| -> Vec<Vec<f32>> {
-            let of = |vector: &SparseVector| {
+            let widened = |vector: &SparseVector| {
                 let mut all = vec![0.; 112];
                 let pairs = vector.ids.iter().zip(&vector.weights);
                 pairs.for_each(|(id, weight)| all[*id as usize] = *weight);
                 all
             };
-            vectors.iter().map(of).collect()
+            vectors.iter().map(widened).collect()
         };
         assert_eq!(dense(&sparse(&expected.vectors)), expected.vectors);
         let model = SparseEmbedder::open_with(folder(name), float()).context(name)?;

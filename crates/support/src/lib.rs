@@ -29,6 +29,24 @@ pub mod watchdog;
 
 use std::path::PathBuf;
 
+/// The tiny random decoders in `assets/reference/decoders`.
+pub const DECODERS: [&str; 14] = [
+    "llama",
+    "llama3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "smollm3",
+    "granite",
+    "granite4",
+    "phi3",
+    "qwen3_moe",
+    "mixtral",
+    "olmoe",
+    "granite_moe",
+];
+
 /// The root of this repository, which holds the examples' files.
 pub fn repository() -> PathBuf {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

@@ -48,7 +48,7 @@ impl Grammars {
     /// keep to a schema each.
     ///
     /// # Errors
-    /// As those of [`json`](Self::json).
+    /// The errors of [`json`](Self::json).
     pub fn calls(&self, functions: &Functions, schemas: Vec<Value>) -> Result<Grammar, String> {
         let literal = |text: &str| Value::from(text).to_string();
         let [begin, end] = functions.marks().map(|mark| {
