@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::calls::Functions;
 use super::marks::special_token;
+use super::reasoning;
 
 /// The grammars of a tokenizer.
 pub struct Grammars {
@@ -22,7 +23,11 @@ pub struct Grammars {
 }
 
 /// The state of a text that keeps to a grammar.
-pub struct Grammar(Matcher);
+pub struct Grammar {
+    matcher: Matcher,
+    /// Whether the grammar allows any text around calls.
+    pub has_text: bool,
+}
 
 impl Grammars {
     /// Grammars of texts of `vocabulary` tokens, which `ends` end.
@@ -44,36 +49,38 @@ impl Grammars {
         self.compiled(TopLevelGrammar::from_json_schema(in_one_line(schema)))
     }
 
-    /// The grammar of calls of functions, one or more unless only one is allowed, whose arguments
-    /// keep to a schema each.
+    /// The grammar of calls of functions whose arguments keep to a schema each: a text of nothing
+    /// but calls, or any text with calls or without. Of several calls `functions` decides.
     ///
     /// # Errors
     /// The errors of [`json`](Self::json).
-    pub fn calls(&self, functions: &Functions, schemas: Vec<Value>) -> Result<Grammar, String> {
-        let literal = |text: &str| Value::from(text).to_string();
-        let [begin, end] = functions.marks().map(|mark| {
-            let special = special_token(&self.texts, mark);
-            special.map_or_else(|| literal(mark), |id| format!("<[{id}]>"))
-        });
-        let more = |between: &str, what: &str| {
-            let more = format!("({} {what})*", literal(between));
-            if functions.is_single {
-                String::new()
-            } else {
-                more
+    pub fn calls(
+        &self,
+        functions: &Functions,
+        schemas: Vec<Value>,
+        has_text: bool,
+    ) -> Result<Grammar, String> {
+        let marks = functions.marks();
+        let [begin, end] = marks.map(|mark| self.token(mark).unwrap_or_else(|| literal(mark)));
+        let (arguments, body) = match functions.format {
+            ToolFormat::Hermes => ("arguments", format!("\"\\n\" call \"\\n\" {end}")),
+            ToolFormat::Mistral => {
+                let more = if functions.is_single {
+                    ""
+                } else {
+                    "(\", \" call)*"
+                };
+                ("arguments", format!("\" \"? \"[\" call {more} \"]\""))
             }
-        };
-        let (arguments, start) = match functions.format {
-            ToolFormat::Hermes => {
-                let marked = format!("marked: {begin} \"\\n\" call \"\\n\" {end}");
-                let more = more("\n", "marked");
-                ("arguments", format!("marked {more}\n{marked}"))
-            }
-            ToolFormat::Mistral => (
-                "arguments",
-                format!("{begin} \" \"? \"[\" call {} \"]\"", more(", ", "call")),
-            ),
             ToolFormat::Llama => ("parameters", "call".to_owned()),
+        };
+        let is_repeated = functions.format == ToolFormat::Hermes && !functions.is_single;
+        let start = match (has_text, is_repeated) {
+            (true, _) if marks[0].is_empty() => "body | /(?s:\\s*([^{\\s].*)?)/".to_owned(),
+            (true, true) => "(before body)* text".to_owned(),
+            (true, false) => "before body | text".to_owned(),
+            (false, true) => format!("{begin} body (\"\\n\" {begin} body)*"),
+            (false, false) => format!("{begin} body"),
         };
         let calls = functions.names.iter().zip(schemas).map(|(name, schema)| {
             let before = format!("{{\"name\": {}, \"{arguments}\": ", literal(name));
@@ -81,7 +88,10 @@ impl Grammars {
             format!("{} %json {schema} \"}}\"", literal(&before))
         });
         let calls = calls.collect::<Vec<_>>().join("\n    | ");
-        let grammar = format!("start: {start}\ncall: {calls}\n");
+        let mut grammar = format!("start: {start}\nbody: {body}\ncall: {calls}\n");
+        if has_text && !marks[0].is_empty() {
+            grammar += &self.text_before(marks[0]);
+        }
         let compiled = self.compiled(TopLevelGrammar::from_lark(grammar));
         // Behind the first line the error quotes the grammar.
         let fault = |error: String| {
@@ -89,7 +99,40 @@ impl Grammars {
             let fault = line.split_once("JSON schema: ").map(|(_, fault)| fault);
             fault.unwrap_or(line).to_owned()
         };
-        compiled.map_err(fault)
+        let grammar = compiled.map_err(fault)?;
+        Ok(Grammar {
+            has_text,
+            ..grammar
+        })
+    }
+
+    /// The rules `text`, any text without a mark, and `before`, such a text and the mark.
+    fn text_before(&self, mark: &str) -> String {
+        // Regular expressions match no special token.
+        let special = reasoning::MARKS.iter().filter_map(|mark| self.token(mark));
+        let special = special.collect::<Vec<_>>().join(" | ");
+        let parts = if special.is_empty() {
+            String::new()
+        } else {
+            format!("(PLAIN ({special}))* ")
+        };
+        let (plain, before) = match self.token(mark) {
+            Some(token) => ("/(?s:.*)/".to_owned(), format!("before: text {token}")),
+            None => {
+                let mark = literal(mark);
+                let with = format!("(/(?s:.*)/ {mark} /(?s:.*)/)");
+                (
+                    format!("/(?s:.*)/ & ~{with}"),
+                    format!("before: {parts}until\nuntil[lazy]: /(?s:.*)/ {mark}"),
+                )
+            }
+        };
+        format!("text: {parts}PLAIN\nPLAIN: {plain}\n{before}\n")
+    }
+
+    /// The special token that a mark is.
+    fn token(&self, mark: &str) -> Option<String> {
+        special_token(&self.texts, mark).map(|id| format!("<[{id}]>"))
     }
 
     fn compiled(&self, grammar: TopLevelGrammar) -> Result<Grammar, String> {
@@ -102,7 +145,10 @@ impl Grammars {
         // The first tokens show whether the grammar has an end, and whether it is too large.
         let first = grammar.deep_clone().compute_mask();
         first.map_err(|error| format!("{error:#}"))?;
-        Ok(Grammar(grammar))
+        Ok(Grammar {
+            matcher: grammar,
+            has_text: false,
+        })
     }
 
     fn factory(&self) -> Result<ParserFactory> {
@@ -127,6 +173,11 @@ impl Grammars {
     }
 }
 
+/// A text as a grammar writes it.
+fn literal(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
 /// A schema whose JSON is written in one line.
 fn in_one_line(mut schema: Value) -> Value {
     if schema.is_object() {
@@ -143,7 +194,10 @@ fn in_one_line(mut schema: Value) -> Value {
 
 impl Clone for Grammar {
     fn clone(&self) -> Self {
-        Self(self.0.deep_clone())
+        Self {
+            matcher: self.matcher.deep_clone(),
+            ..*self
+        }
     }
 }
 
@@ -153,7 +207,7 @@ impl Grammar {
     /// # Errors
     /// When finding them takes too long.
     pub fn mask(&mut self, scores: &mut [f32]) -> Result<()> {
-        let allowed = self.0.compute_mask_or_eos()?;
+        let allowed = self.matcher.compute_mask_or_eos()?;
         for (token, score) in scores.iter_mut().enumerate() {
             if token >= allowed.len() || !allowed.get(token) {
                 *score = f32::NEG_INFINITY;
@@ -167,6 +221,118 @@ impl Grammar {
     /// # Errors
     /// When the token may not come next.
     pub fn push(&mut self, token: u32) -> Result<()> {
-        self.0.consume_token(token)
+        self.matcher.consume_token(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_dynquant_decoder::Folder;
+    use candle_dynquant_support::repository;
+    use serde_json::json;
+    use tokenizers::AddedToken;
+
+    use super::*;
+
+    /// The grammars of the small Llama, whose vocabulary has some marks as special tokens.
+    fn grammars(special: &[&str]) -> Grammars {
+        let folder = Folder::open(&repository().join("assets/decoder"), None).unwrap();
+        let mut texts = folder.texts;
+        let special = special.iter().map(|mark| AddedToken::from(*mark, true));
+        texts.tokenizer.add_special_tokens(special).unwrap();
+        let size = texts.tokenizer.get_vocab_size(true);
+        Grammars::new(Arc::new(texts), size, vec![0])
+    }
+
+    /// Whether a text keeps to a grammar, token by token, and may end.
+    fn accepts(grammars: &Grammars, grammar: &Grammar, text: &str) -> bool {
+        let mut grammar = grammar.clone();
+        let tokens = grammars.texts.tokenizer.encode(text, false).unwrap();
+        tokens.get_ids().iter().chain(&[0]).all(|token| {
+            let mut scores = vec![0.; grammars.vocabulary];
+            grammar.mask(&mut scores).unwrap();
+            let is_allowed = scores[*token as usize] == 0.;
+            is_allowed && (*token == 0 || grammar.push(*token).is_ok())
+        })
+    }
+
+    #[test]
+    fn calls_in_a_text_keep_to_their_schema() {
+        const RIGHT: &str = r#"{"name": "f", "arguments": {"a": 7}}"#;
+        let functions = |format, is_single| Functions {
+            format,
+            names: vec!["f".to_owned(), "g".to_owned()],
+            is_single,
+        };
+        let schemas = || {
+            let f = json!({"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}},
+                "required": ["a"], "additionalProperties": false});
+            vec![f, json!({"type": "object"})]
+        };
+        let hermes = |call: &str| format!("<tool_call>\n{call}\n</tool_call>");
+        let any = r#"{"name": "g", "arguments": {"b": [null, "x<tool"]}}"#;
+        let wrong = [
+            RIGHT.replace('7', "\"7\""),
+            RIGHT.replace("\"f\"", "\"h\""),
+            RIGHT.replace('}', ""),
+            String::new(),
+        ];
+        for special in [
+            &[][..],
+            &["<think>", "</think>"],
+            &["<tool_call>", "</tool_call>", "[TOOL_CALLS]"],
+            &["</think>", "<tool_call>", "[TOOL_CALLS]"],
+        ] {
+            let grammars = grammars(special);
+            for is_single in [true, false] {
+                let grammar = |format| {
+                    let functions = functions(format, is_single);
+                    let grammar = grammars.calls(&functions, schemas(), true).unwrap();
+                    assert!(grammar.has_text);
+                    grammar
+                };
+                let check = |grammar: &Grammar, text: &str, expected: bool| {
+                    let got = accepts(&grammars, grammar, text);
+                    assert_eq!(got, expected, "{special:?} {is_single} {text:?}");
+                };
+                let grammar_of_hermes = grammar(ToolFormat::Hermes);
+                let mistral = grammar(ToolFormat::Mistral);
+                for text in [
+                    "",
+                    "And it came.\n\n",
+                    "{ <tool [1] <tool_calls",
+                    "<think>\na</think>b",
+                ] {
+                    let (first, second) = (hermes(RIGHT), hermes(any));
+                    check(&grammar_of_hermes, text, true);
+                    check(&grammar_of_hermes, &format!("{text}{first}"), true);
+                    let more = format!("{text}{first}\n{second} text");
+                    check(&grammar_of_hermes, &more, !is_single);
+                    check(&mistral, text, true);
+                    check(&mistral, &format!("{text}[TOOL_CALLS] [{RIGHT}]"), true);
+                    let more = format!("{text}[TOOL_CALLS][{RIGHT}, {any}]");
+                    check(&mistral, &more, !is_single);
+                    for wrong in &wrong {
+                        check(
+                            &grammar_of_hermes,
+                            &format!("{text}{}", hermes(wrong)),
+                            false,
+                        );
+                        check(&mistral, &format!("{text}[TOOL_CALLS] [{wrong}]"), false);
+                    }
+                }
+                let llama = grammar(ToolFormat::Llama);
+                for (text, expected) in [
+                    ("", true),
+                    (" \n", true),
+                    ("It is {\"name\": 1}", true),
+                    (&RIGHT.replace("arguments", "parameters"), true),
+                    (&wrong[0].replace("arguments", "parameters"), false),
+                    ("{\"name\": 1}", false),
+                ] {
+                    check(&llama, text, expected);
+                }
+            }
+        }
     }
 }

@@ -203,11 +203,20 @@ fn tools_are_checked() {
         }
         refused(&hermes, &body, expected);
     }
-    refused(
-        &hermes,
-        &chat(json!("auto"), 0),
-        "tools: \"strict\" of \"weather\"",
-    );
+    // Beside free text only the schemas of strict functions are read.
+    for (name, is_text) in [("hermes", true), ("llama", false), ("mistral", true)] {
+        let server = server(name, &["--preset", "none"]);
+        for seed in 0..4 {
+            let message = &server.ok(CHAT, &chat(json!("auto"), seed))["choices"][0]["message"];
+            assert!(message["content"].is_string() || !is_text, "{message}");
+            calls(&message["tool_calls"]);
+        }
+        let mut body = chat(json!("auto"), 0);
+        body["tools"] = function(r#"{"name": "a", "parameters": {"not": {}}}"#);
+        server.ok(CHAT, &body);
+        body["tools"][0]["function"]["strict"] = json!(true);
+        refused(&server, &body, "tools: Unimpl");
+    }
     let mut twice = chat(json!("required"), 0);
     twice["tools"] = json!([tools()[1], tools()[1]]);
     refused(

@@ -16,6 +16,7 @@ use super::stream::respond;
 use super::tools::{Asked, Choice, OfFunction};
 use crate::app::App;
 use crate::error::{OpenAi, Refusal, cut};
+use crate::generate::Grammar;
 use crate::workers::Client;
 
 /// The most log probabilities of a token.
@@ -330,8 +331,8 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         asked.grammar = offered.grammar.take();
     }
     let (mut answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
-    // The grammar is of the whole text.
-    if asked.grammar.is_none() {
+    let is_free = |grammar: &Grammar| grammar.has_text;
+    if asked.grammar.as_ref().is_none_or(is_free) {
         answer.separate_reasoning();
     }
     if let Some(offered) = offered {

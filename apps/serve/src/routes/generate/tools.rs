@@ -84,7 +84,7 @@ pub struct Offered {
     /// The tools as the template gets them.
     pub tools: Value,
     pub functions: Arc<Functions>,
-    /// The grammar of an answer that has to be calls.
+    /// The grammar of an answer that has to be calls, or whose calls keep to a schema.
     pub grammar: Option<Grammar>,
 }
 
@@ -126,29 +126,21 @@ impl Asked {
         if seen.is_empty() || word == Word::None {
             return Ok(None);
         }
-        let is_strict = |function: &&Function| function.strict == Some(true);
-        if word == Word::Auto
-            && let Some(function) = checked.iter().find(is_strict)
-        {
-            let message = format!(
-                "tools: \"strict\" of {:?}: expected tool_choice \"required\" or a function beside it",
-                function.name
-            );
-            return Err(Refusal::invalid("tools", message));
-        }
         let generator = app.generator()?;
         let format = format(&generator.texts)?;
         let is_single = self.parallel == Some(false) || named.is_some();
         checked.retain(|function| named.as_ref().is_none_or(|name| *name == function.name));
-        let (names, schemas) = checked.into_iter().map(Function::schema).unzip();
+        let (is_auto, is_strict) = (word == Word::Auto, checked.iter().any(Function::is_strict));
+        let schemas = checked.into_iter().map(|function| function.schema(is_auto));
+        let (names, schemas) = schemas.unzip();
         let functions = Arc::new(Functions {
             format,
             names,
             is_single,
         });
-        let grammar = if word == Word::Required {
+        let grammar = if is_strict || !is_auto {
             let (grammars, functions) = (Arc::clone(&generator.grammars), Arc::clone(&functions));
-            let work = move |_: &_| grammars.calls(&functions, schemas);
+            let work = move |_: &_| grammars.calls(&functions, schemas, is_auto);
             let grammar = app.limits.workers.run(bytes, work).await?;
             let fault = |error| Refusal::invalid("tools", format!("tools: {error}"));
             Some(grammar.map_err(fault)?)
@@ -185,10 +177,18 @@ fn checked(index: usize, tool: &Value) -> Result<Function, Refusal> {
 }
 
 impl Function {
-    /// The name, and the schema of the arguments.
-    fn schema(self) -> (String, Value) {
+    fn is_strict(&self) -> bool {
+        self.strict == Some(true)
+    }
+
+    /// The name, and the schema of the arguments: if `is_auto`, any object unless it is strict.
+    fn schema(self, is_auto: bool) -> (String, Value) {
         let none = || Map::from_iter([("additionalProperties".to_owned(), json!(false))]);
-        let mut schema = self.parameters.unwrap_or_else(none);
+        let mut schema = if is_auto && !self.is_strict() {
+            Map::new()
+        } else {
+            self.parameters.unwrap_or_else(none)
+        };
         schema.insert("type".to_owned(), json!("object"));
         (self.name, schema.into())
     }
