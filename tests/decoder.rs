@@ -209,7 +209,10 @@ fn a_config_that_no_decoder_has_is_named() {
         (r#""model_type": "qwen3", "layer_types": []"#, "layer_types"),
         (r#""model_type": "qwen3", "layer_types": ["chunked_attention"]"#, "chunked_attention"),
         (r#""model_type": "llama", "rope_theta": -1"#, "rotary"),
-        (r#""model_type": "lfm2""#, "lfm2"),
+        (r#""model_type": "lfm2_moe""#, "lfm2_moe"),
+        (r#""model_type": "lfm2", "layer_types": ["mamba"]"#, "layer_types"),
+        (r#""model_type": "lfm2", "conv_L_cache": 0"#, "conv_L_cache"),
+        (r#""model_type": "llama", "layer_types": ["conv"]"#, "layer_types"),
         (r#""model_type": "granite", "logits_scaling": 0"#, "\"logits_scaling\": expected a number from 1e-6"),
         (r#""model_type": "granite", "logits_scaling": 1e-300"#, "\"logits_scaling\""),
         (r#""model_type": "granite", "residual_multiplier": 1e308"#, "\"residual_multiplier\""),
@@ -440,6 +443,7 @@ fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
         "mixtral",
         "olmoe",
         "granitemoe",
+        "lfm2",
     ] {
         let path = format!("assets/reference/decoders/gguf_{name}.gguf");
         let path = repository().join(path);
@@ -599,6 +603,8 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
         ("x", None, of_bpe("gpt-2"), "x"),
         ("x", Some(true), of_bpe("gpt-2"), "<s>x"),
         ("x", None, of_bpe("llama-bpe"), "<s>x"),
+        ("x", None, of_bpe("lfm2"), "<s>x"),
+        ("x", None, of_bpe("smaug-bpe"), "x"),
     ] {
         let mut changes = vec![(template, text(source)), (adds, flag.map(Value::Bool))];
         changes.extend(more);

@@ -52,6 +52,22 @@ fn a_config_has_the_defaults_of_transformers() -> Result<()> {
             "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": []}"#,
     )?;
     assert_eq!(phi.max_position_embeddings, 4);
+    // The keys of LFM2-1.2B's file.
+    let lfm2 = read(
+        r#""model_type": "lfm2", "block_auto_adjust_ff_dim": true, "block_dim": 2048, "block_ff_dim": 12288,
+            "block_ffn_dim_multiplier": 1.0, "block_mlp_init_scale": 1.0, "block_multiple_of": 256,
+            "block_norm_eps": 1e-05, "block_use_swiglu": true, "conv_L_cache": 3, "conv_bias": false, "conv_dim": 2048,
+            "conv_use_xavier_init": true, "full_attn_idxs": [2, 5], "norm_eps": 1e-05, "num_heads": 32,
+            "rope_theta": 1000000.0, "use_pos_enc": true"#,
+    )?;
+    assert_eq!(
+        (lfm2.intermediate_size(), &*lfm2.notes),
+        (8192, &[] as &[String])
+    );
+    let convolutions: Vec<usize> = (0..6)
+        .filter(|layer| lfm2.has_convolution(*layer))
+        .collect();
+    assert_eq!(convolutions, [0, 1, 3, 4]);
     let colour = read(r#""model_type": "llama", "colour": 1, "top_k": 5"#)?;
     assert_eq!(colour.notes, ["colour"]);
     #[rustfmt::skip]
@@ -102,7 +118,7 @@ fn the_keys_that_transformers_writes_are_known() -> Result<()> {
     let text = std::fs::read_to_string(repository().join("assets/reference/decoder_keys.json"))?;
     let files: serde_json::Value = serde_json::from_str(&text)?;
     let configs = files["configs"].as_array().context("no configs")?;
-    assert_eq!(configs.len(), 13);
+    assert_eq!(configs.len(), 14);
     for config in configs {
         let config = Config::parse_file("config.json", config.to_string().into())?;
         assert!(config.notes.is_empty(), "{:?}", config.notes);

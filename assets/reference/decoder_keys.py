@@ -20,6 +20,7 @@ from transformers import (
     GraniteConfig,
     GraniteMoeConfig,
     GraniteMoeHybridConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -59,6 +60,7 @@ def main():
         functools.partial(
             GraniteMoeHybridConfig, num_local_experts=0, layer_types=["full_attention"] * 2, mamba_n_heads=8
         ),
+        Lfm2Config,
     ]
     files = {
         "configs": [json.loads(config(**SIZES).to_json_string(use_diff=False)) for config in configs],

@@ -3,8 +3,8 @@
 
     python decoders.py [NAME ..]
 
-Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0; smollm3, phi3, the granites and mixtures of experts
-are by transformers==5.24.0. Writes, for each family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
+Needs torch==2.9.1 transformers==4.57.6 safetensors==0.8.0; smollm3, phi3, the granites, lfm2 and mixtures of
+experts are by transformers==5.24.0. Writes, for each family, decoders/NAME.json (config.json) and decoders/NAME.safetensors: the
 weights under transformers' names, `ids` [1, tokens] and `logits` [tokens, vocab].
 """
 
@@ -24,6 +24,8 @@ from transformers import (
     GraniteMoeForCausalLM,
     GraniteMoeHybridConfig,
     GraniteMoeHybridForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -125,6 +127,13 @@ MODELS = {
         GraniteMoeForCausalLM,
         GraniteMoeConfig(**SMALL, **GRANITE, num_local_experts=4, num_experts_per_tok=2),
     ),
+    "lfm2": (
+        Lfm2ForCausalLM,
+        Lfm2Config(
+            **(SIZES | {"num_hidden_layers": 4}), block_multiple_of=16, conv_bias=True,
+            layer_types=["conv", "full_attention", "conv", "conv"],
+        ),
+    ),
 }
 
 
@@ -150,7 +159,7 @@ def main():
                 model.save_pretrained(folder)
                 tensors = load_file(os.path.join(folder, "model.safetensors"))
         if config.tie_word_embeddings:
-            tensors.pop("lm_head.weight")
+            tensors.pop("lm_head.weight", None)
         tensors |= {"ids": ids, "logits": logits}
         save_file(tensors, os.path.join(HERE, f"{name}.safetensors"))
         with open(os.path.join(HERE, f"{name}.json"), "w") as f:

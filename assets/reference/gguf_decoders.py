@@ -4,7 +4,7 @@
     python gguf_decoders.py [NAME ..]
 
 Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0; gguf_biases, gguf_smollm3,
-gguf_granite and mixtures of experts (gguf_qwen3moe, gguf_mixtral, gguf_olmoe, gguf_granitemoe) are by
+gguf_granite, gguf_lfm2 and mixtures of experts (gguf_qwen3moe, gguf_mixtral, gguf_olmoe, gguf_granitemoe) are by
 transformers==5.24.0. Writes, in decoders/, gguf_llama (Llama 3's scaling as factors of frequencies),
 gguf_gemma3 (windows, and linear scaling where there is none), gguf_biases (a llama whose products
 all have a bias), gguf_smollm3 and gguf_granite: NAME.gguf, with a SentencePiece vocabulary trained on
@@ -28,6 +28,8 @@ from transformers import (
     GraniteForCausalLM,
     GraniteMoeConfig,
     GraniteMoeForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -156,6 +158,16 @@ def qwen3moe(writer, config, tensors):
     writer.add_value_length(config.head_dim)
 
 
+def lfm2(writer, config, tensors):
+    """A layer without heads of keys has a convolution."""
+    for name in tensors:
+        if name.endswith("conv.conv.weight"):
+            tensors[name] = tensors[name].squeeze(1)
+    heads = [config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types]
+    writer.add_head_count_kv(heads)
+    writer.add_shortconv_l_cache(config.conv_L_cache)
+
+
 def gemma3(writer, config, tensors):
     for name in tensors:
         if name.endswith("norm.weight"):
@@ -191,8 +203,9 @@ def write(name, own, kind_of_model, config, prefix, architecture=None):
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if own is not lfm2:
+        writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(getattr(config, "norm_eps", None) or config.rms_norm_eps)
     parameters = getattr(config, "rope_parameters", None) or {}
     writer.add_rope_freq_base(parameters.get("rope_theta") or getattr(config, "rope_theta", 10000.0))
     writer.add_tokenizer_model("llama")
@@ -205,7 +218,7 @@ def write(name, own, kind_of_model, config, prefix, architecture=None):
     writer.add_unk_token_id(pieces.unk_id())
     tensors = dict(model.state_dict())
     if config.tie_word_embeddings:
-        tensors.pop("lm_head.weight")
+        tensors.pop("lm_head.weight", None)
     own(writer, config, tensors)
     names = gguf.get_tensor_name_map(writer_arch(architecture or name), config.num_hidden_layers)
     for key, tensor in tensors.items():
@@ -262,6 +275,10 @@ def main():
         logits_scaling=3.0,
     )
     write("granitemoe", granite_moe, GraniteMoeForCausalLM, config, True)
+    config = Lfm2Config(
+        **small, num_hidden_layers=3, block_auto_adjust_ff_dim=False, layer_types=["conv", "full_attention", "conv"]
+    )
+    write("lfm2", lfm2, Lfm2ForCausalLM, config, True)
 
 
 if __name__ == "__main__":

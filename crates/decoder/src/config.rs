@@ -30,7 +30,7 @@ pub struct Config {
     /// The most tokens of a text.
     pub max_position_embeddings: usize,
     /// The term that norms add to the mean square.
-    #[serde(default = "default_eps")]
+    #[serde(default = "default_eps", alias = "norm_eps")]
     pub rms_norm_eps: f64,
     rope_theta: Option<f64>,
     rope_scaling: Option<Rope>,
@@ -84,6 +84,17 @@ pub struct Config {
     logits_scaling: Option<f64>,
     shared_intermediate_size: Option<usize>,
     position_embedding_type: Option<String>,
+    // Keys of LFM2; the first two are older names.
+    tie_embedding: Option<bool>,
+    block_ff_dim: Option<usize>,
+    block_auto_adjust_ff_dim: Option<bool>,
+    block_ffn_dim_multiplier: Option<f64>,
+    block_multiple_of: Option<usize>,
+    full_attn_idxs: Option<Vec<usize>>,
+    #[serde(rename = "conv_L_cache")]
+    conv_l_cache: Option<usize>,
+    #[serde(default)]
+    conv_bias: bool,
     // Keys of mixtures of experts; newer versions of transformers write the second for the first.
     num_experts: Option<usize>,
     num_local_experts: Option<usize>,
@@ -133,6 +144,42 @@ struct Rope {
     attention_factor: Option<f64>,
 }
 
+/// The names of the parts of a model in its files.
+pub struct Names {
+    /// The last norm.
+    pub norm: &'static str,
+    pub input_norm: &'static str,
+    pub post_norm: &'static str,
+    /// The names in `self_attn`.
+    pub output: &'static str,
+    pub q_norm: &'static str,
+    pub k_norm: &'static str,
+    /// The MLP, and its gate, up and down projections.
+    pub mlp: [&'static str; 4],
+}
+
+const USUAL: Names = Names {
+    norm: "norm",
+    input_norm: "input_layernorm",
+    post_norm: "post_attention_layernorm",
+    output: "o_proj",
+    q_norm: "q_norm",
+    k_norm: "k_norm",
+    mlp: ["mlp", "gate_proj", "up_proj", "down_proj"],
+};
+
+const LFM2: Names = Names {
+    norm: "embedding_norm",
+    input_norm: "operator_norm",
+    post_norm: "ffn_norm",
+    output: "out_proj",
+    q_norm: "q_layernorm",
+    k_norm: "k_layernorm",
+    mlp: ["feed_forward", "w1", "w3", "w2"],
+};
+
+/// The type of layers with a convolution.
+const CONVOLUTION: &str = "conv";
 const EXPECTED: &str = "a decoder's configuration";
 
 fn default_eps() -> f64 {
@@ -190,6 +237,8 @@ impl Config {
             ("num_experts", self.experts()),
             ("moe_intermediate_size", self.expert_size()),
             ("decoder_sparse_step", self.decoder_sparse_step.unwrap_or(1)),
+            ("conv_L_cache", self.kernel_size()),
+            ("block_multiple_of", self.block_multiple_of.unwrap_or(1)),
         ];
         for (key, size) in positive {
             ensure!(
@@ -262,7 +311,9 @@ impl Config {
     fn check_layers(&self, name: &str) -> Result<()> {
         if let Some(kinds) = &self.layer_types {
             let all = ["full_attention", "attention", "sliding_attention"];
-            let known = kinds.iter().filter(|kind| all.contains(&&***kind)).count();
+            let convolves = |kind: &str| self.model_type == Family::Lfm2 && kind == CONVOLUTION;
+            let is_known = |kind: &&String| all.contains(&&***kind) || convolves(kind);
+            let known = kinds.iter().filter(is_known).count();
             ensure!(
                 kinds.len() == self.num_hidden_layers && known == kinds.len(),
                 "{name}: key \"layer_types\": expected {} of full_attention and sliding_attention, got {kinds:?}",
@@ -347,8 +398,49 @@ impl Config {
 
     /// The number of features within an MLP.
     pub fn intermediate_size(&self) -> usize {
-        self.shared_intermediate_size
-            .unwrap_or(self.intermediate_size)
+        let stated = self.shared_intermediate_size.or(self.block_ff_dim);
+        let stated = stated.unwrap_or(self.intermediate_size);
+        let is_adjusted = self.block_auto_adjust_ff_dim.unwrap_or(true);
+        if self.model_type != Family::Lfm2 || self.is_gguf || !is_adjusted {
+            return stated;
+        }
+        let multiplier = self.block_ffn_dim_multiplier;
+        let size = (multiplier.unwrap_or(1.) * (2. * stated as f64 / 3.).trunc()) as usize;
+        let multiple = self.block_multiple_of.unwrap_or(256).max(1);
+        size.div_ceil(multiple).saturating_mul(multiple)
+    }
+
+    /// The names of the parts of the model in its files.
+    pub fn names(&self) -> &'static Names {
+        match self.model_type {
+            Family::Lfm2 if !self.is_gguf => &LFM2,
+            _ => &USUAL,
+        }
+    }
+
+    /// Whether a layer has a convolution in the place of attention.
+    pub fn has_convolution(&self, layer: usize) -> bool {
+        match (&self.layer_types, &self.full_attn_idxs) {
+            _ if self.model_type != Family::Lfm2 => false,
+            (Some(kinds), _) => (kinds.get(layer)).is_some_and(|kind| kind == CONVOLUTION),
+            (None, Some(attention)) => !attention.contains(&layer),
+            (None, None) => false,
+        }
+    }
+
+    /// The number of tokens of a convolution.
+    pub fn kernel_size(&self) -> usize {
+        self.conv_l_cache.unwrap_or(3)
+    }
+
+    /// Whether a convolution and its products have biases.
+    pub fn has_convolution_bias(&self) -> bool {
+        self.conv_bias
+    }
+
+    /// Whether the file is GGUF.
+    pub fn is_gguf(&self) -> bool {
+        self.is_gguf
     }
 
     /// The number of experts of a mixture; 1 without mixtures.
@@ -483,11 +575,13 @@ impl Config {
 
     /// Whether the output projection is the token embedding table.
     pub fn is_tied(&self) -> bool {
-        self.tie_word_embeddings.unwrap_or(self.is_gemma())
+        let stated = self.tie_embedding.or(self.tie_word_embeddings);
+        stated.unwrap_or(self.is_gemma())
     }
 
     /// Gives the output projection a separate weight.
     pub fn untie(&mut self) {
+        self.tie_embedding = None;
         self.tie_word_embeddings = Some(false);
     }
 
@@ -515,7 +609,7 @@ impl Config {
     pub fn has_qk_norm(&self) -> bool {
         matches!(
             self.model_type,
-            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 | Family::Olmoe
+            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 | Family::Olmoe | Family::Lfm2
         )
     }
 

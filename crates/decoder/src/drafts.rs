@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 
+use crate::cache::Cache;
 use crate::folder::Folder;
-use crate::model::{Cache, Decoder};
+use crate::model::Decoder;
 use crate::sampling::{Random, Sampling, are_numbers};
 
 /// Tokens that have to occur again.

@@ -35,4 +35,6 @@ pub enum Family {
     GraniteMoe,
     /// Granite 4: its dense form, with two matrices of an MLP joined.
     GraniteMoeHybrid,
+    /// Some layers have a short convolution in the place of attention.
+    Lfm2,
 }

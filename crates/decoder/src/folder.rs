@@ -344,7 +344,8 @@ fn compose(dir: &Path, family: Family, tokenizer: &mut Tokenizer) -> Result<()> 
         | Family::Granite
         | Family::Olmoe
         | Family::GraniteMoe
-        | Family::GraniteMoeHybrid => is_qwen == Some(true),
+        | Family::GraniteMoeHybrid
+        | Family::Lfm2 => is_qwen == Some(true),
     } {
         let composed = tokenizer.with_normalizer(Some(NFC));
         composed.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;

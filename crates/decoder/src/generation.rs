@@ -6,9 +6,10 @@ use std::iter;
 use anyhow::{Error, Result, ensure};
 use candle_core::{Device, Tensor};
 
+use crate::cache::Cache;
 use crate::drafts::{DraftModel, Drafts, Draws};
 use crate::folder::{Folder, Texts};
-use crate::model::{Cache, Decoder};
+use crate::model::Decoder;
 use crate::sampling::{LogProbs, Random, Sampling, are_numbers};
 
 /// A model with everything needed to continue texts.

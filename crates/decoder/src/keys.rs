@@ -119,9 +119,16 @@ const GRANITE_MOE_HYBRID: Table = Table(&[
     (&["init_method"], Harmless("of training")),
 ]);
 
+#[rustfmt::skip]
+const LFM2: Table = Table(&[
+    (&["norm_eps", "tie_embedding", "block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier",
+        "block_multiple_of", "full_attn_idxs", "layer_types", "conv_L_cache", "conv_bias"], Used),
+    (&["rms_norm_eps", "block_*", "conv_*", "num_heads", "use_pos_enc"], Harmless("its class does not read it")),
+]);
+
 /// The defaults of keys where they differ from `Config`'s.
 #[rustfmt::skip]
-const DEFAULTS: [(Table, &str); 13] = [
+const DEFAULTS: [(Table, &str); 14] = [
     (LLAMA, "{}"),
     (MISTRAL, r#"{"num_key_value_heads": 8, "sliding_window": 4096}"#),
     (QWEN2, r#"{"num_key_value_heads": 32, "sliding_window": 4096}"#),
@@ -136,6 +143,8 @@ const DEFAULTS: [(Table, &str); 13] = [
     (OLMOE, r#"{"rms_norm_eps": 1e-5, "num_experts_per_tok": 8}"#),
     (GRANITE_MOE, r#"{"attention_multiplier": 1.0, "num_experts_per_tok": 2}"#),
     (GRANITE_MOE_HYBRID, r#"{"attention_multiplier": 1.0, "shared_intermediate_size": 1024}"#),
+    (LFM2, r#"{"intermediate_size": 12288, "num_key_value_heads": 8, "norm_eps": 1e-5, "rope_theta": 1e6,
+        "tie_word_embeddings": true}"#),
 ];
 
 /// The keys of `rope_scaling` and `rope_parameters` in `config.json`.

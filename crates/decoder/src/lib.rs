@@ -95,9 +95,11 @@
 #![forbid(unsafe_code)]
 
 mod apart;
+mod cache;
 mod chat;
 mod config;
 mod conversation;
+mod convolution;
 mod drafts;
 mod dumps;
 mod family;
@@ -116,6 +118,7 @@ mod tensors;
 pub mod tokenizer;
 
 pub use apart::isolate_templates;
+pub use cache::Cache;
 pub use chat::{Template, ToolFormat};
 pub use config::Config;
 pub use conversation::{Chat, Reply};
@@ -123,6 +126,6 @@ pub use drafts::{DraftModel, Drafts, Draws};
 pub use family::Family;
 pub use folder::{Folder, Texts, check_folder};
 pub use generation::{Decoding, FinishReason, Generation, GenerationConfig, Generator, Piece};
-pub use model::{Cache, Decoder, Part, Scores};
+pub use model::{Decoder, Part, Scores};
 pub use sampling::are_numbers;
 pub use template::{Message, Variables};

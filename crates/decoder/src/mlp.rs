@@ -37,13 +37,14 @@ impl Mlp {
         if config.has_experts(layer) {
             return Self::mixture(config, vb);
         }
-        let vb = vb.pp("mlp");
+        let [module, gate, up, down] = config.names().mlp;
+        let vb = vb.pp(module);
         let (size, inner) = (config.hidden_size, config.intermediate_size());
         let linear = |inputs, out, name| {
             let vb = vb.pp(name);
             nn::linear_b(inputs, out, config.bias(false, &vb), vb)
         };
-        let down_proj = linear(inner, size, "down_proj")?;
+        let down_proj = linear(inner, size, down)?;
         if config.has_joined_projections() {
             return Ok(Self::Joined {
                 gate_up_proj: linear(size, 2 * inner, "gate_up_proj")?,
@@ -51,8 +52,8 @@ impl Mlp {
             });
         }
         Ok(Self::Separate {
-            gate_proj: linear(size, inner, "gate_proj")?,
-            up_proj: linear(size, inner, "up_proj")?,
+            gate_proj: linear(size, inner, gate)?,
+            up_proj: linear(size, inner, up)?,
             down_proj,
             is_gelu: config.is_gemma(),
         })

@@ -8,7 +8,9 @@ use candle_dynquant::ops::{self, Mask, Precision};
 use candle_dynquant::{LayerKind, Quantizable, Visitor, Walk, nn};
 use candle_nn::{Module, VarBuilder};
 
+use crate::cache::{Cache, LayerCache, Past};
 use crate::config::Config;
+use crate::convolution::ShortConvolution;
 use crate::mlp::{Mlp, SharedMlp};
 
 /// A model that maps tokens to scores of the next token.
@@ -36,33 +38,6 @@ struct Model {
     rotary: Vec<Tensor>,
 }
 
-/// The keys and values of the tokens read so far. Clones share them, by pages of 128 tokens, until
-/// they continue differently; in 8 bits they are copied.
-#[derive(Clone)]
-pub struct Cache(Vec<KvCache>);
-
-impl Cache {
-    /// The number of tokens read so far.
-    pub fn len(&self) -> usize {
-        self.0.first().map_or(0, KvCache::len)
-    }
-
-    /// Whether no token was read.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Keeps the first `len` tokens.
-    pub fn truncate(&mut self, len: usize) {
-        self.0.iter_mut().for_each(|cache| cache.truncate(len));
-    }
-
-    /// The memory of the cache, in bytes.
-    pub fn bytes(&self) -> usize {
-        self.0.iter().map(KvCache::bytes).sum()
-    }
-}
-
 /// The number of tokens in a step of [`next`](Decoder::next).
 const STEP: usize = 512;
 
@@ -85,8 +60,10 @@ impl Decoder {
     /// An empty cache in the precision of the attention layers, with room for `tokens` tokens of
     /// each sequence.
     pub fn cache_for(&self, tokens: usize) -> Cache {
-        let empty =
-            |layer: &Layer| KvCache::with_capacity(layer.self_attn.attention.precision(), tokens);
+        let empty = |layer: &Layer| match layer.precision() {
+            Some(precision) => LayerCache::Attention(KvCache::with_capacity(precision, tokens)),
+            None => LayerCache::Convolution(Past::default()),
+        };
         Cache(self.model.layers.iter().map(empty).collect())
     }
 
@@ -94,7 +71,7 @@ impl Decoder {
     /// fit an i32.
     pub fn most_tokens(&self) -> usize {
         let mut layers = self.model.layers.iter();
-        let is_int8 = |layer: &Layer| layer.self_attn.attention.precision() == Precision::Int8;
+        let is_int8 = |layer: &Layer| layer.precision() == Some(Precision::Int8);
         if layers.any(is_int8) {
             1 << 16
         } else {
@@ -265,7 +242,7 @@ impl Model {
         Ok(Self {
             embed_tokens: nn::embedding(config.vocab_size, size, vb.pp("embed_tokens"))?,
             layers,
-            norm: norm(config, size, vb.pp("norm"))?,
+            norm: norm(config, size, vb.pp(config.names().norm))?,
             embed_scale: config.embed_scale(),
             rotary_scale: config.rotary_scale,
             rotary: rotary.collect::<CandleResult<_>>()?,
@@ -349,7 +326,7 @@ struct Rows<'a> {
     angles: &'a [(Tensor, Tensor)],
     /// The batch size and number of tokens of each part.
     shapes: &'a [[usize; 2]],
-    caches: Vec<&'a mut KvCache>,
+    caches: Vec<&'a mut LayerCache>,
 }
 
 /// An RMS norm; Gemma stores its weight minus 1.
@@ -364,7 +341,9 @@ fn norm(config: &Config, size: usize, vb: VarBuilder<'_>) -> CandleResult<nn::Rm
 #[derive(Quantizable, Clone)]
 struct Layer {
     input_layernorm: nn::RmsNorm,
-    self_attn: SelfAttention,
+    self_attn: Option<SelfAttention>,
+    /// A convolution, in the place of attention.
+    conv: Option<ShortConvolution>,
     post_attention_layernorm: nn::RmsNorm,
     pre_feedforward_layernorm: Option<nn::RmsNorm>,
     mlp: Option<Mlp>,
@@ -377,12 +356,17 @@ struct Layer {
 impl Layer {
     fn load(config: &Config, indices: (usize, Option<usize>), vb: VarBuilder<'_>) -> Result<Self> {
         let norm = |name| norm(config, config.hidden_size, vb.pp(name));
-        let joined = config.has_joined_mlp();
+        let (joined, names) = (config.has_joined_mlp(), config.names());
+        let convolves = config.has_convolution(indices.0);
+        let attention = || SelfAttention::load(config, indices, &vb);
         let gemmas = |name| config.is_gemma().then(|| norm(name)).transpose();
         Ok(Self {
-            input_layernorm: norm("input_layernorm")?,
-            self_attn: SelfAttention::load(config, indices, vb.pp("self_attn"))?,
-            post_attention_layernorm: norm("post_attention_layernorm")?,
+            input_layernorm: norm(names.input_norm)?,
+            self_attn: (!convolves).then(attention).transpose()?,
+            conv: convolves
+                .then(|| ShortConvolution::load(config, &vb))
+                .transpose()?,
+            post_attention_layernorm: norm(names.post_norm)?,
             pre_feedforward_layernorm: gemmas("pre_feedforward_layernorm")?,
             mlp: (!joined)
                 .then(|| Mlp::load(config, indices.0, &vb))
@@ -395,9 +379,19 @@ impl Layer {
         })
     }
 
+    /// The precision of attention, if the layer has it.
+    fn precision(&self) -> Option<Precision> {
+        let attention = self.self_attn.as_ref()?;
+        Some(attention.attention.precision())
+    }
+
     fn forward(&self, hidden: Hidden, rows: &mut Rows<'_>) -> CandleResult<Hidden> {
         let (normal, sum) = hidden.normal(&self.input_layernorm)?;
-        let mut attended = self.self_attn.forward(&normal, rows)?;
+        let mut attended = match (&self.self_attn, &self.conv) {
+            (Some(attention), _) => attention.forward(&normal, rows)?,
+            (None, Some(conv)) => conv.forward(&normal, rows.shapes, &mut rows.caches)?,
+            (None, None) => normal,
+        };
         let mut before = &self.post_attention_layernorm;
         if let Some(norm) = &self.pre_feedforward_layernorm {
             attended = before.forward(&attended)?;
@@ -450,9 +444,10 @@ impl SelfAttention {
     fn load(
         config: &Config,
         (index, rotary): (usize, Option<usize>),
-        vb: VarBuilder<'_>,
+        vb: &VarBuilder<'_>,
     ) -> Result<Self> {
-        let (size, head_dim) = (config.hidden_size, config.head_dim());
+        let (size, head_dim, names) = (config.hidden_size, config.head_dim(), config.names());
+        let vb = vb.pp("self_attn");
         let (q, kv) = (
             config.num_attention_heads * head_dim,
             config.kv_heads() * head_dim,
@@ -478,9 +473,9 @@ impl SelfAttention {
             k_proj: separate(kv, "k_proj")?,
             v_proj: separate(kv, "v_proj")?,
             qkv_proj: joined.then(both).transpose()?,
-            o_proj: linear(q, size, config.has_output_bias(), "o_proj")?,
-            q_norm: norm("q_norm", q)?,
-            k_norm: norm("k_norm", kv)?,
+            o_proj: linear(q, size, config.has_output_bias(), names.output)?,
+            q_norm: norm(names.q_norm, q)?,
+            k_norm: norm(names.k_norm, kv)?,
             is_wide,
             attention: nn::Attention::load(config.scale(), vb.pp("attention")),
             rotary,
@@ -510,6 +505,9 @@ impl SelfAttention {
         }
         let (mut start, mut contexts) = (0, Vec::with_capacity(rows.shapes.len()));
         for (&[batch, tokens], cache) in rows.shapes.iter().zip(&mut rows.caches) {
+            let LayerCache::Attention(cache) = cache else {
+                candle_core::bail!("cache: expected one of attention, got one of a convolution");
+            };
             let part = |all: &Tensor| {
                 let rows = all.narrow(1, start, batch * tokens)?;
                 rows.reshape((batch, tokens, (), self.head_dim))?

@@ -77,22 +77,29 @@ fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
     let layer = numbered(tensor, "model.layers.", config.num_hidden_layers);
     let mixture = layer.is_some_and(|(layer, _)| config.has_experts(layer));
     let (plain, stacked) = (!shared && !joined && !mixture, config.has_stacked_experts());
+    let convolves = layer.is_some_and(|(layer, _)| config.has_convolution(layer));
+    let (attends, bias, names) = (!convolves, config.has_convolution_bias(), config.names());
+    let [attention, feed_forward] = ["self_attn", names.mlp[0]].map(|module| move |name| format!("{module}.{name}"));
+    let (norm, output) = (format!("model.{}", names.norm), attention(names.output));
+    let [q_norm, k_norm] = [names.q_norm, names.k_norm].map(&attention);
+    let [one, two, three] = [names.mlp[1], names.mlp[2], names.mlp[3]].map(feed_forward);
     let [module, router, gate, up, down] = config.expert_names();
     let of_mixture = |name| mixture.then(|| str::strip_prefix(name, module)?.strip_prefix('.')).flatten();
     // The name in its layer; whether such layers exist, and whether they have a bias.
     let (name, layers) = match layer.map(|(_, name)| (name, of_mixture(name))) {
-        None => (tensor, vec![("lm_head", true, false), ("model.embed_tokens", true, false), ("model.norm", true, false)]),
+        None => (tensor, vec![("lm_head", true, false), ("model.embed_tokens", true, false), (&norm, true, false)]),
         Some((_, Some(name))) => match numbered(name, "experts.", config.experts()) {
             Some((_, name)) => (name, [gate, up, down].map(|name| (name, !stacked, false)).to_vec()),
             None => (name, vec![(router, true, false), (gate, stacked, false), (down, stacked, false)]),
         },
         Some((name, None)) => (name, vec![
-            ("self_attn.q_proj", !joined, qkv), ("self_attn.k_proj", !joined, qkv), ("self_attn.v_proj", !joined, qkv),
-            ("self_attn.qkv_proj", joined, false), ("mlp.gate_up_proj", joined, false),
-            ("self_attn.o_proj", true, out), ("mlp.gate_proj", plain, mlp), ("mlp.up_proj", plain, mlp),
-            ("mlp.down_proj", plain || joined, mlp), ("shared_mlp.input_linear", shared, false),
-            ("shared_mlp.output_linear", shared, false), ("self_attn.q_norm", normal, false), ("self_attn.k_norm", normal, false),
-            ("input_layernorm", true, false), ("post_attention_layernorm", true, false),
+            ("self_attn.q_proj", attends && !joined, qkv), ("self_attn.k_proj", attends && !joined, qkv),
+            ("self_attn.v_proj", attends && !joined, qkv), ("self_attn.qkv_proj", joined, false),
+            (&output, attends, out), (&q_norm, attends && normal, false), (&k_norm, attends && normal, false),
+            ("conv.conv", convolves, bias), ("conv.in_proj", convolves, bias), ("conv.out_proj", convolves, bias),
+            (&one, plain, mlp), (&two, plain, mlp), (&three, plain || joined, mlp), ("mlp.gate_up_proj", joined, false),
+            ("shared_mlp.input_linear", shared, false), ("shared_mlp.output_linear", shared, false),
+            (names.input_norm, true, false), (names.post_norm, true, false),
             ("pre_feedforward_layernorm", gemma, false), ("post_feedforward_layernorm", gemma, false),
         ]),
     };

@@ -30,7 +30,7 @@ pub mod watchdog;
 use std::path::PathBuf;
 
 /// The tiny random decoders in `assets/reference/decoders`.
-pub const DECODERS: [&str; 14] = [
+pub const DECODERS: [&str; 15] = [
     "llama",
     "llama3",
     "mistral",
@@ -45,6 +45,7 @@ pub const DECODERS: [&str; 14] = [
     "mixtral",
     "olmoe",
     "granite_moe",
+    "lfm2",
 ];
 
 /// The root of this repository, which holds the examples' files.

@@ -63,8 +63,9 @@ impl Metadata {
 /// Parts of a model, as many as their names can count.
 const MAX_PARTS: u64 = 99_999;
 const GEMMA: &str = "gemma3";
+const LFM2: &str = "lfm2";
 /// Decoders of transformers.
-const DECODERS: [&str; 8] = [
+const DECODERS: [&str; 9] = [
     "llama",
     "qwen2",
     "qwen3",
@@ -73,18 +74,23 @@ const DECODERS: [&str; 8] = [
     "qwen3moe",
     "olmoe",
     "granitemoe",
+    LFM2,
 ];
 /// Decoders that rotate neighbouring features of queries and keys.
 const INTERLEAVED: [&str; 4] = ["llama", "smollm3", "granite", "granitemoe"];
 /// The number of an expert in its name.
 pub const NUMBER: &str = "{number}";
+const OF_LFM2: [(&str, &str); 2] = [
+    ("token_embd", "model.embed_tokens"),
+    ("token_embd_norm", "model.norm"),
+];
 const OF_DECODER: [(&str, &str); 3] = [
     ("token_embd", "model.embed_tokens"),
     ("output_norm", "model.norm"),
     ("output", "lm_head"),
 ];
 /// Names of a layer of a decoder. Experts are one tensor of three dimensions.
-const OF_LAYER: [(&str, &str); 15] = [
+const OF_LAYER: [(&str, &str); 18] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -100,6 +106,9 @@ const OF_LAYER: [(&str, &str); 15] = [
     ("ffn_gate_exps", "mlp.experts.{number}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{number}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{number}.down_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.out_proj", "conv.out_proj"),
 ];
 /// Names of a layer of Gemma, in place of a decoder's.
 const OF_GEMMA: [(&str, &str); 3] = [
@@ -128,6 +137,7 @@ const OF_BERT_LAYER: [(&str, &str); 8] = [
 pub fn safetensors_name(name: &str, architecture: &str) -> String {
     let (whole, of_layer, layers): (&[_], [&[_]; 2], _) = match architecture {
         "bert" => (&OF_BERT, [&OF_BERT_LAYER, &[]], "encoder.layer"),
+        LFM2 => (&OF_LFM2, [&OF_LAYER, &[]], "model.layers"),
         GEMMA => (&OF_DECODER, [&OF_GEMMA, &OF_LAYER], "model.layers"),
         name if DECODERS.contains(&name) => (&OF_DECODER, [&OF_LAYER, &[]], "model.layers"),
         _ => return name.to_owned(),

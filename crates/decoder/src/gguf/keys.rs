@@ -27,6 +27,7 @@ pub const METADATA: Table = Table(rows! {
         "{arch}.rope.dimension_count_swa" "{arch}.rope.freq_base" "{arch}.rope.freq_base_swa"
         "{arch}.rope.scaling.type" "{arch}.rope.scaling.factor"
         "{arch}.expert_count" "{arch}.expert_used_count" "{arch}.expert_feed_forward_length"
+        "{arch}.shortconv.l_cache"
         "tokenizer.ggml.model" "tokenizer.ggml.pre" "tokenizer.ggml.tokens"
         "tokenizer.ggml.token_type" "tokenizer.ggml.scores" "tokenizer.ggml.merges"
         "tokenizer.ggml.bos_token_id" "tokenizer.ggml.eos_token_id" "tokenizer.ggml.eot_token_id"
@@ -86,7 +87,7 @@ pub const MIXTURE: [&str; 2] = ["dense", "mixture"];
 
 /// Tensors by the names in safetensors, without the numbers of layers and experts, and the
 /// architectures that have them.
-pub const TENSORS: [(&[&str], Table); 6] = [
+pub const TENSORS: [(&[&str], Table); 7] = [
     (
         &[
             "llama",
@@ -98,6 +99,7 @@ pub const TENSORS: [(&[&str], Table); 6] = [
             "qwen3moe",
             "olmoe",
             "granitemoe",
+            "lfm2",
         ],
         Table(rows! {
             Used =>
@@ -127,8 +129,12 @@ pub const TENSORS: [(&[&str], Table); 6] = [
     ),
     (&["llama"], Table(rows! { Used => "rope_freqs.weight"; })),
     (
-        &["qwen3", "gemma3", "qwen3moe", "olmoe"],
+        &["qwen3", "gemma3", "qwen3moe", "olmoe", "lfm2"],
         Table(rows! { Used => "self_attn.q_norm.weight" "self_attn.k_norm.weight"; }),
+    ),
+    (
+        &["lfm2"],
+        Table(rows! { Used => "conv.conv.weight" "conv.in_proj.weight" "conv.out_proj.weight"; }),
     ),
     (
         &["gemma3"],

@@ -26,6 +26,7 @@ pub struct Metadata<'a> {
 /// The tensor of Llama 3's scaling: a wavelength factor for each pair of a head's inputs.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 const ARCHITECTURE: &str = "general.architecture";
+const HEADS: &str = "attention.head_count_kv";
 
 impl<'a> Metadata<'a> {
     /// Checks that the file is a decoder's and that no entry is ignored silently; also returns a
@@ -178,7 +179,8 @@ impl<'a> Metadata<'a> {
             ("num_attention_heads", "attention.head_count", true),
             ("max_position_embeddings", "context_length", true),
             ("rms_norm_eps", "attention.layer_norm_rms_epsilon", true),
-            ("num_key_value_heads", "attention.head_count_kv", false),
+            ("num_key_value_heads", HEADS, false),
+            ("conv_L_cache", "shortconv.l_cache", false),
             ("num_experts_per_tok", "expert_used_count", experts > 0),
             ("moe_intermediate_size", "expert_feed_forward_length", false),
             ("head_dim", "attention.key_length", false),
@@ -195,6 +197,10 @@ impl<'a> Metadata<'a> {
                 continue;
             }
             let key = self.key(from);
+            if from == HEADS && self.architecture == "lfm2" {
+                self.complete_lfm2(&key, &mut config)?;
+                continue;
+            }
             let number: Option<Value> = if from.contains("freq") || from.contains("epsilon") {
                 self.find::<f64>(&key)?.map(Value::from)
             } else {
@@ -248,6 +254,21 @@ impl<'a> Metadata<'a> {
             }
         }
         Ok(config)
+    }
+
+    /// Adds the types of LFM2's layers: a layer without heads of keys has a convolution.
+    fn complete_lfm2(&self, key: &str, config: &mut Value) -> Result<()> {
+        let heads: Vec<u64> = self.get(key)?;
+        let most = heads.iter().copied().max().unwrap_or_default();
+        let kind = |heads: &u64| match *heads {
+            0 => Ok("conv"),
+            got if got == most => Ok("full_attention"),
+            got => bail!("{}: expected {most} or 0, got {got}", self.at(key)),
+        };
+        let kinds = heads.iter().map(kind).collect::<Result<Vec<_>>>()?;
+        config["layer_types"] = json!(kinds);
+        config["num_key_value_heads"] = json!(most);
+        Ok(())
     }
 
     /// The scaling of rotary embeddings; as in llama.cpp, a factor without a type is linear.

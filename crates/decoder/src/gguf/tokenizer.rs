@@ -17,8 +17,9 @@ const KINDS: &str = "tokenizer.ggml.token_type";
 
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const END: &str = "tokenizer.ggml.eos_token_id";
-/// The pre-tokenizer of Llama 3.
-const LLAMA: &str = "llama-bpe";
+/// The names of the pre-tokenizer of Llama 3, whose tokens are whole words where the vocabulary has
+/// them, and whose texts have a first token.
+const LLAMA: [&str; 2] = ["llama-bpe", "lfm2"];
 /// The tokens that end a text whatever the metadata says.
 const ENDS: &str = "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> \
     <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> \
@@ -59,7 +60,7 @@ impl Metadata<'_> {
         let cut = self.find::<String>(CUTS)?;
         let cut = cut.as_deref().unwrap_or("none");
         let (normalizer, cuts) = cuts(cut).ok_or_else(|| self.unknown(CUTS, cut))?;
-        let is_llama = cut == LLAMA;
+        let is_llama = LLAMA.contains(&cut);
         let model = json!({"unk_token": null, "fuse_unk": false, "byte_fallback": false,
             "ignore_merges": is_llama, "merges": self.get::<Vec<String>>("tokenizer.ggml.merges")?});
         let parts = json!({"normalizer": normalizer, "pre_tokenizer": cuts,
@@ -180,7 +181,8 @@ impl Metadata<'_> {
     /// default.
     pub fn begin(&self) -> Result<Option<u32>> {
         let cut = self.find::<String>(CUTS)?;
-        let begins = self.is_sentence_piece()? || cut.as_deref() == Some(LLAMA);
+        let is_llama = cut.is_some_and(|cut| LLAMA.contains(&&*cut));
+        let begins = self.is_sentence_piece()? || is_llama;
         let begins = self.find("tokenizer.ggml.add_bos_token")?.unwrap_or(begins);
         let missing = || format!("{}: expected a token, with which texts begin", self.at(BOS));
         let begin = || self.token(BOS)?.with_context(missing);
@@ -273,13 +275,14 @@ fn cuts(pre: &str) -> Option<(Value, Value)> {
             "invert": false})
     };
     Some(match pre {
-        "gpt-2" | "mpt" => (Value::Null, byte_level(true)),
+        "gpt-2" | "mpt" | "olmo" => (Value::Null, byte_level(true)),
         "smollm" | "starcoder" | "refact" | "command-r" => {
             let digits = json!({"type": "Digits", "individual_digits": true});
             (Value::Null, sequence(digits, true))
         }
         "qwen2" => (json!({"type": "NFC"}), sequence(split(""), false)),
-        LLAMA => (Value::Null, sequence(split("{1,3}"), false)),
+        "smaug-bpe" => (Value::Null, sequence(split("{1,3}"), false)),
+        name if LLAMA.contains(&name) => (Value::Null, sequence(split("{1,3}"), false)),
         _ => return None,
     })
 }
