@@ -444,6 +444,7 @@ fn a_gguf_file_has_the_tokens_and_scores_of_its_model() -> Result<()> {
         "olmoe",
         "granitemoe",
         "lfm2",
+        "phi3",
     ] {
         let path = format!("assets/reference/decoders/gguf_{name}.gguf");
         let path = repository().join(path);

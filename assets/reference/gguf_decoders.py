@@ -4,7 +4,7 @@
     python gguf_decoders.py [NAME ..]
 
 Needs torch==2.9.1 transformers==4.57.6 sentencepiece==0.2.3 gguf==0.19.0; gguf_biases, gguf_smollm3,
-gguf_granite, gguf_lfm2 and mixtures of experts (gguf_qwen3moe, gguf_mixtral, gguf_olmoe, gguf_granitemoe) are by
+gguf_granite, gguf_lfm2, gguf_phi3 and mixtures of experts (gguf_qwen3moe, gguf_mixtral, gguf_olmoe, gguf_granitemoe) are by
 transformers==5.24.0. Writes, in decoders/, gguf_llama (Llama 3's scaling as factors of frequencies),
 gguf_gemma3 (windows, and linear scaling where there is none), gguf_biases (a llama whose products
 all have a bias), gguf_smollm3 and gguf_granite: NAME.gguf, with a SentencePiece vocabulary trained on
@@ -36,6 +36,8 @@ from transformers import (
     MixtralForCausalLM,
     OlmoeConfig,
     OlmoeForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
     SmolLM3Config,
@@ -168,6 +170,21 @@ def lfm2(writer, config, tensors):
     writer.add_shortconv_l_cache(config.conv_L_cache)
 
 
+def phi3(writer, config, tensors):
+    """Factors of frequencies for short and long texts, and of cosines and sines."""
+    parameters = config.rope_parameters
+    rotated = int(config.hidden_size // config.num_attention_heads * parameters["partial_rotary_factor"])
+    writer.add_rope_dimension_count(rotated)
+    first = config.original_max_position_embeddings
+    writer.add_rope_scaling_orig_ctx_len(first)
+    stretched = config.max_position_embeddings / first
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretched) / math.log(first)))
+    writer.add_sliding_window(config.sliding_window or 0)
+    for kind in "short", "long":
+        values = torch.tensor(parameters[f"{kind}_factor"], dtype=torch.float32)
+        writer.add_tensor(f"rope_factors_{kind}.weight", values.numpy())
+
+
 def gemma3(writer, config, tensors):
     for name in tensors:
         if name.endswith("norm.weight"):
@@ -279,6 +296,14 @@ def main():
         **small, num_hidden_layers=3, block_auto_adjust_ff_dim=False, layer_types=["conv", "full_attention", "conv"]
     )
     write("lfm2", lfm2, Lfm2ForCausalLM, config, True)
+    config = Phi3Config(
+        **small, num_hidden_layers=2, eos_token_id=2, original_max_position_embeddings=32,
+        rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3],
+            long_factor=[2.0, 3.0, 4.0],
+        ),
+    )
+    write("phi3", phi3, Phi3ForCausalLM, config, True)
 
 
 if __name__ == "__main__":

@@ -205,23 +205,25 @@ impl Config {
         let (used, notes) = keys::config(family, all).with_context(|| name.to_owned())?;
         let config = serde_json::from_value(used);
         let config: Self = config.with_context(|| format!("{name}: expected {EXPECTED}"))?;
-        config.check(name)?;
-        let rotary_scale = config.rotary_scale()?;
-        let positions = config.max_position_embeddings;
-        let computed = config.first_positions()?.unwrap_or(positions);
-        Ok(Self {
-            notes,
-            rotary_scale,
-            max_position_embeddings: positions.min(computed),
-            ..config
-        })
+        let config = config.checked(name)?;
+        Ok(Self { notes, ..config })
     }
 
     /// Parses keys that were collected from `name`, a file of another format.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let config: Self = json::parse(name, text.into(), EXPECTED)?;
-        config.check(name)?;
-        Ok(config)
+        json::parse::<Self>(name, text.into(), EXPECTED)?.checked(name)
+    }
+
+    /// Checks the numbers, and computes those of rotary embeddings.
+    fn checked(self, name: &str) -> Result<Self> {
+        self.check(name)?;
+        let positions = self.max_position_embeddings;
+        let computed = self.first_positions()?.unwrap_or(positions);
+        Ok(Self {
+            rotary_scale: self.rotary_scale()?,
+            max_position_embeddings: positions.min(computed),
+            ..self
+        })
     }
 
     fn check(&self, name: &str) -> Result<()> {

@@ -64,6 +64,7 @@ impl Metadata {
 const MAX_PARTS: u64 = 99_999;
 const GEMMA: &str = "gemma3";
 const LFM2: &str = "lfm2";
+const PHI3: &str = "phi3";
 /// Decoders of transformers.
 const DECODERS: [&str; 9] = [
     "llama",
@@ -116,6 +117,11 @@ const OF_GEMMA: [(&str, &str); 3] = [
     ("ffn_norm", "pre_feedforward_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
+/// Names of a layer of Phi-3, in place of a decoder's.
+const OF_PHI3: [(&str, &str); 2] = [
+    ("attn_qkv", "self_attn.qkv_proj"),
+    ("ffn_up", "mlp.gate_up_proj"),
+];
 const OF_BERT: [(&str, &str); 4] = [
     ("token_embd", "embeddings.word_embeddings"),
     ("position_embd", "embeddings.position_embeddings"),
@@ -138,6 +144,7 @@ pub fn safetensors_name(name: &str, architecture: &str) -> String {
     let (whole, of_layer, layers): (&[_], [&[_]; 2], _) = match architecture {
         "bert" => (&OF_BERT, [&OF_BERT_LAYER, &[]], "encoder.layer"),
         LFM2 => (&OF_LFM2, [&OF_LAYER, &[]], "model.layers"),
+        PHI3 => (&OF_DECODER, [&OF_PHI3, &OF_LAYER], "model.layers"),
         GEMMA => (&OF_DECODER, [&OF_GEMMA, &OF_LAYER], "model.layers"),
         name if DECODERS.contains(&name) => (&OF_DECODER, [&OF_LAYER, &[]], "model.layers"),
         _ => return name.to_owned(),

@@ -75,19 +75,31 @@ pub const METADATA: Table = Table(rows! {
         "tokenizer.huggingface.json" "tokenizer.rwkv.world";
 });
 
-/// The keys of Granite, which mean another thing, or nothing, for the others.
-pub const GRANITE: Table = Table(rows! {
-    Used =>
-        "{arch}.attention.scale" "{arch}.embedding_scale" "{arch}.residual_scale"
-        "{arch}.logit_scale";
-});
+/// Keys that mean another thing, or nothing, for other architectures.
+pub const SPECIAL: [(&[&str], Table); 2] = [
+    (
+        &["granite", "granitemoe"],
+        Table(rows! {
+            Used =>
+                "{arch}.attention.scale" "{arch}.embedding_scale" "{arch}.residual_scale"
+                "{arch}.logit_scale";
+        }),
+    ),
+    (
+        &["phi3"],
+        Table(rows! {
+            Used =>
+                "{arch}.rope.scaling.attn_factor" "{arch}.rope.scaling.original_context_length";
+        }),
+    ),
+];
 
 /// The names of architectures with and without mixtures of experts, in the table below.
 pub const MIXTURE: [&str; 2] = ["dense", "mixture"];
 
 /// Tensors by the names in safetensors, without the numbers of layers and experts, and the
 /// architectures that have them.
-pub const TENSORS: [(&[&str], Table); 7] = [
+pub const TENSORS: [(&[&str], Table); 8] = [
     (
         &[
             "llama",
@@ -100,6 +112,7 @@ pub const TENSORS: [(&[&str], Table); 7] = [
             "olmoe",
             "granitemoe",
             "lfm2",
+            "phi3",
         ],
         Table(rows! {
             Used =>
@@ -131,6 +144,13 @@ pub const TENSORS: [(&[&str], Table); 7] = [
     (
         &["qwen3", "gemma3", "qwen3moe", "olmoe", "lfm2"],
         Table(rows! { Used => "self_attn.q_norm.weight" "self_attn.k_norm.weight"; }),
+    ),
+    (
+        &["phi3"],
+        Table(rows! {
+            Used => "self_attn.qkv_proj.weight" "mlp.gate_up_proj.weight" "rope_factors_short.weight";
+            Harmless("of positions that a text may not have") => "rope_factors_long.weight";
+        }),
     ),
     (
         &["lfm2"],

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_dynquant::Checkpoint;
-use candle_dynquant_io::keys::Treatment;
+use candle_dynquant_io::keys::{Table, Treatment};
 use serde::de::DeserializeOwned;
 use serde_json::{Number, Value, json};
 
@@ -25,6 +25,8 @@ pub struct Metadata<'a> {
 
 /// The tensor of Llama 3's scaling: a wavelength factor for each pair of a head's inputs.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// The factors of Phi-3 for texts within the first training's positions.
+const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const ARCHITECTURE: &str = "general.architecture";
 const HEADS: &str = "attention.head_count_kv";
 
@@ -59,7 +61,11 @@ impl<'a> Metadata<'a> {
             let rest = key.strip_prefix(&self.architecture);
             let rest = rest.filter(|rest| rest.starts_with('.'));
             let row = rest.map_or(key.to_owned(), |rest| format!("{{arch}}{rest}"));
-            if self.is_granite() && keys::GRANITE.treatment(&row).is_some() {
+            let mut special = keys::SPECIAL.iter();
+            let is_special = |(known, table): &(&[&str], Table)| {
+                known.contains(&&*self.architecture) && table.treatment(&row).is_some()
+            };
+            if special.any(is_special) {
                 continue;
             }
             let value = match keys::METADATA.treatment(&row) {
@@ -154,7 +160,7 @@ impl<'a> Metadata<'a> {
 
     /// The sizes of the model in the form of `config.json`.
     pub fn config(&self) -> Result<Config> {
-        let is_gemma = self.architecture == "gemma3";
+        let [is_gemma, is_phi] = ["gemma3", "phi3"].map(|name| self.architecture == name);
         let has = |name: &str| self.checkpoint.tensors().any(|tensor| tensor.name == name);
         let experts = self.experts()?;
         let mut config = json!({
@@ -218,6 +224,9 @@ impl<'a> Metadata<'a> {
         if experts > 0 {
             config["num_experts"] = json!(experts);
         }
+        if is_phi {
+            self.complete_phi3(&mut config)?;
+        }
         for (to, from) in [
             ("attention_multiplier", "attention.scale"),
             ("embedding_multiplier", "embedding_scale"),
@@ -239,12 +248,11 @@ impl<'a> Metadata<'a> {
             ("attention.value_length", head, head),
             ("attention.key_length_swa", head, head),
             ("attention.value_length_swa", head, head),
-            ("rope.dimension_count", head, head),
+            ("rope.dimension_count", config.rotary_dim()?, head),
             ("rope.dimension_count_swa", head, head),
-            // Only Gemma's layers attend to a window.
             (
                 "attention.sliding_window",
-                if is_gemma { 0 } else { all },
+                if is_gemma || is_phi { 0 } else { all },
                 usize::MAX,
             ),
         ] {
@@ -268,6 +276,29 @@ impl<'a> Metadata<'a> {
         let kinds = heads.iter().map(kind).collect::<Result<Vec<_>>>()?;
         config["layer_types"] = json!(kinds);
         config["num_key_value_heads"] = json!(most);
+        Ok(())
+    }
+
+    /// Adds the rotary embeddings of Phi-3; a window of 0 is none.
+    fn complete_phi3(&self, config: &mut Value) -> Result<()> {
+        let size = |key: &str| config[key].as_u64().unwrap_or_default();
+        let head = size("hidden_size") / size("num_attention_heads").max(1);
+        let window = size("sliding_window");
+        if let Some(rotated) = self.find::<u64>(&self.key("rope.dimension_count"))? {
+            config["partial_rotary_factor"] = json!(rotated as f64 / head as f64);
+        }
+        config["sliding_window"] = (window > 0).then_some(window).into();
+        let mut tensors = self.checkpoint.tensors();
+        if tensors.any(|tensor| tensor.name == SHORT_FACTORS) {
+            let [first, factor] = ["original_context_length", "attn_factor"]
+                .map(|key| self.key(&format!("rope.scaling.{key}")));
+            config["rope_scaling"] = json!({
+                "rope_type": "longrope",
+                "short_factor": self.checkpoint.floats(SHORT_FACTORS)?,
+                "original_max_position_embeddings": self.get::<u64>(&first)?,
+                "attention_factor": self.find::<f64>(&factor)?.unwrap_or(1.),
+            });
+        }
         Ok(())
     }
 

@@ -20,6 +20,10 @@ const END: &str = "tokenizer.ggml.eos_token_id";
 /// The names of the pre-tokenizer of Llama 3, whose tokens are whole words where the vocabulary has
 /// them, and whose texts have a first token.
 const LLAMA: [&str; 2] = ["llama-bpe", "lfm2"];
+/// The words of Llama 3, Qwen2 and others.
+const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+";
+/// The words of o200k_base, which are cut before a capital letter.
+const CASED_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?";
 /// The tokens that end a text whatever the metadata says.
 const ENDS: &str = "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> \
     <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> \
@@ -267,9 +271,9 @@ fn byte_level(use_regex: bool) -> Value {
 /// The normalizer and pre-tokenizer with this name.
 fn cuts(pre: &str) -> Option<(Value, Value)> {
     let sequence = |first: Value, use_regex| json!({"type": "Sequence", "pretokenizers": [first, byte_level(use_regex)]});
-    let split = |digits: &str| {
+    let split = |words: &str, digits: &str, behind: &str| {
         let pattern = format!(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            r"{words}|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[{behind}]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         );
         json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
             "invert": false})
@@ -280,9 +284,52 @@ fn cuts(pre: &str) -> Option<(Value, Value)> {
             let digits = json!({"type": "Digits", "individual_digits": true});
             (Value::Null, sequence(digits, true))
         }
-        "qwen2" => (json!({"type": "NFC"}), sequence(split(""), false)),
-        "smaug-bpe" => (Value::Null, sequence(split("{1,3}"), false)),
-        name if LLAMA.contains(&name) => (Value::Null, sequence(split("{1,3}"), false)),
+        "qwen2" => (
+            json!({"type": "NFC"}),
+            sequence(split(WORDS, "", r"\r\n"), false),
+        ),
+        "gpt-4o" => (
+            Value::Null,
+            sequence(split(CASED_WORDS, "{1,3}", r"\r\n/"), false),
+        ),
+        name if name == "smaug-bpe" || LLAMA.contains(&name) => {
+            (Value::Null, sequence(split(WORDS, "{1,3}", r"\r\n"), false))
+        }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use tokenizers::{
+        OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
+    };
+
+    use super::*;
+
+    /// The parts by the published regular expressions of Llama 3 and o200k_base.
+    #[test]
+    fn a_text_is_cut_as_published() -> Result<()> {
+        for (name, expected) in [
+            (
+                "lfm2",
+                "HelloWorld|'s| | camelCaseIDs| |123|45| a|//\n\n| x",
+            ),
+            (
+                "gpt-4o",
+                "Hello|World's| | camel|Case|IDs| |123|45| a|//\n\n| x",
+            ),
+        ] {
+            let (_, cuts) = cuts(name).context("no cuts")?;
+            let cuts: PreTokenizerWrapper = serde_json::from_value(cuts)?;
+            let mut text = PreTokenizedString::from("HelloWorld's  camelCaseIDs 12345 a//\n\n x");
+            let cut = cuts.pre_tokenize(&mut text);
+            cut.map_err(|error| anyhow::anyhow!("{error}"))?;
+            let parts = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
+            let parts: Vec<String> = parts.iter().map(|part| part.0.replace('Ġ', " ")).collect();
+            assert_eq!(parts.join("|").replace('Ċ', "\n"), expected);
+        }
+        Ok(())
+    }
 }
