@@ -144,6 +144,7 @@ const MODELS: &[&str] = &[
     "llama",
     "tied_llama",
     "qwen2",
+    "mixtral",
     "phi",
     "encodec",
     "snac",

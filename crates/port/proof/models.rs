@@ -352,6 +352,20 @@ pub fn build(
             };
             (run(decode), found)
         }
+        "mixtral" => {
+            let config = config(json!({
+                "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner / 2,
+                "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": heads / 2, "hidden_act": "silu",
+                "max_position_embeddings": positions, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                "sliding_window": positions, "num_experts_per_tok": 2, "num_local_experts": 4,
+                "use_flash_attn": false,
+            }))?;
+            let mut model = models::mixtral::Model::new(&config, vb)?;
+            let found = quantize!(model, then);
+            // A clone has an empty cache.
+            (run(move || model.clone().forward(&ids, 0)), found)
+        }
         "phi" => {
             let config = config(json!({
                 "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,

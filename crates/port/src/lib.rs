@@ -42,6 +42,7 @@ mod releases;
 mod render;
 mod residuals;
 mod rounds;
+mod routers;
 mod scopes;
 mod show;
 mod source;

@@ -10,7 +10,7 @@ use super::unused::Unused;
 use super::world::World;
 use super::{
     attention, closures, constructors, defaults, derives, heads, imports, kernels, layers, marks,
-    names, needs, norms, projections, residuals, sums, tied, unused, weights, wrappers,
+    names, needs, norms, projections, residuals, routers, sums, tied, unused, weights, wrappers,
 };
 
 /// A ported file.
@@ -84,6 +84,7 @@ fn pass(
     closures::list(&unit, &mut draft);
     needs::list(&unit, &mut draft);
     projections::rewrite(&unit, &mut draft);
+    routers::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);
     residuals::rewrite(&unit, &mut draft);
     defaults::rewrite(&unit, &mut draft);

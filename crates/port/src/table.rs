@@ -34,10 +34,11 @@ pub struct Mapped {
     pub segments: usize,
 }
 
-/// Types of `candle_nn` that a walk looks for: those whose weights can be quantized, and norms,
-/// whose range can be moved to weights.
+/// Types of `nn` that a walk looks for: those whose weights can be quantized, and norms, whose range
+/// can be moved to weights.
 const LAYERS: &[&str] = list![
-    Conv1d Conv2d ConvTranspose1d Embedding Func FuncT GRU LSTM LayerNorm Linear RmsNorm Sequential
+    Conv1d Conv2d ConvTranspose1d Embedding Func FuncT GRU LSTM LayerNorm Linear RmsNorm Router
+    Sequential
 ];
 
 /// Types and functions that `candle_dynquant::nn` defines under `candle_nn`'s names.
@@ -52,7 +53,7 @@ const NN: &[&str] = list![
 /// Functions of `nn` that load a layer.
 const MAKERS: &[&str] = list![
     conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d conv_transpose1d_no_bias embedding gru layer_norm layer_norm_no_bias linear
-    linear_b linear_no_bias lstm rms_norm
+    linear_b linear_no_bias lstm rms_norm router
 ];
 
 /// Items that `candle_dynquant::nn` re-exports from `candle_nn`.
@@ -162,7 +163,7 @@ const NN_CLONES: &[&str] = list![
     Activation BatchNorm Conv1d Conv1dConfig Conv2d Conv2dConfig ConvTranspose1d
     ConvTranspose1dConfig ConvTranspose2d ConvTranspose2dConfig Dropout Embedding Func FuncT GRU
     GRUConfig GRUState GroupNorm Identity KvCache LSTM LSTMConfig LSTMState LayerNorm Linear PReLU
-    QMatMul RmsNorm RotatingKvCache VarBuilder
+    QMatMul RmsNorm RotatingKvCache Router VarBuilder
 ];
 
 /// The namesake of a path inside `candle_nn`.
