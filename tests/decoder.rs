@@ -640,6 +640,34 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
         [2, 474, 2, 470, 471, 472, 473]
     );
     assert_eq!(folder.texts.encode("<|im_end|>")?, [470]);
+    // Only o200k_base cuts before a capital letter, where no merge reaches.
+    let array = |texts: &[&str]| {
+        Value::Array(
+            texts
+                .iter()
+                .map(|one| Value::String((*one).into()))
+                .collect(),
+        )
+    };
+    let mut tokens: Vec<_> = (0..480).map(|id| format!("<{id}>")).collect();
+    tokens.splice(470..473, ["a", "B", "aB"].map(str::to_owned));
+    let tokens = array(&tokens.iter().map(String::as_str).collect::<Vec<_>>());
+    for (cut, expected) in [
+        ("lfm2", &[472][..]),
+        ("smaug-bpe", &[472]),
+        ("olmo", &[472]),
+        ("gpt-4o", &[470, 471]),
+    ] {
+        let mut changes = of_bpe(cut);
+        changes[2].1 = Some(array(&["a B"]));
+        changes.push(("tokenizer.ggml.tokens", Some(tokens.clone())));
+        rewrite("llama", &changes, &[], &path)?;
+        assert_eq!(
+            Folder::open(&path, None)?.texts.encode("aB")?,
+            expected,
+            "{cut}"
+        );
+    }
     Ok(())
 }
 

@@ -16,8 +16,8 @@ use tracing::level_filters::LevelFilter;
 #[command(name = "dynquant-serve", version)]
 pub struct Options {
     /// A Hugging Face folder of an encoder or of a decoder, float or quantized, or a GGUF file of a decoder; or a
-    /// name on the hub such as sentence-transformers/all-MiniLM-L6-v2 or NAME@REVISION, downloaded once [default:
-    /// the model in the program]
+    /// name on the hub such as sentence-transformers/all-MiniLM-L6-v2, OWNER/MODEL/FILE.gguf or NAME@REVISION,
+    /// downloaded once [default: the model in the program]
     #[arg(long, alias = "model-dir", value_name = "MODEL")]
     pub model: Option<PathBuf>,
 

@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 use crate::family::Family;
 use crate::json;
 use crate::keys;
+use crate::names::{LFM2, Names, USUAL};
+use crate::rope::Rope;
 
 /// The parameters of the model; field names are the file's keys.
 #[derive(Clone, Debug, Deserialize)]
@@ -126,57 +128,6 @@ impl Tokens {
         }
     }
 }
-
-/// The mapping of positions beyond the trained length to angles.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Rope {
-    rope_type: Option<String>,
-    /// The older name of the type; newer versions of transformers write both.
-    r#type: Option<String>,
-    rope_theta: Option<f64>,
-    factor: Option<f64>,
-    low_freq_factor: Option<f64>,
-    high_freq_factor: Option<f64>,
-    original_max_position_embeddings: Option<usize>,
-    // Keys of Phi-3.
-    partial_rotary_factor: Option<f64>,
-    short_factor: Option<Vec<f64>>,
-    attention_factor: Option<f64>,
-}
-
-/// The names of the parts of a model in its files.
-pub struct Names {
-    /// The last norm.
-    pub norm: &'static str,
-    pub input_norm: &'static str,
-    pub post_norm: &'static str,
-    /// The names in `self_attn`.
-    pub output: &'static str,
-    pub q_norm: &'static str,
-    pub k_norm: &'static str,
-    /// The MLP, and its gate, up and down projections.
-    pub mlp: [&'static str; 4],
-}
-
-const USUAL: Names = Names {
-    norm: "norm",
-    input_norm: "input_layernorm",
-    post_norm: "post_attention_layernorm",
-    output: "o_proj",
-    q_norm: "q_norm",
-    k_norm: "k_norm",
-    mlp: ["mlp", "gate_proj", "up_proj", "down_proj"],
-};
-
-const LFM2: Names = Names {
-    norm: "embedding_norm",
-    input_norm: "operator_norm",
-    post_norm: "ffn_norm",
-    output: "out_proj",
-    q_norm: "q_layernorm",
-    k_norm: "k_layernorm",
-    mlp: ["feed_forward", "w1", "w3", "w2"],
-};
 
 /// The type of layers with a convolution.
 const CONVOLUTION: &str = "conv";
@@ -657,46 +608,8 @@ impl Config {
             .unwrap_or(10_000.);
         let size = self.rotary_dim()?;
         let plain = (0..size / 2).map(|i| theta.powf(-2. * i as f64 / size as f64));
-        let stated = |key: &str, value: Option<f64>| {
-            value.with_context(|| {
-                format!("key \"rope_scaling\": expected a number {key:?}, got none")
-            })
-        };
-        let factor = || stated("factor", rope.factor);
-        let mut scaled: Vec<f64> = match rope.kind() {
-            "default" => plain.collect(),
-            "linear" => {
-                let factor = factor()?;
-                plain.map(|f| f / factor).collect()
-            }
-            "llama3" => {
-                let low = stated("low_freq_factor", rope.low_freq_factor)?;
-                let high = stated("high_freq_factor", rope.high_freq_factor)?;
-                ensure!(
-                    low <= high,
-                    "key \"rope_scaling\": expected a high_freq_factor from low_freq_factor {low} on, got {high}"
-                );
-                let context = rope.original_max_position_embeddings;
-                let context = context.unwrap_or(self.max_position_embeddings) as f64;
-                let factor = factor()?;
-                plain
-                    .map(|f| llama3(f, factor, [low, high], context))
-                    .collect()
-            }
-            "longrope" if self.model_type == Family::Phi3 => {
-                let factors = rope.short_factor.as_deref().unwrap_or_default();
-                ensure!(
-                    factors.len() == size / 2,
-                    "key \"rope_scaling\": expected {} numbers in \"short_factor\", got {}",
-                    size / 2,
-                    factors.len(),
-                );
-                plain.zip(factors).map(|(f, by)| f / by).collect()
-            }
-            other => bail!(
-                "key \"rope_scaling\": expected rope_type default, linear or llama3, got {other:?}"
-            ),
-        };
+        let context = self.max_position_embeddings;
+        let mut scaled = rope.scaled(plain, context, self.model_type == Family::Phi3)?;
         if let Some(factors) = &self.rope_factors {
             ensure!(
                 factors.len() == scaled.len(),
@@ -747,19 +660,4 @@ impl Config {
             .context("key \"rope_parameters\": expected an object of numbers")?
             .unwrap_or_default())
     }
-}
-
-impl Rope {
-    fn kind(&self) -> &str {
-        let kind = self.rope_type.as_ref().or(self.r#type.as_ref());
-        kind.map_or("default", String::as_str)
-    }
-}
-
-/// The frequency after Llama 3's scaling: long waves are slowed down, short waves are kept, with a
-/// slope in between.
-fn llama3(frequency: f64, factor: f64, [low, high]: [f64; 2], context: f64) -> f64 {
-    let turns = context * frequency / std::f64::consts::TAU;
-    let share = ((turns - low) / (high - low)).clamp(0., 1.);
-    frequency * (share + (1. - share) / factor)
 }

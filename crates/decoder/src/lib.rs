@@ -8,6 +8,7 @@
 //! | [`Chat`], [`Reply`] | turns of a chat |
 //! | [`Texts`] | texts and chats to tokens and back |
 //! | [`Decoder`] | the model: tokens to scores, with a [`Cache`] |
+//! | `hub` | models by their names on the Hugging Face hub (feature `hub`) |
 //! | [`sampling`] | scores to a token |
 //! | [`json`] | JSON files of untrusted sources |
 //! | [`tokenizer`] | `tokenizer.json` |
@@ -106,10 +107,14 @@ mod family;
 mod folder;
 mod generation;
 mod gguf;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod json;
 mod keys;
 mod mlp;
 mod model;
+mod names;
+mod rope;
 pub mod sampling;
 mod source;
 mod special;

@@ -132,7 +132,7 @@ fn found(model: &Path) -> Result<PathBuf> {
     if let Some(name) = model.to_str()
         && !model.exists()
     {
-        if crate::hub::is_name(name) {
+        if candle_dynquant_io::hub::is_name(name) || candle_dynquant_decoder::hub::is_file(name) {
             return fetched(name);
         }
         anyhow::ensure!(

@@ -7,6 +7,7 @@
 //! | `child` | a child process that ends within a limit and with its parent (feature `child`) |
 //! | [`print`](mod@print) | text for a terminal or a pipe, which may be closed |
 //! | [`format`](mod@format) | the format of a file in place of the expected one |
+//! | `hub` | models by name: downloaded once, into the cache of Hugging Face's programs (feature `hub`) |
 //! | [`json`] | JSON as Python writes it, for a strict parser |
 //! | [`keys`] | tables of the keys of a format: used, harmless or refused |
 #![forbid(unsafe_code)]
@@ -18,6 +19,8 @@ use std::{error, fmt};
 #[cfg(all(feature = "child", not(target_family = "wasm")))]
 pub mod child;
 pub mod format;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod input;
 pub mod json;
 pub mod keys;

@@ -298,38 +298,3 @@ fn cuts(pre: &str) -> Option<(Value, Value)> {
         _ => return None,
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use anyhow::Context;
-    use tokenizers::{
-        OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
-    };
-
-    use super::*;
-
-    /// The parts by the published regular expressions of Llama 3 and o200k_base.
-    #[test]
-    fn a_text_is_cut_as_published() -> Result<()> {
-        for (name, expected) in [
-            (
-                "lfm2",
-                "HelloWorld|'s| | camelCaseIDs| |123|45| a|//\n\n| x",
-            ),
-            (
-                "gpt-4o",
-                "Hello|World's| | camel|Case|IDs| |123|45| a|//\n\n| x",
-            ),
-        ] {
-            let (_, cuts) = cuts(name).context("no cuts")?;
-            let cuts: PreTokenizerWrapper = serde_json::from_value(cuts)?;
-            let mut text = PreTokenizedString::from("HelloWorld's  camelCaseIDs 12345 a//\n\n x");
-            let cut = cuts.pre_tokenize(&mut text);
-            cut.map_err(|error| anyhow::anyhow!("{error}"))?;
-            let parts = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
-            let parts: Vec<String> = parts.iter().map(|part| part.0.replace('Ġ', " ")).collect();
-            assert_eq!(parts.join("|").replace('Ċ', "\n"), expected);
-        }
-        Ok(())
-    }
-}

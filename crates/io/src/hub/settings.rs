@@ -4,8 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::input;
 use anyhow::{Context, Result, bail};
-use candle_dynquant_io::input;
 
 const ENDPOINT: &str = "https://huggingface.co";
 /// The timeout without `HF_HUB_DOWNLOAD_TIMEOUT`.

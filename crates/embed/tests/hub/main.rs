@@ -4,194 +4,22 @@
 //! separate process: this program, with [`CHILD`] set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dynquant_embed::ModelOptions;
 use dynquant_embed::program::print;
 use serde_json::json;
-use tempfile::TempDir;
 
-/// The variable that names the model to open.
-const CHILD: &str = "DYNQUANT_TEST_MODEL";
+use server::{CHILD, COMMIT, Hub, MODEL, NAME, Reply, SHA256, snapshot};
 
-const MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../assets/reference/encoders/bert"
-);
-const NAME: &str = "owner/small-bert";
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-/// The hash of `model.safetensors`, by `sha256sum`.
-const SHA256: &str = "b1ded01454ed5abdca3c40742f1dddfd71d3c954a7871681fe0b47ac01c2f8e2";
+mod decoders;
+mod server;
 
-/// The answer to a request.
-#[derive(Clone, Default)]
-struct Reply {
-    status: u16,
-    headers: Vec<(&'static str, String)>,
-    body: Vec<u8>,
-    /// The number of bytes of the body that are not sent.
-    cut: usize,
-    /// Whether the length is not stated.
-    is_unsized: bool,
-    /// The time before the body.
-    wait: Duration,
-}
-
-impl Reply {
-    fn new(status: u16) -> Self {
-        Self {
-            status,
-            ..Self::default()
-        }
-    }
-
-    fn with(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.headers.push((name, value.to_string()));
-        self
-    }
-
-    fn body(self, body: impl Into<Vec<u8>>) -> Self {
-        Self {
-            body: body.into(),
-            ..self
-        }
-    }
-}
-
-/// The requests: path, and the header `authorization`.
-type Seen = Arc<Mutex<Vec<(String, String)>>>;
-
-struct Hub {
-    port: u16,
-    seen: Seen,
-    cache: TempDir,
-}
-
-impl Hub {
-    /// Starts a server; `answer` may replace the usual answer to a path.
-    fn start(answer: impl Fn(&str, Reply) -> Reply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let seen = Seen::default();
-        let requests = Arc::clone(&seen);
-        let answer = Arc::new(answer);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (answer, requests) = (Arc::clone(&answer), Arc::clone(&requests));
-                // A client that hangs up is not an error here.
-                std::thread::spawn(move || serve(stream, port, &*answer, &requests));
-            }
-        });
-        let cache = tempfile::tempdir().unwrap();
-        Self { port, seen, cache }
-    }
-
-    /// A process that opens the model of that name.
-    fn child(&self, model: &str) -> Command {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        for (name, _) in std::env::vars_os() {
-            let known = name.to_string_lossy().to_lowercase();
-            if known.starts_with("hf_") || known.ends_with("_proxy") {
-                child.env_remove(name);
-            }
-        }
-        child
-            .args(["--exact", "a_model_is_opened", "--nocapture"])
-            .env(CHILD, model)
-            .env("HF_HOME", self.cache.path())
-            .env("HF_ENDPOINT", format!("http://127.0.0.1:{}", self.port))
-            .env("HF_HUB_DOWNLOAD_TIMEOUT", "1");
-        child
-    }
-
-    fn run(&self, model: &str) -> Output {
-        self.child(model).output().unwrap()
-    }
-
-    fn paths(&self) -> Vec<String> {
-        let seen = self.seen.lock().unwrap();
-        seen.iter().map(|(path, _)| path.clone()).collect()
-    }
-
-    fn repo(&self) -> std::path::PathBuf {
-        self.cache.path().join("hub/models--owner--small-bert")
-    }
-}
-
-fn serve(
-    stream: TcpStream,
-    port: u16,
-    answer: &impl Fn(&str, Reply) -> Reply,
-    seen: &Seen,
-) -> std::io::Result<()> {
-    let mut reader = BufReader::new(&stream);
-    let mut line = String::new();
-    reader.read_line(&mut line)?;
-    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
-    let mut token = String::new();
-    loop {
-        let mut header = String::new();
-        reader.read_line(&mut header)?;
-        if let Some((name, value)) = header.split_once(':') {
-            if name.eq_ignore_ascii_case("authorization") {
-                value.trim().clone_into(&mut token);
-            }
-        } else {
-            break;
-        }
-    }
-    seen.lock().unwrap().push((path.clone(), token));
-    let reply = answer(&path, usual(&path, port));
-    let mut head = format!("HTTP/1.1 {} It\r\nconnection: close\r\n", reply.status);
-    for (name, value) in &reply.headers {
-        head += &format!("{name}: {value}\r\n");
-    }
-    if !head.contains("content-length") && !reply.is_unsized {
-        head += &format!("content-length: {}\r\n", reply.body.len());
-    }
-    let mut stream = &stream;
-    stream.write_all(format!("{head}\r\n").as_bytes())?;
-    std::thread::sleep(reply.wait);
-    stream.write_all(&reply.body[..reply.body.len() - reply.cut])
-}
-
-/// The answer of the real hub: weights are elsewhere, small files after a relative redirection.
-fn usual(path: &str, port: u16) -> Reply {
-    let resolve = format!("/{NAME}/resolve/{COMMIT}/");
-    let revisions = ["main", "v1", COMMIT].map(|it| format!("/api/models/{NAME}/revision/{it}"));
-    if revisions.iter().any(|it| it == path) {
-        let others = ["README.md", "onnx/model.onnx"].map(str::to_owned);
-        let files = files_of_model().into_iter().chain(others);
-        let siblings: Vec<_> = files.map(|it| json!({"rfilename": it})).collect();
-        let list = json!({"id": NAME, "sha": COMMIT, "siblings": siblings});
-        return Reply::new(200).body(list.to_string());
-    }
-    if let Some(file) = path.strip_prefix(&resolve) {
-        return match fs::read(format!("{MODEL}/{file}")) {
-            Err(_) => Reply::new(404),
-            Ok(bytes) if file.ends_with(".safetensors") => Reply::new(302)
-                .with("x-repo-commit", COMMIT)
-                .with("x-linked-etag", format!("\"{SHA256}\""))
-                .with("x-linked-size", bytes.len())
-                .with("location", format!("http://localhost:{port}/cdn/{file}")),
-            Ok(_) => Reply::new(307).with("location", format!("/api/resolve-cache/{file}")),
-        };
-    }
-    for elsewhere in ["/api/resolve-cache/", "/cdn/"] {
-        if let Some(file) = path.strip_prefix(elsewhere) {
-            let bytes = fs::read(format!("{MODEL}/{file}")).unwrap();
-            let etag = format!("\"{:x}\"", bytes.len() + file.len());
-            return Reply::new(200).with("etag", etag).body(bytes);
-        }
-    }
-    Reply::new(404)
-}
+/// The test that a child runs.
+const OPENS: &str = "a_model_is_opened";
 
 /// Checks that a child has opened its model.
 fn opened(output: &Output) {
@@ -207,35 +35,6 @@ fn fault(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
     stderr
-}
-
-fn files_of_model() -> Vec<String> {
-    let names = |dir: &str| -> Vec<String> {
-        let entries = fs::read_dir(format!("{MODEL}/{dir}")).unwrap();
-        let files = entries.map(Result::unwrap).filter(|it| it.path().is_file());
-        files
-            .map(|it| format!("{dir}{}", it.file_name().display()))
-            .collect()
-    };
-    ["", "1_Pooling/", "2_Normalize/"].map(names).concat()
-}
-
-/// The cached files of the model: names and targets of links.
-fn snapshot(hub: &Hub) -> BTreeMap<String, u64> {
-    fn all(dir: &std::path::Path, prefix: &str, found: &mut BTreeMap<String, u64>) {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            let name = format!("{prefix}{}", path.file_name().unwrap().display());
-            if path.is_dir() {
-                all(&path, &format!("{name}/"), found);
-            } else {
-                found.insert(name, fs::metadata(&path).unwrap().len());
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    all(&hub.repo().join("snapshots").join(COMMIT), "", &mut found);
-    found
 }
 
 /// Opens the model that [`CHILD`] names; does nothing if it is not set.
@@ -261,9 +60,9 @@ fn a_model_is_opened() {
 
 #[test]
 fn a_model_by_name_is_downloaded_once() {
-    let hub = Hub::start(|_, usual| usual);
+    let hub = Hub::start(MODEL, |_, usual| usual);
     opened(
-        &hub.child(NAME)
+        &hub.child(OPENS, NAME)
             .env("HF_TOKEN", "hf_secret")
             .output()
             .unwrap(),
@@ -319,12 +118,16 @@ fn a_model_by_name_is_downloaded_once() {
     // No further requests: not even for the commit of a name.
     for offline in ["0", "1"] {
         opened(
-            &hub.child(NAME)
+            &hub.child(OPENS, NAME)
                 .env("HF_HUB_OFFLINE", offline)
                 .output()
                 .unwrap(),
         );
-        opened(&hub.child(&format!("{NAME}@{COMMIT}")).output().unwrap());
+        opened(
+            &hub.child(OPENS, &format!("{NAME}@{COMMIT}"))
+                .output()
+                .unwrap(),
+        );
     }
     assert_eq!(hub.paths(), [""; 0]);
     // A tag is requested once; its files are cached.
@@ -493,7 +296,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
     for (name, is_meant, change, expected) in cases {
         let hostile = Arc::new(Mutex::new(true));
         let is_hostile = Arc::clone(&hostile);
-        let hub = Hub::start(move |path, usual| {
+        let hub = Hub::start(MODEL, move |path, usual| {
             if is_meant(path) && *is_hostile.lock().unwrap() {
                 change(usual)
             } else {
@@ -520,7 +323,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
 /// Other servers name files by their length and time, and hold the files of equal names together.
 #[test]
 fn files_with_equal_etags_are_not_one() {
-    let hub = Hub::start(|path, usual| {
+    let hub = Hub::start(MODEL, |path, usual| {
         if path.starts_with("/api/resolve-cache/") {
             return Reply {
                 headers: vec![("etag", "\"5f-aa\"".to_owned())],
@@ -538,7 +341,7 @@ fn files_with_equal_etags_are_not_one() {
 
 #[test]
 fn a_cache_that_lost_a_file_is_completed() {
-    let hub = Hub::start(|_, usual| usual);
+    let hub = Hub::start(MODEL, |_, usual| usual);
     opened(&hub.run(NAME));
     let whole = snapshot(&hub);
     let folder = hub.repo().join("snapshots").join(COMMIT);
@@ -558,9 +361,9 @@ fn a_cache_that_lost_a_file_is_completed() {
 
 #[test]
 fn processes_download_a_model_at_once() {
-    let hub = Hub::start(|_, usual| usual);
+    let hub = Hub::start(MODEL, |_, usual| usual);
     let start = |_| {
-        let mut child = hub.child(NAME);
+        let mut child = hub.child(OPENS, NAME);
         child.stdout(Stdio::piped()).stderr(Stdio::piped());
         child.spawn().unwrap()
     };
@@ -574,7 +377,7 @@ fn processes_download_a_model_at_once() {
 fn a_commit_is_the_one_that_is_named() {
     let other = COMMIT.replace('0', "f");
     let listed = other.clone();
-    let hub = Hub::start(move |path, usual| {
+    let hub = Hub::start(MODEL, move |path, usual| {
         if path.ends_with(&listed) {
             return Reply::new(200).body(json!({"sha": COMMIT, "siblings": []}).to_string());
         }
@@ -604,7 +407,7 @@ fn files_of_a_model_that_lie_are_errors() {
         ),
     ];
     for (file, text, expected) in lies {
-        let hub = Hub::start(move |path, usual| {
+        let hub = Hub::start(MODEL, move |path, usual| {
             if file == "etag" && path == "/api/resolve-cache/config.json" {
                 Reply {
                     headers: vec![("etag", "\"../../x\"".to_owned())],
@@ -623,8 +426,15 @@ fn files_of_a_model_that_lie_are_errors() {
 
 #[test]
 fn without_a_network_the_message_says_what_to_do() {
-    let hub = Hub::start(|_, usual| usual);
-    let offline = |hub: &Hub| fault(&hub.child(NAME).env("HF_HUB_OFFLINE", "1").output().unwrap());
+    let hub = Hub::start(MODEL, |_, usual| usual);
+    let offline = |hub: &Hub| {
+        fault(
+            &hub.child(OPENS, NAME)
+                .env("HF_HUB_OFFLINE", "1")
+                .output()
+                .unwrap(),
+        )
+    };
     let message = offline(&hub);
     let cache = hub.cache.path().join("hub").display().to_string();
     assert!(
@@ -636,7 +446,7 @@ fn without_a_network_the_message_says_what_to_do() {
     );
     assert_eq!(hub.paths(), [""; 0]);
     // The port is closed.
-    let mut child = hub.child(NAME);
+    let mut child = hub.child(OPENS, NAME);
     let message = fault(
         &child
             .env("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -667,7 +477,7 @@ fn without_a_network_the_message_says_what_to_do() {
 
 #[test]
 fn what_is_no_name_is_named() {
-    let hub = Hub::start(|_, usual| usual);
+    let hub = Hub::start(MODEL, |_, usual| usual);
     for (model, expected) in [
         (
             "all-MiniLM-L6-v2",
@@ -681,7 +491,7 @@ fn what_is_no_name_is_named() {
         assert!(message.contains(expected), "{model}: {message}");
     }
     for seconds in ["soon", "9223372036854775807"] {
-        let mut child = hub.child(NAME);
+        let mut child = hub.child(OPENS, NAME);
         let message = fault(
             &child
                 .env("HF_HUB_DOWNLOAD_TIMEOUT", seconds)
@@ -693,7 +503,7 @@ fn what_is_no_name_is_named() {
         assert!(message.contains(&expected), "{message}");
     }
     if cfg!(unix) {
-        let mut child = hub.child(NAME);
+        let mut child = hub.child(OPENS, NAME);
         let message = fault(&child.env("HF_TOKEN_PATH", "/dev/zero").output().unwrap());
         assert!(message.contains("HF_TOKEN_PATH"), "{message}");
     }

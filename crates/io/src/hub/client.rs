@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_dynquant_io::output::NewFile;
 use ring::digest::{self, SHA256};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -12,6 +11,7 @@ use ureq::{Agent, Body};
 
 use super::name::{Name, is_commit};
 use super::settings::Settings;
+use crate::output::NewFile;
 
 const MAX_REDIRECTS: usize = 8;
 /// The largest list of a model's files, in bytes.
@@ -57,7 +57,7 @@ impl<'a> Client<'a> {
     pub fn new(settings: &'a Settings) -> Self {
         let patience = Some(settings.patience);
         let config = Agent::config_builder()
-            .user_agent(concat!("dynquant-embed/", env!("CARGO_PKG_VERSION")))
+            .user_agent(concat!("candle-dynquant/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
             // Redirections are followed here, since the first answer describes the file.
             .max_redirects(0)

@@ -6,5 +6,5 @@ mod fetch;
 mod name;
 mod settings;
 
-pub use fetch::{Progress, fetch, fetch_with};
-pub(crate) use name::is_name;
+pub use fetch::{Files, Progress, Reads, fetch};
+pub use name::{is_name, is_plain};

@@ -13,8 +13,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::{input, output};
 use anyhow::{Context, Result};
-use candle_dynquant_io::{input, output};
 
 use super::name::{Name, is_commit};
 
