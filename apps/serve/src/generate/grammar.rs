@@ -7,6 +7,7 @@ use candle_dynquant_decoder::{Texts, ToolFormat};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory, token_bytes_from_tokenizer_json};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::calls::Functions;
@@ -20,6 +21,32 @@ pub struct Grammars {
     ends: Vec<u32>,
     /// The tokens as bytes, made when a first request needs them.
     factory: OnceLock<Result<ParserFactory, String>>,
+}
+
+/// The form of an answer, by the names of vLLM.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// JSON by a schema, in one line, as Python writes it: with free space between its parts some
+    /// models write nothing else.
+    Json(Value),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A text that a regular expression matches.
+    Regex(String),
+    /// A text of a context-free grammar, in llguidance's variant of Lark.
+    Grammar(String),
+}
+
+impl Form {
+    /// The approximate size in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Json(schema) => schema.to_string().len(),
+            Self::Choice(texts) => texts.iter().map(|text| text.len() + 32).sum(),
+            Self::Regex(text) | Self::Grammar(text) => text.len(),
+        }
+    }
 }
 
 /// The state of a text that keeps to a grammar.
@@ -40,20 +67,36 @@ impl Grammars {
         }
     }
 
-    /// The grammar of JSON by a schema, in one line, as Python writes it: with free space between
-    /// its parts some models write nothing else.
+    /// The grammar of texts of a form.
     ///
     /// # Errors
-    /// When the schema has something that is not checked, or is too large.
-    pub fn json(&self, schema: Value) -> Result<Grammar, String> {
-        self.compiled(TopLevelGrammar::from_json_schema(in_one_line(schema)))
+    /// When a schema has something that is not checked, a grammar or an expression is malformed, or
+    /// either is too large.
+    pub fn of(&self, form: Form) -> Result<Grammar, String> {
+        let grammar = match form {
+            Form::Json(schema) => {
+                return self.compiled(TopLevelGrammar::from_json_schema(in_one_line(schema)));
+            }
+            Form::Choice(texts) if texts.is_empty() => {
+                return Err("expected one text or more, got none".to_owned());
+            }
+            Form::Choice(texts) => {
+                let texts: Vec<_> = texts.iter().map(|text| literal(text)).collect();
+                TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+            }
+            Form::Regex(regex) => TopLevelGrammar::from_regex(&regex),
+            Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar),
+        };
+        // Behind the first line the error quotes the grammar.
+        let compiled = self.compiled(grammar);
+        compiled.map_err(|error| error.lines().next().unwrap_or_default().to_owned())
     }
 
     /// The grammar of calls of functions whose arguments keep to a schema each: a text of nothing
     /// but calls, or any text with calls or without. Of several calls `functions` decides.
     ///
     /// # Errors
-    /// The errors of [`json`](Self::json).
+    /// The errors of [`of`](Self::of).
     pub fn calls(
         &self,
         functions: &Functions,

@@ -14,7 +14,7 @@ mod stops;
 pub use answer::{Answer, Counts, Logged, Piece, Prompted};
 pub use calls::{Call, Functions};
 pub use engine::{SharedLimits, start};
-pub use grammar::{Grammar, Grammars};
+pub use grammar::{Form, Grammar, Grammars};
 pub use model::{Opened, PAGE, is_decoder};
 pub use sequence::GenerationJob;
 pub use stops::StopStrings;

@@ -4,7 +4,7 @@ use std::thread::scope;
 
 use serde_json::{Value, json};
 
-use crate::generate::{CHAT, events, serve};
+use crate::generate::{CHAT, COMPLETIONS, events, serve};
 use crate::process::Server;
 
 fn chat(number: usize, format: &Value) -> Value {
@@ -90,4 +90,86 @@ fn an_answer_keeps_to_its_schema() {
         let (yes, is_end) = answer(&server, &chat(1, &by_schema(json!({"const": "yes"}))));
         assert_eq!((yes.as_str(), is_end), ("\"yes\"", true));
     }
+}
+
+/// The forms that vLLM's clients ask for, in chats and in completions.
+#[test]
+fn an_answer_keeps_to_its_form() {
+    let server = serve(&["--preset", "none"]);
+    let body = |form: &Value, number: usize| {
+        let mut body = chat(number, &json!({"type": "text"}));
+        body["structured_outputs"] = form.clone();
+        body
+    };
+    let is_date = |text: &str| {
+        let parts: Vec<&str> = text.split('-').collect();
+        let digits = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
+        parts.iter().all(digits) && parts.iter().map(|part| part.len()).eq([4, 2])
+    };
+    let is_sum = |text: &str| text.split(" + ").all(|part| ["a", "b"].contains(&part));
+    let lark = "start: sum\nsum: name (\" + \" name){0,3}\nname: /[ab]/\n";
+    let forms: [(Value, &dyn Fn(&str) -> bool); 4] = [
+        (json!({"choice": ["a ram", "\"two\" goats\n"]}), &|text| {
+            ["a ram", "\"two\" goats\n"].contains(&text)
+        }),
+        (json!({"regex": "[0-9]{4}-[0-9]{2}"}), &is_date),
+        (json!({"grammar": lark}), &is_sum),
+        (json!({"json": {"const": "yes"}}), &|text| text == "\"yes\""),
+    ];
+    for (form, keeps) in forms {
+        for number in 0..4 {
+            let (content, is_end) = answer(&server, &body(&form, number));
+            assert!(is_end && keeps(&content), "{form} {content}");
+            let prompts = json!({"prompt": ["In those days", "And"], "max_tokens": 60,
+                "seed": number, "temperature": 1, "structured_outputs": form});
+            let completed = server.ok(COMPLETIONS, &prompts);
+            for choice in completed["choices"].as_array().unwrap() {
+                assert!(keeps(choice["text"].as_str().unwrap()), "{completed}");
+            }
+        }
+    }
+    for (form, expected) in [
+        (
+            json!({"choice": []}),
+            "structured_outputs: expected one text or more",
+        ),
+        (
+            json!({"choice": ["a"], "regex": "a"}),
+            "expected map with a single key",
+        ),
+        (json!({"backend": "guidance"}), "unknown variant `backend`"),
+        (json!({"regex": "(a"}), "structured_outputs: "),
+        (json!({"grammar": "start: other"}), "structured_outputs: "),
+        (json!({"grammar": "start: start"}), "structured_outputs: "),
+        (
+            json!({"grammar": "start: \"a\"\n".repeat(100_000)}),
+            "structured_outputs: ",
+        ),
+        (json!({"json": {"not": {}}}), "structured_outputs: "),
+    ] {
+        for route in [CHAT, COMPLETIONS] {
+            let mut body = body(&form, 1);
+            if route == COMPLETIONS {
+                body = json!({"prompt": "a", "structured_outputs": form});
+            }
+            let reply = server.post(route, &body);
+            assert_eq!(reply.status, 400, "{form}: {}", reply.body);
+            assert!(reply.message().contains(expected), "{form}: {}", reply.body);
+        }
+    }
+    // Too large once it is written.
+    let large = body(&json!({"regex": "((a{1,1000}){1,1000}){1,1000}"}), 1);
+    let reply = server.post(CHAT, &large);
+    assert!(
+        reply.message().starts_with("the grammar: "),
+        "{}",
+        reply.body
+    );
+    let mut both = body(&json!({"choice": ["a"]}), 1);
+    both["response_format"] = json!({"type": "json_object"});
+    let message = server.post(CHAT, &both).message();
+    assert!(
+        message.contains("expected none beside response_format"),
+        "{message}"
+    );
 }

@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use super::super::rest::Rest;
 use super::format::{Api, Format};
-use super::request::{Common, ask};
+use super::request::{Common, STRUCTURED, ask};
 use super::stream::respond;
 use super::tools::{Asked, Choice, OfFunction};
 use crate::app::App;
 use crate::error::{OpenAi, Refusal, cut};
-use crate::generate::Grammar;
+use crate::generate::{Form, Grammar};
 use crate::workers::Client;
 
 /// The most log probabilities of a token.
@@ -24,6 +24,9 @@ const MOST_TOP: usize = 20;
 
 /// The bytes that a message counts beside its content: the template adds some, at least a token.
 const MESSAGE: usize = 64;
+
+/// The field with the form of an answer in OpenAI's API.
+const FORMAT: &str = "response_format";
 
 /// The variable with the tools.
 const TOOLS: &str = "tools";
@@ -285,7 +288,9 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         }
         (true, top) => Some(top.unwrap_or(0)),
     };
-    let mut asked = request.common.check(&app, top)?;
+    let mut common = request.common;
+    let structured = common.form();
+    let mut asked = common.check(&app, top)?;
     let tools = Asked {
         tools: request.tools.unwrap_or_default(),
         choice: request.tool_choice,
@@ -293,20 +298,16 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     };
     let tool_bytes = tools.bytes();
     let mut offered = tools.check(&app).await?;
-    if let Some(schema) = request.response_format.and_then(ResponseFormat::schema) {
-        if offered.is_some() {
-            let message = "response_format: expected none beside tools, got JSON";
-            return Err(Refusal::invalid("response_format", message).into());
+    let response = request.response_format.and_then(ResponseFormat::schema);
+    let forms = [(FORMAT, response.map(Form::Json)), (STRUCTURED, structured)];
+    for (field, form) in forms {
+        let Some(form) = form else { continue };
+        if offered.is_some() || asked.grammar.is_some() {
+            let other = if offered.is_some() { "tools" } else { FORMAT };
+            let message = format!("{field}: expected none beside {other}, got a form");
+            return Err(Refusal::invalid(field, message).into());
         }
-        let (grammars, bytes) = (&app.generator()?.grammars, schema.to_string().len());
-        let grammars = Arc::clone(grammars);
-        let grammar = app
-            .limits
-            .workers
-            .run(bytes, move |_| grammars.json(schema));
-        let fault =
-            |error| Refusal::invalid("response_format", format!("response_format: {error}"));
-        asked.grammar = Some(grammar.await?.map_err(fault)?);
+        asked.keep_to(&app, field, form).await?;
     }
     let (said, most) = (request.messages, app.generator()?.context);
     match said.len() {

@@ -8,7 +8,7 @@ use candle_dynquant_decoder::Texts;
 use serde::Deserialize;
 
 use super::format::{Api, Format};
-use super::request::{Common, ask};
+use super::request::{Common, STRUCTURED, ask};
 use super::stream::respond;
 use crate::app::App;
 use crate::error::{OpenAi, Refusal};
@@ -79,7 +79,12 @@ pub async fn completions(
         let message = format!("logprobs: expected at most {MOST_TOP}, got {got}");
         return Err(Refusal::invalid("logprobs", message).into());
     }
-    let mut asked = request.common.check(&app, request.logprobs)?;
+    let mut common = request.common;
+    let form = common.form();
+    let mut asked = common.check(&app, request.logprobs)?;
+    if let Some(form) = form {
+        asked.keep_to(&app, STRUCTURED, form).await?;
+    }
     asked.max_tokens.get_or_insert(MAX_TOKENS);
     let prompts = request.prompt;
     let size = prompts.size();

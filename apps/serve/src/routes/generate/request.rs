@@ -14,7 +14,7 @@ use super::super::inputs::Strings;
 use super::super::rest::Rest;
 use crate::app::{App, Generator};
 use crate::error::Refusal;
-use crate::generate::{Answer, GenerationJob, Grammar, Prompted, StopStrings};
+use crate::generate::{Answer, Form, GenerationJob, Grammar, Prompted, StopStrings};
 use crate::limits::Admission;
 use crate::workers::Client;
 
@@ -40,6 +40,7 @@ pub struct Common {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     n: Option<i64>,
+    structured_outputs: Option<Form>,
     /// The other fields, which must have a neutral value.
     #[serde(flatten)]
     rest: Rest,
@@ -51,6 +52,9 @@ struct StreamOptions {
     #[serde(flatten)]
     rest: Rest,
 }
+
+/// The field with the form of an answer.
+pub const STRUCTURED: &str = "structured_outputs";
 
 /// The checked parameters of the texts of a request.
 pub struct Parameters {
@@ -75,7 +79,12 @@ pub enum StreamUsage {
 }
 
 impl Common {
-    /// Checks all fields.
+    /// Takes the form of the answer, if it is given here.
+    pub fn form(&mut self) -> Option<Form> {
+        self.structured_outputs.take()
+    }
+
+    /// Checks all fields but the form.
     pub fn check(self, app: &App, top: Option<usize>) -> Result<Parameters, Refusal> {
         if let Some(model) = &self.model {
             app.check_model(model)?;
@@ -189,6 +198,26 @@ fn stops(stop: Option<Strings>) -> Result<Arc<StopStrings>, Refusal> {
         "stop: expected at most {MOST_STOPS} strings of 1 to {LONGEST_STOP} bytes, got {got}"
     );
     Err(Refusal::invalid("stop", message))
+}
+
+impl Parameters {
+    /// Sets the grammar of a form, which `field` gives.
+    pub async fn keep_to(
+        &mut self,
+        app: &App,
+        field: &'static str,
+        form: Form,
+    ) -> Result<(), Refusal> {
+        let (grammars, bytes) = (Arc::clone(&app.generator()?.grammars), form.bytes());
+        let grammar = app
+            .limits
+            .workers
+            .run(bytes, move |_| grammars.of(form))
+            .await?;
+        let fault = |error| Refusal::invalid(field, format!("{field}: {error}"));
+        self.grammar = Some(grammar.map_err(fault)?);
+        Ok(())
+    }
 }
 
 /// Tokenizes the request's prompts, `bytes` long, and queues them; returns the answer in progress.
