@@ -47,10 +47,15 @@ impl Embedder {
     /// # Errors
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
-        Ok(Self {
-            batches: options.open(dir.as_ref())?,
-            cut: None,
-        })
+        let batches = options.open(dir.as_ref())?;
+        ensure!(
+            !batches.encoder.config.is_multi_vector(),
+            "{}: expected a model of one vector of a text, got one of several: see \
+             MultiVectorEmbedder",
+            dir.as_ref().display(),
+        );
+        let cut = None;
+        Ok(Self { batches, cut })
     }
 
     /// Keeps the first numbers of each vector and normalizes again: for models that were trained

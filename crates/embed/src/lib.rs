@@ -1,5 +1,5 @@
 //! Today's encoders of texts on the CPU, quantized by candle-dynquant: [`Embedder`] for vectors,
-//! [`SparseEmbedder`] for weights of tokens, [`Reranker`] for the order of answers, [`Classifier`] for
+//! [`MultiVectorEmbedder`] for vectors of tokens, [`SparseEmbedder`] for weights of tokens, [`Reranker`] for the order of answers, [`Classifier`] for
 //! classes, each from a folder of transformers or sentence-transformers.
 //!
 //! ```
@@ -62,10 +62,12 @@ mod functions;
 pub mod hub;
 mod json;
 mod keys;
+mod late;
 mod loaded;
 mod model;
 mod models;
 mod modules;
+mod multi_vector;
 mod options;
 mod pairs;
 mod pooling;
@@ -88,6 +90,7 @@ pub use embedder::{Embedder, Int8Vector};
 pub use folder::Encoder;
 pub use functions::{normalized, sigmoid, softmax};
 pub use model::{Head, Model, Task};
+pub use multi_vector::{MultiVector, MultiVectorEmbedder};
 pub use options::ModelOptions;
 pub use pooling::{Mode, Pooling};
 pub use preset::Preset;

@@ -14,6 +14,10 @@ use dynquant_embed::{
 };
 use serde::Deserialize;
 
+use crate::common::{check, float, folder};
+
+mod common;
+
 const EMBEDDERS: [&str; 17] = [
     "bert",
     "xlm-roberta",
@@ -73,40 +77,9 @@ struct Expected {
     scores: Vec<f32>,
 }
 
-fn folder(name: &str) -> PathBuf {
-    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/encoders");
-    assets.join(name)
-}
-
 fn expected(name: &str) -> Result<Expected> {
     let text = fs::read_to_string(folder(name).join("expected.json"))?;
     Ok(serde_json::from_str(&text)?)
-}
-
-fn float() -> Options {
-    Options::new().preset(Preset::NONE)
-}
-
-/// Checks that values agree within 1e-4 of the greatest number.
-fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) -> Result<()> {
-    ensure!(got.len() == expected.len(), "{what}: {} answers", got.len());
-    let max = expected
-        .iter()
-        .flatten()
-        .fold(1f32, |max, x| max.max(x.abs()));
-    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
-        ensure!(
-            got.len() == expected.len(),
-            "{what}, text {index}: {} numbers",
-            got.len()
-        );
-        let far = got
-            .iter()
-            .zip(expected)
-            .find(|(a, b)| (*a - *b).abs().total_cmp(&(1e-4 * max)).is_gt());
-        ensure!(far.is_none(), "{what}, text {index}: {far:?}");
-    }
-    Ok(())
 }
 
 fn sqnr_db(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {

@@ -22,7 +22,8 @@ const SHARDS: &str = "model.safetensors.index.json";
 /// The largest file of weights, in bytes; larger models are in shards.
 const MAX_WEIGHTS: u64 = 64 << 30;
 /// The files that a model may lack.
-const OPTIONAL: [&str; 4] = [
+const OPTIONAL: [&str; 5] = [
+    files::ARTIFACT,
     files::TOKENIZER_CONFIG,
     ADAPTER,
     "config_sentence_transformers.json",

@@ -1,11 +1,13 @@
 //! The known architectures, by `model_type` in `config.json`.
 
 use anyhow::Result;
-use candle_dynquant::Quantizable;
+use candle_core::{Result as CandleResult, Tensor};
+use candle_dynquant::{Quantizable, nn};
 use candle_dynquant_io::keys::Table;
-use candle_nn::VarBuilder;
+use candle_nn::{Module, VarBuilder};
 
 use super::head::{ClassHead, Guesses, Source};
+use super::rows::Rows;
 use super::sizes::Sizes;
 use super::transformer::Transformer;
 use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, static_embedding, t5};
@@ -38,6 +40,8 @@ pub(crate) enum Answers {
     Score(LogitScore),
     /// Guesses of words.
     Words,
+    /// Vectors of tokens of this many numbers, by a product in the checkpoint (Stanford's ColBERT).
+    Vectors(usize),
 }
 
 const WORDS: &str = "embeddings.word_embeddings.weight";
@@ -206,6 +210,19 @@ pub(crate) struct Network {
     pub head: Option<ClassHead>,
     /// The head that guesses words, for sparse vectors.
     pub words: Option<ClassHead>,
+    /// The product that makes shorter vectors of tokens.
+    pub projection: Option<nn::Linear>,
+}
+
+impl Network {
+    /// The vectors of all tokens.
+    pub fn forward(&self, rows: &Rows) -> CandleResult<Tensor> {
+        let hidden = self.model.forward(rows)?;
+        match &self.projection {
+            Some(projection) => projection.forward(&hidden),
+            None => Ok(hidden),
+        }
+    }
 }
 
 impl Architecture {
@@ -246,13 +263,18 @@ impl Architecture {
             sizes,
             labels: match answers {
                 Answers::Classes(labels) => labels,
-                Answers::Score(_) | Answers::Words => 0,
+                Answers::Score(_) | Answers::Words | Answers::Vectors(_) => 0,
             },
             vb,
             model,
         };
         let words = &transformer.embeddings.words;
+        let mut projection = None;
         let (head, words) = match answers {
+            Answers::Vectors(size) => {
+                projection = Some(sizes.linear(size, false, source.vb.pp("linear"))?);
+                (None, None)
+            }
             Answers::Classes(_) => ((self.head)(&source)?, None),
             Answers::Score(score) => (Some(source.logit_score(score, words)?), None),
             Answers::Words => {
@@ -268,6 +290,7 @@ impl Architecture {
             model: transformer,
             head,
             words,
+            projection,
         })
     }
 }

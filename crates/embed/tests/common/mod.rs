@@ -1,0 +1,69 @@
+//! The folders of fixtures, and the comparison of numbers.
+
+#![allow(dead_code, reason = "each test uses some")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use dynquant_embed::{Options, Preset};
+
+pub fn folder(name: &str) -> PathBuf {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/encoders");
+    assets.join(name)
+}
+
+pub fn float() -> Options {
+    Options::new().preset(Preset::NONE)
+}
+
+/// Checks that values agree within 1e-4 of the greatest number.
+pub fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) -> Result<()> {
+    ensure!(got.len() == expected.len(), "{what}: {} answers", got.len());
+    let max = expected
+        .iter()
+        .flatten()
+        .fold(1f32, |max, x| max.max(x.abs()));
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        ensure!(
+            got.len() == expected.len(),
+            "{what}, text {index}: {} numbers",
+            got.len()
+        );
+        let far = got
+            .iter()
+            .zip(expected)
+            .find(|(a, b)| (*a - *b).abs().total_cmp(&(1e-4 * max)).is_gt());
+        ensure!(far.is_none(), "{what}, text {index}: {far:?}");
+    }
+    Ok(())
+}
+
+/// Copies a fixture to a folder.
+pub fn copy(name: &str, to: &Path) -> Result<()> {
+    fn copy_all(from: &Path, to: &Path) -> Result<()> {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            let (from, to) = (entry.path(), to.join(entry.file_name()));
+            if from.is_dir() {
+                copy_all(&from, &to)?;
+            } else {
+                fs::copy(from, to)?;
+            }
+        }
+        Ok(())
+    }
+    copy_all(&folder(name), to)
+}
+
+/// A copy of a fixture with another text in a file.
+pub fn edited(name: &str, file: &str, [from, to]: [&str; 2]) -> Result<tempfile::TempDir> {
+    let out = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    copy(name, out.path())?;
+    let path = out.path().join(file);
+    let text = fs::read_to_string(&path)?;
+    ensure!(text.contains(from), "{file}: {from}");
+    fs::write(path, text.replacen(from, to, 1))?;
+    Ok(out)
+}
