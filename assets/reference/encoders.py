@@ -507,6 +507,26 @@ def splade(name, model, seed, **options):
     return folder
 
 
+def lexical(seed):
+    """The sparse head of bge-m3 beside "xlm-roberta", by the formula of FlagEmbedding, written out: the greatest
+    weight of each token by its vector, without special tokens."""
+    folder = HERE / "xlm-roberta"
+    model = t.AutoModel.from_pretrained(folder, dtype="float32")
+    linear = randomize(torch.nn.Linear(32, 1), seed)
+    save_file({k: v.half() for k, v in linear.state_dict().items()}, folder / "sparse_linear.safetensors")
+    made = t.AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in TEXTS:
+        inputs = made([text], return_tensors="pt")
+        with torch.no_grad():
+            weights = torch.relu(linear(model(**inputs).last_hidden_state[0])).flatten().tolist()
+        row = [0.0] * 112
+        for token, weight in zip(inputs.input_ids[0].tolist(), weights):
+            row[token] = max(row[token], weight if token > 3 else 0.0)
+        rows.append(row)
+    (folder / "lexical.json").write_text(json.dumps(rows) + "\n")
+
+
 def older_splade(seed):
     """With the module's name in releases before 5.4, and their settings."""
     folder = splade("splade-roberta", roberta(t.RobertaForMaskedLM, t.RobertaConfig), seed, pooling_strategy="sum")
@@ -807,6 +827,10 @@ MADE = {
         "splade-distilbert", distil(t.DistilBertForMaskedLM, 2), s, activation_function="log1p_relu"
     ),
     "splade-roberta": older_splade,
+    "splade-modernbert": lambda s: splade(
+        "splade-modernbert", t.ModernBertForMaskedLM(t.ModernBertConfig(**MODERN, classifier_bias=True)), s
+    ),
+    "lexical": lexical,
 }
 
 

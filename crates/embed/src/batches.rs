@@ -26,6 +26,8 @@ const MOST_TOKENS: usize = 8192;
 pub struct Options {
     preset: Option<Preset>,
     equalize: Option<Vec<String>>,
+    /// Whether embeddings are by the head of bge-m3.
+    is_lexical: bool,
     batch_size: usize,
     max_tokens: Option<usize>,
     progress: Option<Box<Progress>>,
@@ -39,6 +41,7 @@ impl Default for Options {
         Self {
             preset: None,
             equalize: None,
+            is_lexical: false,
             batch_size: 32,
             max_tokens: None,
             progress: None,
@@ -99,9 +102,14 @@ impl Options {
         Self { progress, ..self }
     }
 
+    pub(crate) fn lexical(self, is_lexical: bool) -> Self {
+        Self { is_lexical, ..self }
+    }
+
     pub(crate) fn open(self, dir: &Path) -> Result<Batches> {
         ensure!(self.batch_size > 0, "batch_size: expected 1 or more, got 0");
-        let mut encoder = Encoder::open_with(dir, self.preset, self.equalize.as_deref())?;
+        let texts = self.equalize.as_deref();
+        let mut encoder = Encoder::open_with(dir, self.preset, texts, self.is_lexical)?;
         if let Some(limit) = self.max_tokens {
             let most = encoder.config.max_tokens;
             ensure!(

@@ -8,6 +8,7 @@ use tokenizers::AddedToken;
 use crate::files::ADDED_TOKENS;
 use crate::json;
 use crate::keys::Keys;
+use crate::lexical::Lexical;
 use crate::models::{Architecture, Sizes, TABLE};
 use crate::pooling::Pooling;
 use crate::sentence::Sentence;
@@ -38,6 +39,8 @@ pub struct Config {
     pub(crate) is_late: bool,
     /// The pooling of sparse vectors, which replaces `pooling`.
     pub(crate) splade: Option<Splade>,
+    /// The head of sparse vectors without `splade`.
+    pub(crate) lexical: Option<Lexical>,
     /// The file and the key that limit the tokens of a text.
     pub(crate) limited: String,
     pub(crate) sizes: Sizes,
@@ -71,7 +74,7 @@ pub(crate) struct Texts<'a> {
 impl Config {
     /// Whether embeddings are sparse: weights of the tokens of the vocabulary.
     pub fn is_sparse(&self) -> bool {
-        self.splade.is_some()
+        self.splade.is_some() || self.lexical.is_some()
     }
 
     /// Whether each token of a text has an embedding, for late interaction: see
@@ -108,6 +111,7 @@ impl Config {
             },
             is_late: texts.is_late,
             splade,
+            lexical: None,
             pooling,
             normalize: false,
             labels: keys.labels()?,

@@ -17,6 +17,7 @@ use crate::files::{
 };
 use crate::keys::is_architecture;
 use crate::late::LateSettings;
+use crate::lexical::Lexical;
 use crate::loaded::Loaded;
 use crate::model::Model;
 use crate::models::{Answers, Architecture, Network, Rows, static_config};
@@ -173,18 +174,29 @@ impl Encoder {
     /// # Errors
     /// When a file is missing, malformed, or inconsistent with the others.
     pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
-        Self::open_with(dir, preset, None)
+        Self::open_with(dir, preset, None, false)
     }
 
-    /// Reads a folder as [`open`](Self::open) does, and equalizes a float model by `texts` first.
+    /// Reads a folder as [`open`](Self::open) does, and equalizes a float model by `texts` first;
+    /// with embeddings by the head of bge-m3 if `is_lexical`.
     pub(crate) fn open_with(
         dir: &Path,
         preset: Option<Preset>,
         texts: Option<&[String]>,
+        is_lexical: bool,
     ) -> Result<Self> {
         let mut files = Files::read(dir)?;
-        let (behind, is_scored) = files.finish()?;
+        let (mut behind, is_scored) = files.finish()?;
         let mut tokenizer = files.tokenizer()?;
+        if is_lexical {
+            let config = &mut files.config;
+            let keys = ["cls_token", "eos_token", "pad_token", "unk_token"];
+            let skipped = tokenizer.ids(&config.tokenizer.named, &keys);
+            let head = Lexical::open(dir, config.hidden_size, config.vocab_size, skipped)?;
+            config.lexical = Some(head);
+            (config.embedding_size, config.normalize) = (config.vocab_size, false);
+            behind.clear();
+        }
         let Files {
             name,
             modules,
@@ -199,7 +211,7 @@ impl Encoder {
         let answers = match (score.transpose()?, projection) {
             (Some(score), _) => Answers::Score(score),
             (None, Some(size)) => Answers::Vectors(size),
-            (None, None) if config.is_sparse() => Answers::Words,
+            (None, None) if config.splade.is_some() => Answers::Words,
             (None, None) => Answers::Classes(config.labels.len()),
         };
         let network = load(&config, answers, loaded.var_builder());

@@ -49,7 +49,8 @@
 //! | `gemma3_text` | EmbeddingGemma | `score` |
 //! | none: `StaticEmbedding` | static-retrieval-mrl, potion of model2vec | no |
 //!
-//! [`SparseEmbedder`] takes `bert`, `distilbert`, `roberta`, `xlm-roberta` and `camembert`.
+//! [`SparseEmbedder`] takes `bert`, `distilbert`, `roberta`, `xlm-roberta`, `camembert` and
+//! `modernbert`, [`MultiVectorEmbedder`] all others but static ones.
 
 mod batches;
 mod classifier;
@@ -63,6 +64,7 @@ pub mod hub;
 mod json;
 mod keys;
 mod late;
+mod lexical;
 mod loaded;
 mod model;
 mod models;

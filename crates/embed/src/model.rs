@@ -7,6 +7,7 @@ use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
 
 use crate::config::Config;
+use crate::lexical::Lexical;
 use crate::models::{Network, Rows, Sees, matrix};
 use crate::modules::Module;
 use crate::pooling::Pooling;
@@ -41,6 +42,8 @@ pub struct Model {
     pooling: Pooling,
     /// The pooling of sparse vectors.
     splade: Option<Splade>,
+    /// The head of sparse vectors in place of both.
+    lexical: Option<Lexical>,
     /// The modules after the pooling.
     modules: Vec<Module>,
     /// Whether the modules end in a reranker's score, in place of a head.
@@ -68,6 +71,7 @@ impl Model {
                 .map_or(Ok(false), has_float_products)?,
             pooling: config.pooling.clone(),
             splade: config.splade,
+            lexical: config.lexical.clone(),
             modules,
             is_scored,
             is_late: config.is_late,
@@ -194,6 +198,11 @@ impl Model {
                 modules.try_fold(kept.concat(), |vectors, module| {
                     module.apply(vectors, kept.len())
                 })
+            }
+            Head::Embedding if self.lexical.is_some() => {
+                let lexical = self.lexical.as_ref();
+                let weights = lexical.map(|lexical| lexical.pool(task.tokens.ids(), vectors));
+                Ok(weights.transpose()?.unwrap_or_default())
             }
             Head::Embedding if sparse.is_some() => {
                 let weights = sparse.map(|(splade, words)| splade.pool(words, vectors, size));

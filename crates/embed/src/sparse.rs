@@ -7,9 +7,12 @@ use anyhow::{Result, ensure};
 use crate::batches::Options;
 use crate::embedder::Embedder;
 use crate::folder::Encoder;
+use crate::lexical::Lexical;
+use crate::modules::Modules;
 
 /// A model that weighs the tokens of the vocabulary by a text (SPLADE), from a folder of a
-/// `SparseEncoder` of sentence-transformers.
+/// `SparseEncoder` of sentence-transformers; or its own tokens, by the head of bge-m3 in
+/// `sparse_linear.safetensors`, which `scripts/convert_pytorch.py` makes of `sparse_linear.pt`.
 ///
 /// The bits of a vector do not depend on the other texts of a call, nor on the batches.
 ///
@@ -78,11 +81,14 @@ impl SparseEmbedder {
     /// # Errors
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let embedder = Embedder::open_with(dir.as_ref(), options)?;
+        let dir = dir.as_ref();
+        let is_lexical = !Modules::read(dir)?.is_splade && Lexical::is_in(dir);
+        let embedder = Embedder::open_with(dir, options.lexical(is_lexical))?;
         ensure!(
             embedder.encoder().config.is_sparse(),
-            "{}: expected a model of sparse vectors, with SpladePooling, got one of dense vectors",
-            dir.as_ref().display(),
+            "{}: expected a model of sparse vectors, with SpladePooling or sparse_linear.safetensors, \
+             got one of dense vectors",
+            dir.display(),
         );
         Ok(Self(embedder))
     }

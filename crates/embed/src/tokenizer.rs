@@ -194,6 +194,13 @@ impl Tokenizer {
         Ok(tokens.zip(spans).zip(masks).map(token).collect())
     }
 
+    /// The ids of the tokens under these keys of files.
+    pub(crate) fn ids(&self, named: &[NamedToken], keys: &[&str]) -> Vec<u32> {
+        let named = named.iter().filter(|it| keys.contains(&&*it.key));
+        let ids = named.filter_map(|it| self.whole.token_to_id(&it.token.content));
+        ids.collect()
+    }
+
     /// The text of token ids, with or without special tokens.
     ///
     /// # Errors

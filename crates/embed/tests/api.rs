@@ -200,6 +200,8 @@ qwen3 | "full_attention" | "sliding_attention" | key "layer_types": expected ful
 modules.json of distilbert | 2_Dense | 1_Pooling | a separate folder for each module, got "1_Pooling"
 modules.json of bert | base.modules.transformer.Transformer | modules.StaticEmbedding | behind Transformer and Pooling, got "Pooling"
 modules.json of bert | sentence_transformers.base.modules.transformer | custom_st | got "custom_st.Transformer"
+modules.json of bert | normalize.Normalize | sparse_encoder.modules.SparseAutoEncoder | got "SparseAutoEncoder"
+modules.json of bert | base.modules.transformer.Transformer | SparseStaticEmbedding | got "SparseStaticEmbedding"
 sentence_bert_config.json of lower-case | "do_lower_case" | "query_length": 8, "do_lower_case" | with MultiVectorMask, got no such module
 sentence_bert_config.json of lower-case | "do_lower_case" | "lowercase": true, "do_lower_case" | key "lowercase": expected no such key
 sentence_bert_config.json of bert | last_hidden_state | pooler_output | method_output_name": expected "last_hidden_state"

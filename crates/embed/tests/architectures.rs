@@ -481,7 +481,12 @@ fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
 
 #[test]
 fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
-    for name in ["splade", "splade-distilbert", "splade-roberta"] {
+    for name in [
+        "splade",
+        "splade-distilbert",
+        "splade-roberta",
+        "splade-modernbert",
+    ] {
         let expected = expected(name)?;
         let (texts, questions) = (&expected.texts, &expected.questions);
         let sparse = |rows: &[Vec<f32>]| -> Vec<SparseVector> {

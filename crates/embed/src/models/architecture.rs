@@ -156,7 +156,7 @@ static ALL: [Architecture; 16] = [
         load: modernbert::load,
         head: modernbert::head,
         mark: None,
-        guesses: None,
+        guesses: Some(&modernbert::GUESSES),
         tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
     },
     Architecture {

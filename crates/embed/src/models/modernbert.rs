@@ -6,7 +6,7 @@ use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
 use super::attention::Attention;
-use super::head::{ClassHead, Source};
+use super::head::{ClassHead, Guesses, Source};
 use super::mlp::{Mlp, Up};
 use super::projections::Inputs;
 use super::rope::Rope;
@@ -15,6 +15,20 @@ use super::transformer::{Embeddings, Layer, Residual, Transformer};
 use super::view::{Sees, View};
 use crate::keys::Keys;
 use crate::pooling::Mode;
+
+pub(super) const GUESSES: Guesses = Guesses {
+    dense: "head.dense",
+    norm: "head.norm",
+    decoder: "decoder",
+    bias: "decoder.bias",
+    activation: Some(FusedActivation::Gelu),
+    function: "classifier_activation",
+    biases: [
+        ("classifier_bias", false),
+        ("norm_bias", false),
+        ("decoder_bias", true),
+    ],
+};
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes {
