@@ -233,6 +233,47 @@ def classifier(name, model, seed, pair_type=0, ends=(True, True)):
     write(folder, dict(texts=TEXTS, logits=logits))
 
 
+NAMED = dict(num_labels=4, id2label={0: "O", 1: "B-PER", 2: "I-PER", 3: "LOC"}, label2id={"O": 0, "B-PER": 1, "I-PER": 2, "LOC": 3})
+NAMES = [
+    "the river runs to the harbour",
+    "Frau Müller sells bread by the train station, the old city 🏔 and Zürich",
+    "🏔️ snow",
+    " ".join(WORDS * 2),
+]
+
+
+def letters():
+    """Bytes to ids, of which several are a character."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizer(0)
+    whole = made._tokenizer
+    whole.model = models.BPE({word: i for i, word in enumerate(SPECIAL + alphabet)}, [], unk_token="<unk>")
+    whole.normalizer = None
+    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return made
+
+
+def namer(name, model, seed, made=None):
+    """A classifier of tokens; offsets are in characters, logits of all tokens in text order."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    made = made or tokenizer(0)
+    randomize(model, seed).save_pretrained(folder)
+    made.save_pretrained(folder)
+    made.model_max_length = 152
+    pipe = lambda strategy: t.pipeline(
+        "token-classification", model=model, tokenizer=made, aggregation_strategy=strategy, device="cpu", ignore_labels=[]
+    )
+    plain, simple = pipe("none"), pipe("simple")
+    tokens = [[[it["start"], it["end"], it["entity"], float(it["score"])] for it in plain(text)] for text in NAMES]
+    entities = [
+        [[it["start"], it["end"], it["entity_group"], float(it["score"])] for it in simple(text) if it["entity_group"] != "O"]
+        for text in NAMES
+    ]
+    to_half(folder)
+    write(folder, dict(texts=NAMES, tokens=tokens, entities=entities))
+
+
 def reranker(name, model, seed, pair_type, types=None, **options):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -831,6 +872,20 @@ MADE = {
         "splade-modernbert", t.ModernBertForMaskedLM(t.ModernBertConfig(**MODERN, classifier_bias=True)), s
     ),
     "lexical": lexical,
+    "tokens-bert": lambda s: namer("tokens-bert", t.BertForTokenClassification(t.BertConfig(**SIZES, **NAMED)), s),
+    "tokens-distilbert": lambda s: namer("tokens-distilbert", distil(t.DistilBertForTokenClassification, 4), s),
+    "tokens-deberta": lambda s: namer(
+        "tokens-deberta", t.DebertaV2ForTokenClassification(t.DebertaV2Config(**DEBERTA, **NAMED)), s
+    ),
+    "tokens-modernbert": lambda s: namer(
+        "tokens-modernbert",
+        t.ModernBertForTokenClassification(t.ModernBertConfig(**MODERN | dict(vocab_size=264), **NAMED)),
+        s,
+        letters(),
+    ),
+    "tokens-qwen3": lambda s: namer(
+        "tokens-qwen3", t.Qwen3ForTokenClassification(t.Qwen3Config(**DECODER, **NAMED)), s, tokenizer(0, (False, True))
+    ),
 }
 
 

@@ -8,7 +8,7 @@ use crate::batches::{Batches, Options};
 use crate::folder::Encoder;
 use crate::functions::normalized;
 use crate::model::Head;
-use crate::tokenizer::tokens;
+use crate::tokenizer::each;
 use crate::tokens::Direction;
 
 /// A model that makes vectors of texts, from a folder of sentence-transformers or transformers.
@@ -144,7 +144,7 @@ impl Embedder {
         let (tokenizer, cut) = (&self.encoder().tokenizer, Some(Direction::Right));
         let prompt = tokenizer.prompt(prompt)?;
         let encode = |text: &_| tokenizer.encode_behind(&prompt, AsRef::as_ref(text), cut);
-        let tokens = tokens(texts, encode)?;
+        let tokens = each(texts, encode)?;
         self.batches.answer_as(&tokens, Head::Embedding, finish)
     }
 

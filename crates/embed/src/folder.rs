@@ -26,7 +26,7 @@ use crate::pairs::PairTemplate;
 use crate::preset::Preset;
 use crate::prompts::{Prompts, SETTINGS};
 use crate::sentence::{self, Sentence};
-use crate::tokenizer::{Tokenizer, tokens};
+use crate::tokenizer::{Tokenizer, each};
 use crate::tokens::{Direction, Input};
 
 /// The files of a folder that determine the answers, besides `*.safetensors` and the modules'
@@ -39,6 +39,8 @@ const TEXTS: [&str; 6] = [
     MODULES,
     SETTINGS,
 ];
+/// The architectures that classify tokens.
+const OF_TOKENS: &str = "ForTokenClassification";
 /// The files of the embedded model: configuration, tokenizer and weights.
 #[cfg(feature = "embedded")]
 fn embedded() -> Result<[&'static [u8]; 3]> {
@@ -102,7 +104,7 @@ impl Encoder {
 
     /// Whether a folder's model makes embeddings or classes: some architectures also generate text.
     pub fn is_folder(dir: &Path) -> bool {
-        let mut tasks = ["ForSequenceClassification", "HF_ColBERT"].into_iter();
+        let mut tasks = ["ForSequenceClassification", OF_TOKENS, "HF_ColBERT"].into_iter();
         let is_task = |task| is_architecture(dir, task).unwrap_or(false);
         dir.join(MODULES).is_file() || tasks.any(is_task)
     }
@@ -212,6 +214,9 @@ impl Encoder {
             (Some(score), _) => Answers::Score(score),
             (None, Some(size)) => Answers::Vectors(size),
             (None, None) if config.splade.is_some() => Answers::Words,
+            (None, None) if config.keys.is_architecture(OF_TOKENS) => {
+                Answers::TokenClasses(config.labels.len())
+            }
             (None, None) => Answers::Classes(config.labels.len()),
         };
         let network = load(&config, answers, loaded.var_builder());
@@ -476,11 +481,11 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
         "expected texts of the kind that the model is for, got none"
     );
     let cut = Some(Direction::Right);
-    let tokens = tokens(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
+    let tokens = each(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
     let rows = Rows::new(tokens.iter());
     let report = equalize(network, &Equalization::default(), |network| {
         let hidden = network.forward(&rows)?;
-        let Some(head) = network.head.as_ref().or(network.words.as_ref()) else {
+        let Some(head) = network.head.as_ref().or(network.of_tokens.as_ref()) else {
             return Ok(hidden);
         };
         // Both outputs are computed: a layer that is not reached would keep norms from being

@@ -1,6 +1,7 @@
 //! Today's encoders of texts on the CPU, quantized by candle-dynquant: [`Embedder`] for vectors,
-//! [`MultiVectorEmbedder`] for vectors of tokens, [`SparseEmbedder`] for weights of tokens, [`Reranker`] for the order of answers, [`Classifier`] for
-//! classes, each from a folder of transformers or sentence-transformers.
+//! [`MultiVectorEmbedder`] for vectors of tokens, [`SparseEmbedder`] for weights of tokens,
+//! [`Reranker`] for the order of answers, [`Classifier`] and [`TokenClassifier`] for classes, each from
+//! a folder of transformers or sentence-transformers.
 //!
 //! ```
 //! use dynquant_embed::{Embedder, Options};
@@ -50,7 +51,8 @@
 //! | none: `StaticEmbedding` | static-retrieval-mrl, potion of model2vec | no |
 //!
 //! [`SparseEmbedder`] takes `bert`, `distilbert`, `roberta`, `xlm-roberta`, `camembert` and
-//! `modernbert`, [`MultiVectorEmbedder`] all others but static ones.
+//! `modernbert`, or any by the head of bge-m3; [`MultiVectorEmbedder`] all but `StaticEmbedding`;
+//! [`TokenClassifier`] those with a head.
 
 mod batches;
 mod classifier;
@@ -82,6 +84,7 @@ mod sentence;
 mod sparse;
 mod splade;
 mod tables;
+mod token_classifier;
 mod tokenizer;
 mod tokens;
 
@@ -99,5 +102,6 @@ pub use preset::Preset;
 pub use prompts::Prompts;
 pub use reranker::Reranker;
 pub use sparse::{SparseEmbedder, SparseVector};
+pub use token_classifier::{ClassifiedToken, Entity, TokenClassifier};
 pub use tokenizer::Tokenizer;
 pub use tokens::{Direction, Input, Prompt, Token, Tokens, TokensError};

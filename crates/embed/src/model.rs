@@ -1,7 +1,7 @@
 //! The model as a function from texts to answers.
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use candle_dynquant::LayerKind;
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
@@ -25,6 +25,8 @@ pub enum Head {
     TokenEmbeddings,
     /// The logits, one for each label.
     Classes,
+    /// The logits of each token, one for each label, concatenated.
+    TokenClasses,
 }
 
 /// A text and the kind of answer.
@@ -91,6 +93,11 @@ impl Model {
     /// Whether the model can answer [`Head::Classes`].
     pub fn is_classifier(&self) -> bool {
         self.is_scored || self.network.head.is_some()
+    }
+
+    /// Whether the model can answer [`Head::TokenClasses`].
+    pub fn classifies_tokens(&self) -> bool {
+        self.network.of_tokens.is_some() && self.splade.is_none()
     }
 
     /// The most tokens of a text that attention can handle.
@@ -182,7 +189,8 @@ impl Model {
         let mut logits = self.logits(&classified, size)?.into_iter();
         let pool =
             |task: &Task<'_>, vectors: &[f32]| self.pooling.pool(vectors, size, task.tokens.prompt);
-        let sparse = self.splade.zip(self.network.words.as_ref());
+        let of_tokens = self.network.of_tokens.as_ref();
+        let sparse = self.splade.zip(of_tokens);
         let answer = |(task, vectors): (&Task<'_>, &[f32])| match task.head {
             Head::Embedding if self.is_late => {
                 bail!(
@@ -216,6 +224,12 @@ impl Model {
                 })
             }
             Head::TokenEmbeddings => Ok(vectors.to_vec()),
+            Head::TokenClasses => {
+                let head = of_tokens.filter(|_| self.splade.is_none());
+                let head = head.context("expected a head for the classes of tokens, got none")?;
+                let vectors = Tensor::from_slice(vectors, (task.tokens.len(), size), &Device::Cpu)?;
+                Ok(head.forward(&vectors)?.flatten_all()?.to_vec1()?)
+            }
             Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
@@ -258,6 +272,7 @@ impl Model {
         let mut heads = vec![Head::TokenEmbeddings];
         heads.extend((!self.is_late).then_some(Head::Embedding));
         heads.extend(self.is_classifier().then_some(Head::Classes));
+        heads.extend(self.classifies_tokens().then_some(Head::TokenClasses));
         let tasks: Vec<Task<'_>> = (texts.iter())
             .flat_map(|tokens| heads.iter().map(move |&head| Task { tokens, head }))
             .collect();

@@ -38,6 +38,9 @@ struct Chat {
     ending: Vec<u32>,
 }
 
+/// The bytes of a token in a text; none of a special token.
+pub(crate) type Span = Option<Range<usize>>;
+
 /// The first text of pairs.
 enum First<'a> {
     Alone {
@@ -401,6 +404,26 @@ impl Tokenizer {
         self.checked(tokens, most)
     }
 
+    /// The tokens of a text, which is cut at its end, and the bytes of each in the text, whole
+    /// characters; none of special tokens.
+    pub(crate) fn located(&self, text: &str) -> Result<(Tokens, Vec<Span>), TokensError> {
+        let mut encoding = self.whole.encode(text, false).map_err(failed)?;
+        let room = self.room(self.max_tokens, false);
+        truncate(&mut encoding, room, Some(Direction::Right));
+        let encoding = self.whole.post_process(encoding, None, true);
+        let encoding = encoding.map_err(failed)?;
+        let masks = encoding.get_special_tokens_mask().iter();
+        let spans = masks
+            .zip(encoding.get_offsets())
+            .map(|(mask, &(start, end))| {
+                let span = text.floor_char_boundary(start)..text.ceil_char_boundary(end);
+                Some(span).filter(|_| *mask == 0)
+            });
+        let spans = spans.collect();
+        let tokens = self.of_encoding(&encoding, 0);
+        Ok((self.checked(tokens, self.max_tokens)?, spans))
+    }
+
     /// The tokens of a text without special tokens.
     fn alone(&self, text: &str) -> Result<Encoding, TokensError> {
         self.whole.encode_fast(text, false).map_err(failed)
@@ -421,14 +444,17 @@ impl Tokenizer {
         prompt: usize,
     ) -> Result<Tokens, TokensError> {
         let encoding = self.whole.post_process(first, second, true);
-        let encoding = encoding.map_err(failed)?;
+        Ok(self.of_encoding(&encoding.map_err(failed)?, prompt))
+    }
+
+    fn of_encoding(&self, encoding: &Encoding, prompt: usize) -> Tokens {
         let ids = encoding.get_ids().to_vec();
         let types = if self.gives_types {
             encoding.get_type_ids().to_vec()
         } else {
             vec![0; ids.len()]
         };
-        Ok(Tokens::new(ids, types, prompt))
+        Tokens::new(ids, types, prompt)
     }
 
     fn take(&self, ids: &[u32], cut: Option<Direction>) -> Result<Tokens, TokensError> {
@@ -462,10 +488,10 @@ impl Tokenizer {
 }
 
 /// The tokens of each text; an error names the text at fault.
-pub(crate) fn tokens<T>(
+pub(crate) fn each<T, U>(
     texts: &[T],
-    encode: impl Fn(&T) -> Result<Tokens, TokensError>,
-) -> Result<Vec<Tokens>> {
+    encode: impl Fn(&T) -> Result<U, TokensError>,
+) -> Result<Vec<U>> {
     let tokens = texts.iter().enumerate();
     let tokens = tokens.map(|(index, text)| encode(text).with_context(|| format!("text {index}")));
     tokens.collect()

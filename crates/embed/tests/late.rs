@@ -4,14 +4,12 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use candle_dynquant::checkpoint::{Plan, quantize};
-use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{
     Embedder, Encoder, Head, Input, MultiVector, MultiVectorEmbedder, Options, Task,
 };
 use serde::Deserialize;
 
-use crate::common::{check, edited, float, folder};
+use crate::common::{check, edited, float, folder, quantized};
 
 mod common;
 
@@ -87,11 +85,7 @@ fn bits_of_tokens_do_not_depend_on_the_batch() -> Result<()> {
         for size in [1, 2] {
             assert_eq!(embed(size)?, together, "{name}, batches of {size}");
         }
-        let out = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-        let out = out.path().join("quantized");
-        let source = Checkpoint::open(folder(name))?;
-        let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
-        quantize(&source, &plan, &out, |_| ())?;
+        let (_dir, out) = quantized(name)?;
         let quantized = MultiVectorEmbedder::open(&out).context(name)?;
         let answers = [
             quantized.embed_queries(&questions)?,

@@ -29,6 +29,8 @@ pub(crate) struct Architecture {
     sizes: fn(&Keys) -> Result<Sizes>,
     load: fn(&Keys, &Sizes, VarBuilder<'_>) -> Result<Transformer>,
     head: fn(&Source<'_>) -> Result<Option<ClassHead>>,
+    /// The head of the classes of tokens.
+    of_tokens: fn(&Source<'_>) -> Result<ClassHead>,
     /// The head that guesses words, if it is known.
     guesses: Option<&'static Guesses>,
 }
@@ -37,6 +39,8 @@ pub(crate) struct Architecture {
 pub(crate) enum Answers {
     /// This many classes, if it has a head.
     Classes(usize),
+    /// This many classes of each token.
+    TokenClasses(usize),
     Score(LogitScore),
     /// Guesses of words.
     Words,
@@ -55,6 +59,7 @@ const BERT: Architecture = Architecture {
     sizes: bert::sizes,
     load: bert::load,
     head: bert::head,
+    of_tokens: |source| Ok(ClassHead::of_first(source.classes("classifier", true)?)),
     guesses: None,
 };
 
@@ -67,6 +72,7 @@ const DECODER: Architecture = Architecture {
     sizes: decoder::qwen3_sizes,
     load: decoder::load_qwen3,
     head: decoder::head,
+    of_tokens: |source| Ok(ClassHead::of_first(source.classes("score", true)?)),
     guesses: None,
 };
 
@@ -155,6 +161,7 @@ static ALL: [Architecture; 16] = [
         sizes: modernbert::sizes,
         load: modernbert::load,
         head: modernbert::head,
+        of_tokens: modernbert::any_head,
         mark: None,
         guesses: Some(&modernbert::GUESSES),
         tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
@@ -191,6 +198,7 @@ static ALL: [Architecture; 16] = [
         sizes: decoder::eurobert_sizes,
         load: decoder::load_eurobert,
         head: decoder::eurobert_head,
+        of_tokens: BERT.of_tokens,
         ..DECODER
     },
     DECODER,
@@ -208,8 +216,8 @@ static ALL: [Architecture; 16] = [
 pub(crate) struct Network {
     pub model: Transformer,
     pub head: Option<ClassHead>,
-    /// The head that guesses words, for sparse vectors.
-    pub words: Option<ClassHead>,
+    /// The head of each token: of its class, or that guesses words, for sparse vectors.
+    pub of_tokens: Option<ClassHead>,
     /// The product that makes shorter vectors of tokens.
     pub projection: Option<nn::Linear>,
 }
@@ -262,7 +270,7 @@ impl Architecture {
             keys,
             sizes,
             labels: match answers {
-                Answers::Classes(labels) => labels,
+                Answers::Classes(labels) | Answers::TokenClasses(labels) => labels,
                 Answers::Score(_) | Answers::Words | Answers::Vectors(_) => 0,
             },
             vb,
@@ -270,7 +278,8 @@ impl Architecture {
         };
         let words = &transformer.embeddings.words;
         let mut projection = None;
-        let (head, words) = match answers {
+        let (head, of_tokens) = match answers {
+            Answers::TokenClasses(_) => (None, Some((self.of_tokens)(&source)?)),
             Answers::Vectors(size) => {
                 projection = Some(sizes.linear(size, false, source.vb.pp("linear"))?);
                 (None, None)
@@ -289,7 +298,7 @@ impl Architecture {
         Ok(Network {
             model: transformer,
             head,
-            words,
+            of_tokens,
             projection,
         })
     }

@@ -108,9 +108,12 @@ fn layer(
 }
 
 pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    if !source.is_classifier("classifier") {
-        return Ok(None);
-    }
+    let has_head = source.is_classifier("classifier");
+    has_head.then(|| any_head(source)).transpose()
+}
+
+/// The head of the classes of texts or of tokens.
+pub(super) fn any_head(source: &Source<'_>) -> Result<ClassHead> {
     let Source {
         keys, sizes, vb, ..
     } = source;
@@ -123,5 +126,5 @@ pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     let activation = keys.activation("classifier_activation", FusedActivation::Gelu)?;
     let norm = sizes.norm_b(keys.flag("norm_bias", false)?, vb.pp("head.norm"))?;
     let head = ClassHead::new(pooling, source.classes("classifier", true)?);
-    Ok(Some(head.behind(dense, activation).normalized(norm)))
+    Ok(head.behind(dense, activation).normalized(norm))
 }

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{Options, Preset};
 
 pub fn folder(name: &str) -> PathBuf {
@@ -66,4 +68,14 @@ pub fn edited(name: &str, file: &str, [from, to]: [&str; 2]) -> Result<tempfile:
     ensure!(text.contains(from), "{file}: {from}");
     fs::write(path, text.replacen(from, to, 1))?;
     Ok(out)
+}
+
+/// A folder with a fixture in int8, as `dynquant quantize` writes it.
+pub fn quantized(name: &str) -> Result<(tempfile::TempDir, PathBuf)> {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let out = dir.path().join(name);
+    let source = Checkpoint::open(folder(name))?;
+    let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+    quantize(&source, &plan, &out, |_| ())?;
+    Ok((dir, out))
 }
