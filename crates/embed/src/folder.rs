@@ -188,17 +188,14 @@ impl Encoder {
         is_lexical: bool,
     ) -> Result<Self> {
         let mut files = Files::read(dir)?;
-        let (mut behind, is_scored) = files.finish()?;
         let mut tokenizer = files.tokenizer()?;
-        if is_lexical {
-            let config = &mut files.config;
-            let keys = ["cls_token", "eos_token", "pad_token", "unk_token"];
-            let skipped = tokenizer.ids(&config.tokenizer.named, &keys);
-            let head = Lexical::open(dir, config.hidden_size, config.vocab_size, skipped)?;
-            config.lexical = Some(head);
-            (config.embedding_size, config.normalize) = (config.vocab_size, false);
-            behind.clear();
-        }
+        let (behind, is_scored) = if is_lexical {
+            files.open_lexical(&tokenizer)?;
+            (Vec::new(), false)
+        } else {
+            files.finish()?
+        };
+        let mut network = files.network()?;
         let Files {
             name,
             modules,
@@ -208,20 +205,6 @@ impl Encoder {
             late,
             ..
         } = files;
-        let score = modules.logit_score.as_deref().map(LogitScore::open);
-        let projection = late.as_ref().and_then(|late| late.projection);
-        let answers = match (score.transpose()?, projection) {
-            (Some(score), _) => Answers::Score(score),
-            (None, Some(size)) => Answers::Vectors(size),
-            (None, None) if config.splade.is_some() => Answers::Words,
-            (None, None) if config.keys.is_architecture(OF_TOKENS) => {
-                Answers::TokenClasses(config.labels.len())
-            }
-            (None, None) => Answers::Classes(config.labels.len()),
-        };
-        let network = load(&config, answers, loaded.var_builder());
-        let mut network = network.with_context(|| name.clone())?;
-        loaded.check(&name)?;
         let is_quantized = loaded.is_quantized();
         if let Some(texts) = texts {
             ensure!(
@@ -386,6 +369,36 @@ impl<'a> Files<'a> {
             tested.with_context(|| format!("{place}: queries and documents"))?;
         }
         Ok(tokenizer)
+    }
+
+    /// Replaces the pooling and the modules by the head of bge-m3.
+    fn open_lexical(&mut self, tokenizer: &Tokenizer) -> Result<()> {
+        let config = &mut self.config;
+        let keys = ["cls_token", "eos_token", "pad_token", "unk_token"];
+        let skipped = tokenizer.ids(&config.tokenizer.named, &keys);
+        let head = Lexical::open(self.dir, config.hidden_size, config.vocab_size, skipped)?;
+        config.lexical = Some(head);
+        config.embedding_size = config.vocab_size;
+        Ok(())
+    }
+
+    /// The model with the head that the files ask for.
+    fn network(&self) -> Result<Network> {
+        let config = &self.config;
+        let score = self.modules.logit_score.as_deref().map(LogitScore::open);
+        let projection = self.late.as_ref().and_then(|late| late.projection);
+        let labels = config.labels.len();
+        let answers = match (score.transpose()?, projection) {
+            (Some(score), _) => Answers::Score(score),
+            (None, Some(size)) => Answers::Vectors(size),
+            (None, None) if config.splade.is_some() => Answers::Words,
+            (None, None) if config.keys.is_architecture(OF_TOKENS) => Answers::TokenClasses(labels),
+            (None, None) => Answers::Classes(labels),
+        };
+        let network = load(config, answers, self.loaded.var_builder());
+        let network = network.with_context(|| self.name.clone())?;
+        self.loaded.check(&self.name)?;
+        Ok(network)
     }
 
     /// The modules after the pooling, without a final normalization, which is the caller's; and

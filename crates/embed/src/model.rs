@@ -1,6 +1,6 @@
 //! The model as a function from texts to answers.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
 use candle_dynquant::LayerKind;
 use candle_dynquant::ops::Precision;
@@ -279,11 +279,9 @@ impl Model {
         let together = self.together(&tasks)?;
         for (task, answer) in tasks.iter().zip(together) {
             let alone = self.together(&[*task])?;
-            ensure!(
-                alone.iter().flatten().all(|x| x.is_finite()),
-                "the model: expected finite answers, got {:?}",
-                alone.iter().flatten().find(|x| !x.is_finite()),
-            );
+            if let Some(x) = alone.iter().flatten().find(|x| !x.is_finite()) {
+                bail!("the model: expected finite answers, got {x}");
+            }
             let bits = |answer: &[f32]| answer.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             if alone.iter().map(|alone| bits(alone)).ne([bits(&answer)]) {
                 return Ok(false);

@@ -51,23 +51,20 @@ impl Prompts {
         let expected = || format!("{path}: expected the prompts of sentence-transformers");
         let map = json::parse(&text).with_context(expected)?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::PROMPTS)?;
+        let is_late = modules.late.is_some();
         let is_read =
             |key: &String| modules.late.is_some() && tables::LATE.treatment(key).is_some();
         let unknown = unknown.into_iter().filter(|key| !is_read(key));
         notes.extend(unread(&path, unknown.collect()));
         let key = "model_type";
-        let word = keys.word(key)?;
-        match word.as_deref() {
-            Some("SparseEncoder") if !modules.is_splade => {
-                return Err(keys.fault(key, "SpladePooling with SparseEncoder"));
-            }
-            Some("ColBERT" | "MultiVectorEncoder") if modules.late.is_none() => {
-                return Err(keys.fault(key, "a vector of each text, by a pooling"));
-            }
-            Some("SentenceTransformer" | "CrossEncoder") if modules.late.is_some() => {
-                return Err(keys.fault(key, "ColBERT or MultiVectorEncoder, without a pooling"));
-            }
-            _ => (),
+        let fits = match keys.word(key)?.as_deref() {
+            None => true,
+            Some("SparseEncoder") => modules.is_splade,
+            Some("ColBERT" | "MultiVectorEncoder") => is_late,
+            Some(_) => !is_late,
+        };
+        if !fits {
+            return Err(keys.fault(key, "the type of model that modules.json makes"));
         }
         let mut prompts: Self = json::parse(&text).with_context(expected)?;
         prompts.truncate_dim = keys.number("truncate_dim")?;

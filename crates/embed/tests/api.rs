@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use candle_dynquant_support::rows;
 use dynquant_embed::{Classifier, Embedder, Int8Vector, Options, Preset, Reranker};
 
-use crate::common::folder;
+use crate::common::{fault, folder};
 
 mod common;
 
@@ -202,6 +202,8 @@ modules.json of bert | base.modules.transformer.Transformer | modules.StaticEmbe
 modules.json of bert | sentence_transformers.base.modules.transformer | custom_st | got "custom_st.Transformer"
 modules.json of bert | normalize.Normalize | sparse_encoder.modules.SparseAutoEncoder | got "SparseAutoEncoder"
 modules.json of bert | base.modules.transformer.Transformer | SparseStaticEmbedding | got "SparseStaticEmbedding"
+sentence_bert_config.json of lower-case | "max_seq_length": 20 | "max_seq_length": 3 | "max_seq_length": tokens of a text: expected a limit of 4
+tokenizer_config.json of bert | "model_max_length": 152 | "model_max_length": 2 | "model_max_length": tokens of a text
 sentence_bert_config.json of lower-case | "do_lower_case" | "query_length": 8, "do_lower_case" | with MultiVectorMask, got no such module
 sentence_bert_config.json of lower-case | "do_lower_case" | "lowercase": true, "do_lower_case" | key "lowercase": expected no such key
 sentence_bert_config.json of bert | last_hidden_state | pooler_output | method_output_name": expected "last_hidden_state"
@@ -269,6 +271,21 @@ fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
         reranker.scores(&long, &texts)?,
         reranker.scores(&beginning, &texts)?
     );
+    Ok(())
+}
+
+#[test]
+fn weights_that_are_no_numbers_name_their_folder() -> Result<()> {
+    let dir = copy("reranker-modules", "not-finite")?;
+    let path = dir.join("2_Dense/model.safetensors");
+    let mut weights = fs::read(&path)?;
+    // A NaN in float16.
+    let end = weights.len() - 2;
+    weights.splice(end.., [0, 0x7e]);
+    fs::write(path, weights)?;
+    let error = fault(Reranker::open(&dir));
+    let expected = "not-finite: the model: expected finite answers, got NaN";
+    assert!(error.contains(expected), "{error}");
     Ok(())
 }
 

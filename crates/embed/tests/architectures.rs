@@ -14,7 +14,7 @@ use dynquant_embed::{
 };
 use serde::Deserialize;
 
-use crate::common::{check, float, folder, quantized};
+use crate::common::{check, float, folder, quantized, read};
 
 mod common;
 
@@ -78,8 +78,7 @@ struct Expected {
 }
 
 fn expected(name: &str) -> Result<Expected> {
-    let text = fs::read_to_string(folder(name).join("expected.json"))?;
-    Ok(serde_json::from_str(&text)?)
+    read(name, "expected.json")
 }
 
 fn sqnr_db(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {

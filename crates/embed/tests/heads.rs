@@ -9,67 +9,42 @@ use dynquant_embed::{
 };
 use serde::Deserialize;
 
-use crate::common::{check, edited, float, folder, quantized};
+use crate::common::{check, edited, fault, float, folder, quantized, read};
 
 mod common;
 
-const TEXTS: [&str; 3] = [
-    "bread",
-    "snow falls on the old city in winter",
-    "the river runs to the harbour",
-];
+#[derive(Deserialize)]
+struct Texts {
+    texts: Vec<String>,
+}
 
-/// The head of bge-m3: float, alone and in batches, and mistakes in its files.
+/// The head of bge-m3: float, alone and in batches, and mistakes in its file.
 #[test]
 fn weights_of_tokens_are_those_of_bge_m3() -> Result<()> {
-    let name = "xlm-roberta";
-    let rows = fs::read_to_string(folder(name).join("lexical.json"))?;
-    let rows: Vec<Vec<f32>> = serde_json::from_str(&rows)?;
-    let texts = serde_json::from_str::<serde_json::Value>(&fs::read_to_string(
-        folder(name).join("expected.json"),
-    )?)?;
-    let texts: Vec<String> = serde_json::from_value(texts["texts"].clone())?;
+    let (name, head) = ("xlm-roberta", "sparse_linear.safetensors");
+    let rows: Vec<Vec<f32>> = read(name, "lexical.json")?;
+    let Texts { texts } = read(name, "expected.json")?;
     let embedder = SparseEmbedder::open_with(folder(name), float())?;
-    for (got, row) in embedder.embed(&texts)?.iter().zip(&rows) {
+    for (got, row) in embedder.embed(&texts)?.into_iter().zip(&rows) {
         let expected = SparseVector::from_dense(row);
         assert_eq!(got.ids, expected.ids);
-        check(
-            name,
-            std::slice::from_ref(&got.weights),
-            &[expected.weights],
-        )?;
+        check(name, &[got.weights], &[expected.weights])?;
     }
-    let together = SparseEmbedder::open(folder(name))?.embed(&TEXTS)?;
+    let together = SparseEmbedder::open(folder(name))?.embed(&texts)?;
     let alone = SparseEmbedder::open_with(folder(name), Options::new().batch_size(1))?;
-    assert_eq!(alone.embed(&TEXTS)?, together);
-
-    let head = "sparse_linear.safetensors";
+    assert_eq!(alone.embed(&texts)?, together);
     for (from, to, expected) in [
         ("\"bias\"", "\"basi\"", "cannot find tensor bias"),
         ("[1,32]", "[32,1]", "expected a product"),
     ] {
-        let dir = edited(name, "1_Pooling/config.json", ["{", "{"])?;
-        let path = dir.path().join(head);
-        let mut bytes = fs::read(&path)?;
-        let at = bytes
-            .windows(from.len())
-            .position(|it| it == from.as_bytes());
-        let at = at.context(from)?;
-        bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
-        fs::write(path, bytes)?;
-        let error = SparseEmbedder::open(dir.path())
-            .err()
-            .map(|e| format!("{e:#}"));
-        let error = error.unwrap_or_default();
+        let dir = edited(name, head, [from, to])?;
+        let error = fault(SparseEmbedder::open(dir.path()));
         assert!(error.contains(expected) && error.contains(head), "{error}");
         Embedder::open(dir.path())?;
+        fs::rename(dir.path().join(head), dir.path().join("sparse_linear.pt"))?;
+        let error = fault(SparseEmbedder::open(dir.path()));
+        assert!(error.contains("scripts/convert_pytorch.py sparse_linear.pt"));
     }
-    let dir = edited(name, "1_Pooling/config.json", ["{", "{"])?;
-    fs::rename(dir.path().join(head), dir.path().join("sparse_linear.pt"))?;
-    let error = SparseEmbedder::open(dir.path())
-        .err()
-        .map(|e| format!("{e:#}"));
-    assert!(error.is_some_and(|it| it.contains("scripts/convert_pytorch.py sparse_linear.pt")));
     Ok(())
 }
 
@@ -83,18 +58,8 @@ struct Named {
     entities: Vec<Vec<Piece>>,
 }
 
-const NAMERS: [&str; 5] = [
-    "tokens-bert",
-    "tokens-distilbert",
-    "tokens-deberta",
-    "tokens-modernbert",
-    "tokens-qwen3",
-];
-
-fn named(name: &str) -> Result<Named> {
-    let text = fs::read_to_string(folder(name).join("expected.json"))?;
-    Ok(serde_json::from_str(&text)?)
-}
+#[rustfmt::skip]
+const NAMERS: [&str; 5] = ["tokens-bert", "tokens-distilbert", "tokens-deberta", "tokens-modernbert", "tokens-qwen3"];
 
 /// Checks spans in bytes against characters, labels and scores.
 fn check_pieces(
@@ -118,7 +83,7 @@ fn check_pieces(
 #[test]
 fn classes_of_tokens_are_those_of_the_pipeline_of_transformers() -> Result<()> {
     for name in NAMERS {
-        let expected = named(name)?;
+        let expected: Named = read(name, "expected.json")?;
         let classifier = TokenClassifier::open_with(folder(name), float()).context(name)?;
         let tokens = classifier.classify(&expected.texts)?;
         let entities = classifier.entities(&expected.texts)?;
@@ -139,9 +104,10 @@ fn classes_of_tokens_are_those_of_the_pipeline_of_transformers() -> Result<()> {
 
 /// In int8: together, alone, and from a folder that was quantized before.
 #[test]
+#[rustfmt::skip]
 fn bits_of_classes_do_not_depend_on_the_batch() -> Result<()> {
     for name in NAMERS {
-        let texts = named(name)?.texts;
+        let Texts { texts } = read(name, "expected.json")?;
         let classifier = TokenClassifier::open(folder(name))?;
         assert!(!classifier.encoder().model.is_one_by_one(), "{name}");
         let together = classifier.classify(&texts)?;
@@ -155,37 +121,13 @@ fn bits_of_classes_do_not_depend_on_the_batch() -> Result<()> {
         );
     }
     for (name, file, from, to, expected) in [
-        (
-            "tokens-bert",
-            "config.json",
-            "\"3\": \"LOC\"",
-            "\"4\": \"LOC\"",
-            "id2label",
-        ),
-        (
-            "tokens-bert",
-            "config.json",
-            ", \"3\": \"LOC\"",
-            "",
-            "a head of 3 classes",
-        ),
-        (
-            "t5",
-            "config.json",
-            "T5EncoderModel",
-            "T5ForTokenClassification",
-            "classifier",
-        ),
-        (
-            "bert",
-            "config.json",
-            "BertModel",
-            "BertModel",
-            "ForTokenClassification, got another",
-        ),
+        ("tokens-bert", "config.json", "\"3\": \"LOC\"", "\"4\": \"LOC\"", "id2label"),
+        ("tokens-bert", "config.json", ", \"3\": \"LOC\"", "", "a head of 3 classes"),
+        ("t5", "config.json", "T5EncoderModel", "T5ForTokenClassification", "classifier"),
+        ("bert", "config.json", "BertModel", "BertModel", "ForTokenClassification, got another"),
     ] {
-        let error = TokenClassifier::open(edited(name, file, [from, to])?.path()).err();
-        let error = error.map(|e| format!("{e:#}")).unwrap_or_default();
+        let dir = edited(name, file, [from, to])?;
+        let error = fault(TokenClassifier::open(dir.path()));
         assert!(error.contains(expected), "{name}, {to}: {error}");
     }
     Ok(())

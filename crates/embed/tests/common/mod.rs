@@ -5,10 +5,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{Options, Preset};
+use serde::de::DeserializeOwned;
+
+/// The values of a file of a fixture.
+pub fn read<T: DeserializeOwned>(name: &str, file: &str) -> Result<T> {
+    let text = fs::read_to_string(folder(name).join(file))?;
+    Ok(serde_json::from_str(&text)?)
+}
 
 pub fn folder(name: &str) -> PathBuf {
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/encoders");
@@ -64,10 +71,20 @@ pub fn edited(name: &str, file: &str, [from, to]: [&str; 2]) -> Result<tempfile:
     let out = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     copy(name, out.path())?;
     let path = out.path().join(file);
-    let text = fs::read_to_string(&path)?;
-    ensure!(text.contains(from), "{file}: {from}");
-    fs::write(path, text.replacen(from, to, 1))?;
+    let mut bytes = fs::read(&path)?;
+    let mut windows = bytes.windows(from.len());
+    let at = windows.position(|it| it == from.as_bytes());
+    let at = at.with_context(|| format!("{file}: {from}"))?;
+    bytes.splice(at..at + from.len(), to.bytes());
+    fs::write(path, bytes)?;
     Ok(out)
+}
+
+/// The text of an error; none of an answer.
+pub fn fault<T>(result: Result<T>) -> String {
+    result
+        .err()
+        .map_or_else(String::new, |error| format!("{error:#}"))
 }
 
 /// A folder with a fixture in int8, as `dynquant quantize` writes it.
