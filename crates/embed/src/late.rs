@@ -41,6 +41,9 @@ pub(crate) struct Side {
 /// The characters of Python's `string.punctuation`.
 const PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
+/// The most tokens to which queries are expanded, since every query has as many.
+const MOST: usize = 1 << 16;
+
 /// The keys of prefixes with their defaults, of lengths, and of whether appended tokens are attended
 /// to: of PyLate and of Stanford's ColBERT.
 type Names = ([(&'static str, &'static str); 2], [&'static str; 3]);
@@ -196,6 +199,10 @@ impl Side {
             tokens.types.insert(1, 0);
         }
         if let Some(expansion) = &self.expansion {
+            if expansion.length > MOST {
+                let (limit, got) = (MOST, expansion.length);
+                return Err(TokensError::TooLong { limit, got });
+            }
             let length = tokens.len().max(expansion.length.min(most));
             if !expansion.is_attended {
                 tokens.hidden = length - tokens.len();

@@ -52,8 +52,7 @@ impl Prompts {
         let map = json::parse(&text).with_context(expected)?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::PROMPTS)?;
         let is_late = modules.late.is_some();
-        let is_read =
-            |key: &String| modules.late.is_some() && tables::LATE.treatment(key).is_some();
+        let is_read = |key: &String| is_late && tables::LATE.treatment(key).is_some();
         let unknown = unknown.into_iter().filter(|key| !is_read(key));
         notes.extend(unread(&path, unknown.collect()));
         let key = "model_type";

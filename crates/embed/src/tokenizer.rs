@@ -267,7 +267,9 @@ impl Tokenizer {
             };
             let text = format!("{}{text}", prompt.text);
             let tokens = self.text(&text, 0, side.room(most), cut)?;
-            return side.finish(tokens, most, |word| self.whole.token_to_id(word));
+            let tokens = side.finish(tokens, most, |word| self.whole.token_to_id(word))?;
+            self.check_ids(&tokens.ids)?;
+            return Ok(tokens);
         }
         if prompt.text.is_empty() {
             return self.text(text, 0, most, cut);

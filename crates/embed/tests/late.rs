@@ -103,6 +103,7 @@ fn mistakes_in_folders_of_late_interaction_are_named() -> Result<()> {
         ("late-bert", "modules.json", "2_Dense\", \"type\": \"pylate.models.Dense.Dense", "2_Dense\", \"type\": \"sentence_transformers.models.Normalize", "expected Dense or"),
         ("late-bert", "1_Dense/config.json", "\"use_residual\": true", "\"use_residual\": false", "residual"),
         ("late-modernbert", settings, "\"attend_to_expansion_tokens\": true", "\"attend_to_expansion_tokens\": false", "at most 6 tokens"),
+        ("late-modernbert", settings, "\"query_length\": 16", "\"query_length\": 2000000000", "at most 65536 tokens"),
         ("late-native", sentence, "\"min\"", "\"most\"", "expected fixed or min"),
         ("late-native", sentence, "\"length\": 12", "\"length\": 0", "query_expansion.length"),
         ("late-native", sentence, "\"token\": null", "\"token\": \"[QUERY]\"", "got \"[QUERY]\""),
