@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use crate::folder::Encoder;
 use crate::model::{Head, Task};
 use crate::preset::Preset;
-use crate::tokens::Tokens;
+use crate::tokenizer::each;
+use crate::tokens::{Direction, Prompt, Tokens};
 
 /// The most tokens of a batch of several texts, so that the activations of a layer stay in some MB.
 const MOST_TOKENS: usize = 8192;
@@ -134,6 +135,19 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
+    /// The answers to texts behind a prompt, cut at their end, each changed by `finish`.
+    pub fn behind<T: Clone + Default>(
+        &self,
+        prompt: &Prompt,
+        texts: &[impl AsRef<str>],
+        head: Head,
+        finish: impl Fn(Vec<f32>) -> T,
+    ) -> Result<Vec<T>> {
+        let (tokenizer, cut) = (&self.encoder.tokenizer, Some(Direction::Right));
+        let encode = |text: &_| tokenizer.encode_behind(prompt, AsRef::as_ref(text), cut);
+        self.answer_as(&each(texts, encode)?, head, finish)
+    }
+
     /// The answers to all texts, in order.
     pub fn answer(&self, texts: &[Tokens], head: Head) -> Result<Vec<Vec<f32>>> {
         self.answer_as(texts, head, |answer| answer)

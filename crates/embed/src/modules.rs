@@ -241,7 +241,8 @@ impl Modules {
             self.pooling.display(),
         );
         ensure!(
-            matches!(self.late, Some(Tool::SentenceTransformers(_))) || !sentence.is_late,
+            matches!(self.late, Some(Tool::SentenceTransformers(_)))
+                || (sentence.lengths == [None; 2] && sentence.expansion.is_none()),
             "sentence_bert_config.json: expected query_length, document_length and query_expansion \
              with MultiVectorMask, got no such module"
         );

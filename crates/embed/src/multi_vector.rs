@@ -7,8 +7,6 @@ use anyhow::{Result, ensure};
 use crate::batches::{Batches, Options};
 use crate::folder::Encoder;
 use crate::model::Head;
-use crate::tokenizer::each;
-use crate::tokens::Direction;
 
 /// A model that makes a vector of each token of a text (ColBERT), from a folder of PyLate, of a
 /// `MultiVectorEncoder` of sentence-transformers, or of Stanford's ColBERT.
@@ -123,10 +121,7 @@ impl MultiVectorEmbedder {
     ) -> Result<Vec<MultiVector>> {
         let (tokenizer, dimensions) = (&self.encoder().tokenizer, self.dimensions());
         let prompt = tokenizer.prompt(prompt)?.of_queries(is_query);
-        let cut = Some(Direction::Right);
-        let encode = |text: &_| tokenizer.encode_behind(&prompt, AsRef::as_ref(text), cut);
-        let tokens = each(texts, encode)?;
         let finish = |values| MultiVector { dimensions, values };
-        self.0.answer_as(&tokens, Head::TokenEmbeddings, finish)
+        self.0.behind(&prompt, texts, Head::TokenEmbeddings, finish)
     }
 }

@@ -29,8 +29,6 @@ pub(crate) struct Sentence {
     pub max_tokens: Option<(String, usize)>,
     /// The most tokens of queries and of documents, for late interaction.
     pub lengths: [Option<usize>; 2],
-    /// Whether there are settings for late interaction.
-    pub is_late: bool,
     /// The tokens that are appended to queries.
     pub expansion: Option<Expansion>,
     /// Whether texts are lower-cased before the tokenizer.
@@ -98,16 +96,11 @@ impl Sentence {
         };
         let of_call = limit("processing_kwargs.text.max_length")?;
         let of_tokenizer = limit("max_seq_length")?;
-        let lengths = [
-            keys.number("query_length")?,
-            keys.number("document_length")?,
-        ];
-        let expansion = expansion(&keys)?;
+        let length = |key| keys.number(key);
         Ok(Self {
             max_tokens: of_call.or(of_tokenizer),
-            is_late: lengths != [None, None] || expansion.is_some(),
-            lengths,
-            expansion,
+            lengths: [length("query_length")?, length("document_length")?],
+            expansion: expansion(&keys)?,
             lower_case: keys.flag("do_lower_case", false)?,
             guesses_words: task.as_deref() == Some("fill-mask"),
             has_classes: output == "scores",

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::batches::Options;
-use crate::embedder::Embedder;
+use crate::batches::{Batches, Options};
 use crate::folder::Encoder;
 use crate::lexical::Lexical;
+use crate::model::Head;
 use crate::modules::Modules;
 
 /// A model that weighs the tokens of the vocabulary by a text (SPLADE), from a folder of a
@@ -27,7 +27,7 @@ use crate::modules::Modules;
 /// assert_eq!(scores.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct SparseEmbedder(Embedder);
+pub struct SparseEmbedder(Batches);
 
 /// The tokens with a weight above 0, in the order of their ids.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,7 +68,7 @@ impl SparseVector {
 }
 
 impl SparseEmbedder {
-    /// Opens a folder as [`Embedder::open`] does.
+    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
     ///
     /// # Errors
     /// Also when the folder has no `SpladePooling`.
@@ -83,19 +83,19 @@ impl SparseEmbedder {
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let dir = dir.as_ref();
         let is_lexical = !Modules::read(dir)?.is_splade && Lexical::is_in(dir);
-        let embedder = Embedder::open_with(dir, options.lexical(is_lexical))?;
+        let batches = options.lexical(is_lexical).open(dir)?;
         ensure!(
-            embedder.encoder().config.is_sparse(),
+            batches.encoder.config.is_sparse(),
             "{}: expected a model of sparse vectors, with SpladePooling or sparse_linear.safetensors, \
              got one of dense vectors",
             dir.display(),
         );
-        Ok(Self(embedder))
+        Ok(Self(batches))
     }
 
     /// The underlying model, for lower-level calls, whose embeddings are the weights of all tokens.
     pub fn encoder(&self) -> &Encoder {
-        self.0.encoder()
+        &self.0.encoder
     }
 
     /// The vectors of texts, after the folder's default prompt if it has one.
@@ -114,7 +114,7 @@ impl SparseEmbedder {
         self.behind(self.encoder().prompts.query(), texts)
     }
 
-    /// The vectors of texts to be searched, after the prompt of [`Embedder::embed_documents`].
+    /// The vectors of texts to be searched, after the prompt of [`Embedder::embed_documents`](crate::Embedder::embed_documents).
     ///
     /// # Errors
     /// The errors of [`embed`](Self::embed).
@@ -123,7 +123,8 @@ impl SparseEmbedder {
     }
 
     fn behind(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<SparseVector>> {
-        self.0
-            .behind(prompt, texts, |weights| SparseVector::from_dense(&weights))
+        let prompt = self.encoder().tokenizer.prompt(prompt)?;
+        let finish = |weights: Vec<f32>| SparseVector::from_dense(&weights);
+        self.0.behind(&prompt, texts, Head::Embedding, finish)
     }
 }
