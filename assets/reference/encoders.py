@@ -7,8 +7,9 @@ Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes a 
 for each, as sentence-transformers saves it with weights in float16, and in it expected.json:
 `texts`, and their `vectors` as `encode` gives them, `queries` and `documents` as `encode_query` and
 `encode_document` do; of a classifier `logits`, of a reranker `query` and `scores`, and `true_logits`
-where these are differences of logits. From "electra" on they are made with sentence-transformers 6.1.0.dev0
-(its source of 2026-08-21) and torch 2.9.1. All in float32, of the weights as they are stored.
+where these are differences of logits; of a classifier of tokens `tokens` and `entities`, each with its beginning and
+end in characters, its label and the score of it. From "electra" on they are made with sentence-transformers 6.1.0.dev0
+(its source of 2026-08-21) and torch 2.9.1, from "splade-modernbert" on with sentence-transformers 6.2.0. All in float32, of the weights as they are stored.
 
 transformers has no Jina BERT, and GTE without its scaled positions: these are written out here,
 from the papers (arXiv 2108.12409 and 2310.19923; Su, "NTK-aware scaled RoPE", 2023) and the names

@@ -33,6 +33,8 @@ fn weights_of_tokens_are_those_of_bge_m3() -> Result<()> {
     let together = SparseEmbedder::open(folder(name))?.embed(&texts)?;
     let alone = SparseEmbedder::open_with(folder(name), Options::new().batch_size(1))?;
     assert_eq!(alone.embed(&texts)?, together);
+    let (_dir, out) = quantized(name)?;
+    assert_eq!(SparseEmbedder::open(&out)?.embed(&texts)?, together);
     for (from, to, expected) in [
         ("\"bias\"", "\"basi\"", "cannot find tensor bias"),
         ("[1,32]", "[32,1]", "expected a product"),
