@@ -18,6 +18,7 @@ import transformers as t
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 
@@ -109,7 +110,7 @@ def main():
         files["tokenizer_config.json"] += saved(kind().save_pretrained, "tokenizer_config.json") | arguments(kind)
     names = set(files["tokenizer_config.json"]) - {"vocab", "merges", "_spm_precompiled_charsmap"}
     files["tokenizer_config.json"] = sorted(names)
-    for kind in (Pooling, SpladePooling, Dense, LayerNorm, Normalize, LogitScore):
+    for kind in (Pooling, SpladePooling, Dense, LayerNorm, Normalize, LogitScore, MultiVectorMask):
         files[kind.__name__] = module(kind)
     (HERE / "encoder_keys.json").write_text(json.dumps({"config.json": config} | files) + "\n")
 

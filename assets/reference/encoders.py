@@ -7,8 +7,9 @@ Needs torch==2.15.0 transformers==5.24.0 sentence-transformers==6.2.0. Writes a 
 for each, as sentence-transformers saves it with weights in float16, and in it expected.json:
 `texts`, and their `vectors` as `encode` gives them, `queries` and `documents` as `encode_query` and
 `encode_document` do; of a classifier `logits`, of a reranker `query` and `scores`, and `true_logits`
-where these are differences of logits. From "electra" on they are made with sentence-transformers 6.1.0.dev0
-(its source of 2026-08-21) and torch 2.9.1. All in float32, of the weights as they are stored.
+where these are differences of logits; of a classifier of tokens `tokens` and `entities`, each with its beginning and
+end in characters, its label and the score of it. From "electra" on they are made with sentence-transformers 6.1.0.dev0
+(its source of 2026-08-21) and torch 2.9.1, from "splade-modernbert" on with sentence-transformers 6.2.0. All in float32, of the weights as they are stored.
 
 transformers has no Jina BERT, and GTE without its scaled positions: these are written out here,
 from the papers (arXiv 2108.12409 and 2310.19923; Su, "NTK-aware scaled RoPE", 2023) and the names
@@ -231,6 +232,47 @@ def classifier(name, model, seed, pair_type=0, ends=(True, True)):
             logits.append(model(**inputs).logits[0].tolist())
     to_half(folder)
     write(folder, dict(texts=TEXTS, logits=logits))
+
+
+NAMED = dict(num_labels=4, id2label={0: "O", 1: "B-PER", 2: "I-PER", 3: "LOC"}, label2id={"O": 0, "B-PER": 1, "I-PER": 2, "LOC": 3})
+NAMES = [
+    "the river runs to the harbour",
+    "Frau Müller sells bread by the train station, the old city 🏔 and Zürich",
+    "🏔️ snow",
+    " ".join(WORDS * 2),
+]
+
+
+def letters():
+    """Bytes to ids, of which several are a character."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizer(0)
+    whole = made._tokenizer
+    whole.model = models.BPE({word: i for i, word in enumerate(SPECIAL + alphabet)}, [], unk_token="<unk>")
+    whole.normalizer = None
+    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return made
+
+
+def namer(name, model, seed, made=None):
+    """A classifier of tokens; offsets are in characters, logits of all tokens in text order."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    made = made or tokenizer(0)
+    randomize(model, seed).save_pretrained(folder)
+    made.save_pretrained(folder)
+    made.model_max_length = 152
+    pipe = lambda strategy: t.pipeline(
+        "token-classification", model=model, tokenizer=made, aggregation_strategy=strategy, device="cpu", ignore_labels=[]
+    )
+    plain, simple = pipe("none"), pipe("simple")
+    tokens = [[[it["start"], it["end"], it["entity"], float(it["score"])] for it in plain(text)] for text in NAMES]
+    entities = [
+        [[it["start"], it["end"], it["entity_group"], float(it["score"])] for it in simple(text) if it["entity_group"] != "O"]
+        for text in NAMES
+    ]
+    to_half(folder)
+    write(folder, dict(texts=NAMES, tokens=tokens, entities=entities))
 
 
 def reranker(name, model, seed, pair_type, types=None, **options):
@@ -505,6 +547,26 @@ def splade(name, model, seed, **options):
     to_half(folder)
     write(folder, expected)
     return folder
+
+
+def lexical(seed):
+    """The sparse head of bge-m3 beside "xlm-roberta", by the formula of FlagEmbedding, written out: the greatest
+    weight of each token by its vector, without special tokens."""
+    folder = HERE / "xlm-roberta"
+    model = t.AutoModel.from_pretrained(folder, dtype="float32")
+    linear = randomize(torch.nn.Linear(32, 1), seed)
+    save_file({k: v.half() for k, v in linear.state_dict().items()}, folder / "sparse_linear.safetensors")
+    made = t.AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in TEXTS:
+        inputs = made([text], return_tensors="pt")
+        with torch.no_grad():
+            weights = torch.relu(linear(model(**inputs).last_hidden_state[0])).flatten().tolist()
+        row = [0.0] * 112
+        for token, weight in zip(inputs.input_ids[0].tolist(), weights):
+            row[token] = max(row[token], weight if token > 3 else 0.0)
+        rows.append(row)
+    (folder / "lexical.json").write_text(json.dumps(rows) + "\n")
 
 
 def older_splade(seed):
@@ -807,6 +869,24 @@ MADE = {
         "splade-distilbert", distil(t.DistilBertForMaskedLM, 2), s, activation_function="log1p_relu"
     ),
     "splade-roberta": older_splade,
+    "splade-modernbert": lambda s: splade(
+        "splade-modernbert", t.ModernBertForMaskedLM(t.ModernBertConfig(**MODERN, classifier_bias=True)), s
+    ),
+    "lexical": lexical,
+    "tokens-bert": lambda s: namer("tokens-bert", t.BertForTokenClassification(t.BertConfig(**SIZES, **NAMED)), s),
+    "tokens-distilbert": lambda s: namer("tokens-distilbert", distil(t.DistilBertForTokenClassification, 4), s),
+    "tokens-deberta": lambda s: namer(
+        "tokens-deberta", t.DebertaV2ForTokenClassification(t.DebertaV2Config(**DEBERTA, **NAMED)), s
+    ),
+    "tokens-modernbert": lambda s: namer(
+        "tokens-modernbert",
+        t.ModernBertForTokenClassification(t.ModernBertConfig(**MODERN | dict(vocab_size=264), **NAMED)),
+        s,
+        letters(),
+    ),
+    "tokens-qwen3": lambda s: namer(
+        "tokens-qwen3", t.Qwen3ForTokenClassification(t.Qwen3Config(**DECODER, **NAMED)), s, tokenizer(0, (False, True))
+    ),
 }
 
 

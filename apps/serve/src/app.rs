@@ -48,9 +48,27 @@ pub struct Embedder {
     pub kind: ModelKind,
     pub prompts: Prompts,
     /// The prompt for requests that name none.
-    pub default_prompt: String,
+    pub default_prompt: Before,
     pub tokenizer: Arc<Tokenizer>,
     pub queue: Queue<Job>,
+}
+
+/// What stands before a text.
+#[derive(Clone)]
+pub struct Before {
+    pub prompt: String,
+    /// Whether the text is a query, which a model of late interaction encodes otherwise.
+    pub is_query: bool,
+}
+
+impl Before {
+    /// A prompt with its name, if it has one.
+    pub fn new(prompt: &str, name: Option<&str>) -> Self {
+        Self {
+            prompt: prompt.to_owned(),
+            is_query: name == Some("query"),
+        }
+    }
 }
 
 /// The purpose of a model. Every such model also has embeddings.
@@ -74,12 +92,22 @@ impl ModelKind {
 }
 
 impl Embedder {
+    /// The length of a token's vector.
+    pub fn token_size(&self) -> usize {
+        if self.config.is_multi_vector() {
+            self.config.embedding_size
+        } else {
+            self.config.hidden_size
+        }
+    }
+
     /// The prompt of a request, which may name one.
-    pub fn prompt(&self, name: Option<&str>) -> Result<String, Refusal> {
+    pub fn prompt(&self, name: Option<&str>) -> Result<Before, Refusal> {
         let Some(name) = name else {
             return Ok(self.default_prompt.clone());
         };
-        let prompt = self.prompts.named(name).map(str::to_owned);
+        let prompt = self.prompts.named(name);
+        let prompt = prompt.map(|prompt| Before::new(prompt, Some(name)));
         prompt.map_err(|e| Refusal::invalid("prompt_name", format!("prompt_name: {e}")))
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::app::{self, App, Embedder, Generator, ModelKind, Served};
+use crate::app::{self, App, Before, Embedder, Generator, ModelKind, Served};
 use crate::batcher;
 use crate::connections::{self, Terms};
 use crate::generate::{self, Grammars, PAGE, SharedLimits};
@@ -166,7 +166,7 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
     let served = Served::Embedder(Box::new(Embedder {
         kind,
         prompts: encoder.prompts,
-        default_prompt,
+        default_prompt: Before::new(&default_prompt, options.default_prompt_name.as_deref()),
         config: encoder.config,
         tokenizer: Arc::new(encoder.tokenizer),
         queue,

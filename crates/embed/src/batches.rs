@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use crate::folder::Encoder;
 use crate::model::{Head, Task};
 use crate::preset::Preset;
-use crate::tokens::Tokens;
+use crate::tokenizer::each;
+use crate::tokens::{Direction, Prompt, Tokens};
 
 /// The most tokens of a batch of several texts, so that the activations of a layer stay in some MB.
 const MOST_TOKENS: usize = 8192;
@@ -26,6 +27,8 @@ const MOST_TOKENS: usize = 8192;
 pub struct Options {
     preset: Option<Preset>,
     equalize: Option<Vec<String>>,
+    /// Whether embeddings are by the head of bge-m3.
+    is_lexical: bool,
     batch_size: usize,
     max_tokens: Option<usize>,
     progress: Option<Box<Progress>>,
@@ -39,6 +42,7 @@ impl Default for Options {
         Self {
             preset: None,
             equalize: None,
+            is_lexical: false,
             batch_size: 32,
             max_tokens: None,
             progress: None,
@@ -99,9 +103,14 @@ impl Options {
         Self { progress, ..self }
     }
 
+    pub(crate) fn lexical(self, is_lexical: bool) -> Self {
+        Self { is_lexical, ..self }
+    }
+
     pub(crate) fn open(self, dir: &Path) -> Result<Batches> {
         ensure!(self.batch_size > 0, "batch_size: expected 1 or more, got 0");
-        let mut encoder = Encoder::open_with(dir, self.preset, self.equalize.as_deref())?;
+        let texts = self.equalize.as_deref();
+        let mut encoder = Encoder::open_with(dir, self.preset, texts, self.is_lexical)?;
         if let Some(limit) = self.max_tokens {
             let most = encoder.config.max_tokens;
             ensure!(
@@ -126,6 +135,19 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
+    /// The answers to texts behind a prompt, cut at their end, each changed by `finish`.
+    pub fn behind<T: Clone + Default>(
+        &self,
+        prompt: &Prompt,
+        texts: &[impl AsRef<str>],
+        head: Head,
+        finish: impl Fn(Vec<f32>) -> T,
+    ) -> Result<Vec<T>> {
+        let (tokenizer, cut) = (&self.encoder.tokenizer, Some(Direction::Right));
+        let encode = |text: &_| tokenizer.encode_behind(prompt, AsRef::as_ref(text), cut);
+        self.answer_as(&each(texts, encode)?, head, finish)
+    }
+
     /// The answers to all texts, in order.
     pub fn answer(&self, texts: &[Tokens], head: Head) -> Result<Vec<Vec<f32>>> {
         self.answer_as(texts, head, |answer| answer)

@@ -8,7 +8,7 @@ use crate::batches::{Batches, Options};
 use crate::folder::Encoder;
 use crate::functions::{sigmoid, softmax};
 use crate::model::Head;
-use crate::tokenizer::tokens;
+use crate::tokenizer::each;
 use crate::tokens::{Direction, Input};
 
 /// A model with a classification head.
@@ -74,7 +74,7 @@ impl Classifier {
         let cut = Some(Direction::Right);
         let tokenizer = &self.encoder().tokenizer;
         let encode = |text: &_| tokenizer.encode(Input::Text(AsRef::as_ref(text)), cut);
-        let tokens = tokens(texts, encode)?;
+        let tokens = each(texts, encode)?;
         let answers = self.batches.answer(&tokens, Head::Classes)?;
         Ok(answers
             .into_iter()

@@ -8,6 +8,7 @@ use tokenizers::AddedToken;
 use crate::files::ADDED_TOKENS;
 use crate::json;
 use crate::keys::Keys;
+use crate::lexical::Lexical;
 use crate::models::{Architecture, Sizes, TABLE};
 use crate::pooling::Pooling;
 use crate::sentence::Sentence;
@@ -34,8 +35,14 @@ pub struct Config {
     pub max_tokens: usize,
     /// A sentence for each key of the files that nothing reads; programs print these once.
     pub notes: Vec<String>,
+    /// Whether each token has an embedding.
+    pub(crate) is_late: bool,
     /// The pooling of sparse vectors, which replaces `pooling`.
     pub(crate) splade: Option<Splade>,
+    /// The head of sparse vectors without `splade`.
+    pub(crate) lexical: Option<Lexical>,
+    /// The file and the key that limit the tokens of a text.
+    pub(crate) limited: String,
     pub(crate) sizes: Sizes,
     pub(crate) keys: Keys,
     /// Whether texts are lower-cased before the tokenizer.
@@ -52,6 +59,8 @@ pub(crate) struct Texts<'a> {
     pub pooling: Option<(String, String)>,
     /// Whether the pooling is SPLADE's.
     pub is_splade: bool,
+    /// Whether each token has an embedding.
+    pub is_late: bool,
     /// The settings of sentence-transformers, which limit the tokens of a text.
     pub sentence: Sentence,
     /// The text of `tokenizer_config.json`, which also limits the tokens.
@@ -65,7 +74,13 @@ pub(crate) struct Texts<'a> {
 impl Config {
     /// Whether embeddings are sparse: weights of the tokens of the vocabulary.
     pub fn is_sparse(&self) -> bool {
-        self.splade.is_some()
+        self.splade.is_some() || self.lexical.is_some()
+    }
+
+    /// Whether each token of a text has an embedding, for late interaction: see
+    /// [`Head::TokenEmbeddings`](crate::Head::TokenEmbeddings).
+    pub fn is_multi_vector(&self) -> bool {
+        self.is_late
     }
 
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
@@ -86,6 +101,7 @@ impl Config {
             .transpose()?;
         let pooling = pooling.unwrap_or_default();
         let tokenizer = TokenizerConfig::parse(texts, &keys, &mut notes)?;
+        let (limited, max_tokens) = max_tokens(texts, &tokenizer, &sizes)?;
         Ok(Self {
             vocab_size: sizes.vocab,
             hidden_size: sizes.hidden,
@@ -93,11 +109,14 @@ impl Config {
                 Some(_) => sizes.vocab,
                 None => sizes.hidden * pooling.modes.len(),
             },
+            is_late: texts.is_late,
             splade,
+            lexical: None,
             pooling,
             normalize: false,
             labels: keys.labels()?,
-            max_tokens: max_tokens(texts, &tokenizer, &sizes)?,
+            max_tokens,
+            limited,
             notes,
             sizes,
             keys,
@@ -116,6 +135,8 @@ pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = Stri
 /// The settings of `tokenizer_config.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenizerConfig {
+    /// The path of the file.
+    pub path: String,
     max_tokens: Option<usize>,
     /// Whether the model gets the tokenizer's token types: by `model_input_names`, else by the
     /// tokenizer's class.
@@ -308,6 +329,7 @@ impl TokenizerConfig {
         // A number too large for usize means no limit.
         let max_tokens: Option<f64> = keys.optional("model_max_length", "a number")?;
         Ok(Self {
+            path,
             max_tokens: max_tokens
                 .filter(|length| *length >= 1.)
                 .map(|length| length as usize),
@@ -323,17 +345,21 @@ impl TokenizerConfig {
     }
 }
 
-fn max_tokens(texts: &Texts<'_>, tokenizer: &TokenizerConfig, sizes: &Sizes) -> Result<usize> {
+/// The most tokens of a text, with the place that says so.
+fn max_tokens(
+    texts: &Texts<'_>,
+    tokenizer: &TokenizerConfig,
+    sizes: &Sizes,
+) -> Result<(String, usize)> {
     let positions = sizes.tokens;
-    if let Some(length) = texts.sentence.max_tokens {
+    if let Some((place, length)) = &texts.sentence.max_tokens {
         ensure!(
-            length <= positions || !sizes.has_table,
-            "{}: key \"max_seq_length\": expected 1 to {positions} (max_position_embeddings), got \
-             {length}",
-            texts.sentence.path,
+            *length <= positions || !sizes.has_table,
+            "{place}: expected 1 to {positions} (max_position_embeddings), got {length}"
         );
-        return Ok(length);
+        return Ok((place.clone(), *length));
     }
     let length = tokenizer.max_tokens.unwrap_or(positions);
-    Ok(positions.min(length))
+    let place = format!("{}: key \"model_max_length\"", tokenizer.path);
+    Ok((place, positions.min(length)))
 }

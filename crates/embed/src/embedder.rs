@@ -8,8 +8,6 @@ use crate::batches::{Batches, Options};
 use crate::folder::Encoder;
 use crate::functions::normalized;
 use crate::model::Head;
-use crate::tokenizer::tokens;
-use crate::tokens::Direction;
 
 /// A model that makes vectors of texts, from a folder of sentence-transformers or transformers.
 ///
@@ -47,10 +45,15 @@ impl Embedder {
     /// # Errors
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
-        Ok(Self {
-            batches: options.open(dir.as_ref())?,
-            cut: None,
-        })
+        let batches = options.open(dir.as_ref())?;
+        ensure!(
+            !batches.encoder.config.is_multi_vector(),
+            "{}: expected a model of one vector of a text, got one of several: see \
+             MultiVectorEmbedder",
+            dir.as_ref().display(),
+        );
+        let cut = None;
+        Ok(Self { batches, cut })
     }
 
     /// Keeps the first numbers of each vector and normalizes again: for models that were trained
@@ -126,21 +129,9 @@ impl Embedder {
     }
 
     fn dense(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
-        self.behind(prompt, texts, |vector| self.finished(vector))
-    }
-
-    /// The vectors of texts after a prompt, each changed by `finish`.
-    pub(crate) fn behind<T: Clone + Default>(
-        &self,
-        prompt: &str,
-        texts: &[impl AsRef<str>],
-        finish: impl Fn(Vec<f32>) -> T,
-    ) -> Result<Vec<T>> {
-        let (tokenizer, cut) = (&self.encoder().tokenizer, Some(Direction::Right));
-        let prompt = tokenizer.prompt(prompt)?;
-        let encode = |text: &_| tokenizer.encode_behind(&prompt, AsRef::as_ref(text), cut);
-        let tokens = tokens(texts, encode)?;
-        self.batches.answer_as(&tokens, Head::Embedding, finish)
+        let prompt = self.encoder().tokenizer.prompt(prompt)?;
+        let finish = |vector| self.finished(vector);
+        self.batches.behind(&prompt, texts, Head::Embedding, finish)
     }
 
     fn finished(&self, mut vector: Vec<f32>) -> Vec<f32> {

@@ -7,6 +7,8 @@ use candle_dynquant_io::input;
 
 pub const CONFIG: &str = "config.json";
 pub const TOKENIZER: &str = "tokenizer.json";
+/// The settings of Stanford's ColBERT.
+pub const ARTIFACT: &str = "artifact.metadata";
 pub const ADAPTER: &str = "adapter_config.json";
 /// The files in which releases of transformers before 5 also name tokens.
 pub const TOKENS: [&str; 2] = ["special_tokens_map.json", ADDED_TOKENS];

@@ -12,29 +12,35 @@ use candle_nn::VarBuilder;
 use crate::config::Config;
 use crate::config::Texts;
 use crate::files::{
-    ADAPTER, CONFIG, MAX_TOKENIZER, TOKENIZER, TOKENIZER_CONFIG, TOKENS, optional_text, read, text,
+    ADAPTER, ARTIFACT, CONFIG, MAX_TOKENIZER, TOKENIZER, TOKENIZER_CONFIG, TOKENS, optional_text,
+    read, text,
 };
-use crate::keys::Keys;
+use crate::keys::is_architecture;
+use crate::late::LateSettings;
+use crate::lexical::Lexical;
 use crate::loaded::Loaded;
 use crate::model::Model;
 use crate::models::{Answers, Architecture, Network, Rows, static_config};
 use crate::modules::{LogitScore, MODULES, Module, Modules};
 use crate::pairs::PairTemplate;
 use crate::preset::Preset;
-use crate::prompts::Prompts;
+use crate::prompts::{Prompts, SETTINGS};
 use crate::sentence::{self, Sentence};
-use crate::tokenizer::{Tokenizer, tokens};
+use crate::tokenizer::{Tokenizer, each};
 use crate::tokens::{Direction, Input};
 
 /// The files of a folder that determine the answers, besides `*.safetensors` and the modules'
 /// files.
-const TEXTS: [&str; 5] = [
+const TEXTS: [&str; 6] = [
+    ARTIFACT,
     CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
     MODULES,
-    "config_sentence_transformers.json",
+    SETTINGS,
 ];
+/// The architectures that classify tokens.
+const OF_TOKENS: &str = "ForTokenClassification";
 /// The files of the embedded model: configuration, tokenizer and weights.
 #[cfg(feature = "embedded")]
 fn embedded() -> Result<[&'static [u8]; 3]> {
@@ -82,7 +88,10 @@ impl Encoder {
         })?;
         let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
         let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
-        let network = quantized(load(&config, None, vb)?, preset)?;
+        let network = quantized(
+            load(&config, Answers::Classes(config.labels.len()), vb)?,
+            preset,
+        )?;
         Ok(Self {
             name: "debian-sections".to_owned(),
             model: Model::new(network, &config, Vec::new(), false)?,
@@ -95,12 +104,9 @@ impl Encoder {
 
     /// Whether a folder's model makes embeddings or classes: some architectures also generate text.
     pub fn is_folder(dir: &Path) -> bool {
-        let is_classifier = || {
-            let text = text(&dir.join(CONFIG))?;
-            let keys = Keys::parse(CONFIG, &text)?;
-            anyhow::Ok(keys.is_architecture("ForSequenceClassification"))
-        };
-        dir.join(MODULES).is_file() || is_classifier().unwrap_or(false)
+        let mut tasks = ["ForSequenceClassification", OF_TOKENS, "HF_ColBERT"].into_iter();
+        let is_task = |task| is_architecture(dir, task).unwrap_or(false);
+        dir.join(MODULES).is_file() || tasks.any(is_task)
     }
 
     /// Whether the model is a reranker: it scores pairs of texts by a head of one class.
@@ -146,7 +152,9 @@ impl Encoder {
             ..Texts::default()
         })?;
         let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
-        let network = load(&config, None, loaded.var_builder()).with_context(|| name.to_owned())?;
+        let answers = Answers::Classes(config.labels.len());
+        let network = load(&config, answers, loaded.var_builder());
+        let network = network.with_context(|| name.to_owned())?;
         loaded.check(&name)?;
         Ok(Self {
             name: name.to_owned(),
@@ -168,92 +176,36 @@ impl Encoder {
     /// # Errors
     /// When a file is missing, malformed, or inconsistent with the others.
     pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
-        Self::open_with(dir, preset, None)
+        Self::open_with(dir, preset, None, false)
     }
 
-    /// Reads a folder as [`open`](Self::open) does, and equalizes a float model by `texts` first.
+    /// Reads a folder as [`open`](Self::open) does, and equalizes a float model by `texts` first;
+    /// with embeddings by the head of bge-m3 if `is_lexical`.
     pub(crate) fn open_with(
         dir: &Path,
         preset: Option<Preset>,
         texts: Option<&[String]>,
+        is_lexical: bool,
     ) -> Result<Self> {
-        ensure!(
-            dir.is_dir(),
-            "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
-            dir.display(),
-            if dir.exists() {
-                "a file"
-            } else {
-                "no such folder"
-            },
-        );
-        ensure!(
-            !dir.join(ADAPTER).exists(),
-            "{}: expected weights that an adapter is merged into, got the adapter",
-            dir.join(ADAPTER).display(),
-        );
-        let name = dir.display().to_string();
-        let modules = Modules::read(dir)?;
-        let weights = modules.static_embedding.as_deref().unwrap_or(dir);
-        let is_bare = modules.static_embedding.is_some();
-        let config = (!is_bare).then(|| text(&dir.join(CONFIG))).transpose()?;
-        let checkpoint = Checkpoint::open(weights)?;
-        let config = match config {
-            Some(config) => config,
-            None => static_config(&checkpoint, &name)?,
-        };
-        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let notes = checkpoint.notes().to_vec();
-        let loaded = Loaded::new(checkpoint);
-        let pooling = if is_bare {
-            None
-        } else if modules.lists_pooling {
-            Some(text(&modules.pooling)?)
+        let mut files = Files::read(dir)?;
+        let mut tokenizer = files.tokenizer()?;
+        let (behind, is_scored) = if is_lexical {
+            files.open_lexical(&tokenizer)?;
+            (Vec::new(), false)
         } else {
-            optional_text(&modules.pooling)?
+            files.finish()?
         };
-        let sentence = Sentence::read(dir)?;
-        let add_generation_prompt = sentence.add_generation_prompt;
-        modules.check(&sentence)?;
-        // sentence-transformers reads nothing but tokenizer.json beside a table of words.
-        let of_tokens = TOKENS.iter().filter(|_| !is_bare).filter_map(|file| {
-            let path = dir.join(file);
-            let text = optional_text(&path).transpose()?;
-            Some(text.map(|text| (path.display().to_string(), text)))
-        });
-        let mut config = Config::parse(&Texts {
-            name: &name,
-            config: &config,
-            is_splade: modules.is_splade,
-            pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
-            sentence,
-            tokenizer: (!is_bare)
-                .then(|| optional_text(&dir.join(TOKENIZER_CONFIG)))
-                .transpose()?
-                .flatten()
-                .as_deref(),
-            tokens: of_tokens.collect::<Result<_>>()?,
-            weights: Some(loaded.bytes()),
-        })?;
-        config.notes.extend(notes);
-        let prompts = Prompts::read(dir, modules.is_splade, &mut config.notes)?;
-        let (behind, is_scored) = finished(&mut config, &modules, &prompts)?;
-        let path = weights.join(TOKENIZER);
-        let tokenizer = read(&path, MAX_TOKENIZER)?;
-        let mut tokenizer = Tokenizer::parse(&path.display().to_string(), &tokenizer, &config)?;
-        config.max_tokens = tokenizer.max_tokens();
-        let score = modules.logit_score.as_deref().map(LogitScore::open);
-        let score = score.transpose()?;
-        let prompt = prompts.default_prompt();
-        if score.is_some() {
-            config.labels = vec!["LABEL_0".to_owned()];
-            let template = PairTemplate::read(dir, prompt, add_generation_prompt)?;
-            tokenizer.write_pairs(template)?;
-        }
-
-        let mut network =
-            load(&config, score, loaded.var_builder()).with_context(|| name.clone())?;
-        loaded.check(&name)?;
+        let mut network = files.network()?;
+        let Files {
+            name,
+            modules,
+            loaded,
+            mut config,
+            prompts,
+            late,
+            ..
+        } = files;
+        let is_quantized = loaded.is_quantized();
         if let Some(texts) = texts {
             ensure!(
                 !is_quantized,
@@ -266,18 +218,24 @@ impl Encoder {
             (true, Some(preset)) => anyhow::bail!(
                 "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
             ),
+            // The default preset is for products, of which a table of words has none.
+            (false, None) if modules.static_embedding.is_some() => {
+                (network, Preset::NONE.to_string())
+            }
             (false, preset) => {
-                // The default preset is for products, of which a table of words has none.
-                let default = if is_bare {
-                    Preset::NONE
-                } else {
-                    Preset::default()
-                };
-                let preset = preset.unwrap_or(default);
+                let preset = preset.unwrap_or_default();
                 (quantized(network, preset)?, preset.to_string())
             }
         };
-        let model = Model::new(network, &config, behind, is_scored)?;
+        let model = Model::new(network, &config, behind, is_scored);
+        let model = model.with_context(|| name.clone())?;
+        let (hidden, most) = (late.and_then(|it| it.hidden()), model.most_hidden());
+        ensure!(
+            hidden.is_none_or(|length| length <= most),
+            "{name}: expected queries of at most {most} tokens, since none attends to those that \
+             are appended, got {}",
+            hidden.unwrap_or_default(),
+        );
         if model.is_classifier() {
             tokenizer.begin_pairs(prompts.default_prompt())?;
         }
@@ -297,32 +255,178 @@ impl Encoder {
     }
 }
 
-/// The modules after the pooling, without a final normalization, which is the caller's; and whether
-/// they end in a reranker's score.
-fn finished(
-    config: &mut Config,
-    modules: &Modules,
-    prompts: &Prompts,
-) -> Result<(Vec<Module>, bool)> {
-    let pooled = config.embedding_size;
-    let (mut behind, is_scored) = modules.behind(pooled)?;
-    if is_scored {
-        config.labels = vec!["LABEL_0".to_owned()];
-        return Ok((behind, true));
-    }
-    config.embedding_size = behind.iter().fold(pooled, |size, it| it.outputs(size));
-    match prompts.truncate_dim {
-        // sentence-transformers cuts the normalized vector, and does not normalize again.
-        Some(size) if size < config.embedding_size => {
-            config.embedding_size = size;
-            behind.push(Module::Cut(size));
+/// What the files of a folder say, besides the weights of the model.
+struct Files<'a> {
+    dir: &'a Path,
+    name: String,
+    modules: Modules,
+    loaded: Loaded,
+    config: Config,
+    prompts: Prompts,
+    add_generation_prompt: bool,
+    late: Option<LateSettings>,
+}
+
+impl<'a> Files<'a> {
+    fn read(dir: &'a Path) -> Result<Self> {
+        ensure!(
+            dir.is_dir(),
+            "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
+            dir.display(),
+            if dir.exists() {
+                "a file"
+            } else {
+                "no such folder"
+            },
+        );
+        ensure!(
+            !dir.join(ADAPTER).exists(),
+            "{}: expected weights that an adapter is merged into, got the adapter",
+            dir.join(ADAPTER).display(),
+        );
+        let name = dir.display().to_string();
+        let modules = Modules::read(dir)?;
+        let is_bare = modules.static_embedding.is_some();
+        let config = (!is_bare).then(|| text(&dir.join(CONFIG))).transpose()?;
+        let checkpoint = Checkpoint::open(modules.static_embedding.as_deref().unwrap_or(dir))?;
+        let config = match config {
+            Some(config) => config,
+            None => static_config(&checkpoint, &name)?,
+        };
+        let mut notes = checkpoint.notes().to_vec();
+        let loaded = Loaded::new(checkpoint);
+        let pooling = if is_bare || modules.late.is_some() {
+            None
+        } else if modules.lists_pooling {
+            Some(text(&modules.pooling)?)
+        } else {
+            optional_text(&modules.pooling)?
+        };
+        let mut sentence = Sentence::read(dir)?;
+        let add_generation_prompt = sentence.add_generation_prompt;
+        let checked = modules.check(&sentence);
+        checked.with_context(|| name.clone())?;
+        let late = LateSettings::read(dir, &modules, &sentence, &mut notes)?;
+        if let Some(most) = late.as_ref().and_then(LateSettings::most) {
+            sentence.max_tokens =
+                Some((format!("{name}: the length of queries or documents"), most));
         }
-        _ => {
-            let last = behind.pop_if(|last| matches!(last, Module::Normalize));
-            config.normalize = last.is_some();
+        // sentence-transformers reads nothing but tokenizer.json beside a table of words.
+        let of_tokens = TOKENS.iter().filter(|_| !is_bare).filter_map(|file| {
+            let path = dir.join(file);
+            let text = optional_text(&path).transpose()?;
+            Some(text.map(|text| (path.display().to_string(), text)))
+        });
+        let mut config = Config::parse(&Texts {
+            name: &name,
+            config: &config,
+            is_splade: modules.is_splade,
+            is_late: late.is_some(),
+            pooling: pooling.map(|text| (modules.pooling.display().to_string(), text)),
+            sentence,
+            tokenizer: (!is_bare)
+                .then(|| optional_text(&dir.join(TOKENIZER_CONFIG)))
+                .transpose()?
+                .flatten()
+                .as_deref(),
+            tokens: of_tokens.collect::<Result<_>>()?,
+            weights: Some(loaded.bytes()),
+        })?;
+        config.notes.extend(notes);
+        let mut prompts = Prompts::read(dir, &modules, &mut config.notes)?;
+        if late.is_some() {
+            prompts = prompts.with_sides();
         }
+        Ok(Self {
+            dir,
+            name,
+            modules,
+            loaded,
+            config,
+            prompts,
+            add_generation_prompt,
+            late,
+        })
     }
-    Ok((behind, false))
+
+    /// The tokenizer, which also limits the tokens of a text.
+    fn tokenizer(&mut self) -> Result<Tokenizer> {
+        let (modules, config) = (&self.modules, &mut self.config);
+        let weights = modules.static_embedding.as_deref().unwrap_or(self.dir);
+        let path = weights.join(TOKENIZER);
+        let place = path.display().to_string();
+        let mut tokenizer = Tokenizer::parse(&place, &read(&path, MAX_TOKENIZER)?, config)?;
+        config.max_tokens = tokenizer.max_tokens();
+        if modules.logit_score.is_some() {
+            config.labels = vec!["LABEL_0".to_owned()];
+            let prompt = self.prompts.default_prompt();
+            let template = PairTemplate::read(self.dir, prompt, self.add_generation_prompt)?;
+            tokenizer.write_pairs(template)?;
+        }
+        if let Some(mut late) = self.late.clone() {
+            late.name(&config.tokenizer.named);
+            let tested = tokenizer.set_late(late);
+            tested.with_context(|| format!("{place}: queries and documents"))?;
+        }
+        Ok(tokenizer)
+    }
+
+    /// Replaces the pooling and the modules by the head of bge-m3.
+    fn open_lexical(&mut self, tokenizer: &Tokenizer) -> Result<()> {
+        let config = &mut self.config;
+        let keys = ["cls_token", "eos_token", "pad_token", "unk_token"];
+        let skipped = tokenizer.ids(&config.tokenizer.named, &keys);
+        let head = Lexical::open(self.dir, config.hidden_size, config.vocab_size, skipped)?;
+        config.lexical = Some(head);
+        config.embedding_size = config.vocab_size;
+        Ok(())
+    }
+
+    /// The model with the head that the files ask for.
+    fn network(&self) -> Result<Network> {
+        let config = &self.config;
+        let score = self.modules.logit_score.as_deref().map(LogitScore::open);
+        let projection = self.late.as_ref().and_then(|late| late.projection);
+        let labels = config.labels.len();
+        let answers = match (score.transpose()?, projection) {
+            (Some(score), _) => Answers::Score(score),
+            (None, Some(size)) => Answers::Vectors(size),
+            (None, None) if config.splade.is_some() => Answers::Words,
+            (None, None) if config.keys.is_architecture(OF_TOKENS) => Answers::TokenClasses(labels),
+            (None, None) => Answers::Classes(labels),
+        };
+        let network = load(config, answers, self.loaded.var_builder());
+        let network = network.with_context(|| self.name.clone())?;
+        self.loaded.check(&self.name)?;
+        Ok(network)
+    }
+
+    /// The modules after the pooling, without a final normalization, which is the caller's; and
+    /// whether they end in a reranker's score.
+    fn finish(&mut self) -> Result<(Vec<Module>, bool)> {
+        let config = &mut self.config;
+        let projection = self.late.as_ref().and_then(|late| late.projection);
+        let pooled = projection.unwrap_or(config.embedding_size);
+        let (mut behind, is_scored) = self.modules.behind(pooled)?;
+        if is_scored {
+            config.labels = vec!["LABEL_0".to_owned()];
+            return Ok((behind, true));
+        }
+        config.embedding_size = behind.iter().fold(pooled, |size, it| it.outputs(size));
+        match self.prompts.truncate_dim {
+            // sentence-transformers cuts the normalized vector, and does not normalize again.
+            Some(size) if size < config.embedding_size => {
+                config.embedding_size = size;
+                behind.push(Module::Cut(size));
+            }
+            _ if self.late.is_some() => (),
+            _ => {
+                let last = behind.pop_if(|last| matches!(last, Module::Normalize));
+                config.normalize = last.is_some();
+            }
+        }
+        Ok((behind, false))
+    }
 }
 
 /// The BLAKE3 hash, in hexadecimal, of the files of a folder that determine the answers, or of the
@@ -378,14 +482,8 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
     Ok(all.finalize().to_string())
 }
 
-fn load(config: &Config, score: Option<LogitScore>, vb: VarBuilder<'_>) -> Result<Network> {
-    let (keys, labels) = (&config.keys, config.labels.len());
-    let kind = match score {
-        Some(score) => Answers::Score(score),
-        None if config.is_sparse() => Answers::Words,
-        None => Answers::Classes(labels),
-    };
-    let network = Architecture::find(keys)?.load(keys, &config.sizes, kind, vb);
+fn load(config: &Config, answers: Answers, vb: VarBuilder<'_>) -> Result<Network> {
+    let network = Architecture::find(&config.keys)?.load(&config.keys, &config.sizes, answers, vb);
     network.context("expected the weights that config.json describes")
 }
 
@@ -396,11 +494,11 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
         "expected texts of the kind that the model is for, got none"
     );
     let cut = Some(Direction::Right);
-    let tokens = tokens(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
+    let tokens = each(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
     let rows = Rows::new(tokens.iter());
     let report = equalize(network, &Equalization::default(), |network| {
-        let hidden = network.model.forward(&rows)?;
-        let Some(head) = network.head.as_ref().or(network.words.as_ref()) else {
+        let hidden = network.forward(&rows)?;
+        let Some(head) = network.head.as_ref().or(network.of_tokens.as_ref()) else {
             return Ok(hidden);
         };
         // Both outputs are computed: a layer that is not reached would keep norms from being

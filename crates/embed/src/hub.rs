@@ -12,7 +12,8 @@ use crate::modules::{MODULES, Modules};
 use crate::sentence;
 
 /// The files that a model may lack.
-const OPTIONAL: [&str; 5] = [
+const OPTIONAL: [&str; 6] = [
+    files::ARTIFACT,
     files::TOKENIZER_CONFIG,
     ADAPTER,
     "config_sentence_transformers.json",

@@ -2,6 +2,7 @@
 //! found value.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::FusedActivation;
@@ -9,6 +10,7 @@ use candle_dynquant_io::keys::Table;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::files::{CONFIG, optional_text};
 use crate::json;
 
 /// The keys of the file, with its path for error messages.
@@ -264,6 +266,16 @@ impl Keys {
         );
         Ok(())
     }
+}
+
+/// Whether `architectures` in the `config.json` of a folder, if it has one, contains a name with this
+/// ending.
+pub(crate) fn is_architecture(dir: &Path, ending: &str) -> Result<bool> {
+    let path = dir.join(CONFIG);
+    let text = optional_text(&path)?;
+    let keys = text.map(|text| Keys::parse(&path.display().to_string(), &text));
+    let keys = keys.transpose()?;
+    Ok(keys.is_some_and(|keys| keys.is_architecture(ending)))
 }
 
 const SIZE: &str = "a positive integer below 2^31";

@@ -1,6 +1,7 @@
 //! Today's encoders of texts on the CPU, quantized by candle-dynquant: [`Embedder`] for vectors,
-//! [`SparseEmbedder`] for weights of tokens, [`Reranker`] for the order of answers, [`Classifier`] for
-//! classes, each from a folder of transformers or sentence-transformers.
+//! [`MultiVectorEmbedder`] for vectors of tokens, [`SparseEmbedder`] for weights of tokens,
+//! [`Reranker`] for the order of answers, [`Classifier`] and [`TokenClassifier`] for classes, each from
+//! a folder of transformers or sentence-transformers.
 //!
 //! ```
 //! use dynquant_embed::{Embedder, Options};
@@ -49,7 +50,9 @@
 //! | `gemma3_text` | EmbeddingGemma | `score` |
 //! | none: `StaticEmbedding` | static-retrieval-mrl, potion of model2vec | no |
 //!
-//! [`SparseEmbedder`] takes `bert`, `distilbert`, `roberta`, `xlm-roberta` and `camembert`.
+//! [`SparseEmbedder`] takes `bert`, `distilbert`, `roberta`, `xlm-roberta`, `camembert` and
+//! `modernbert`, or any by the head of bge-m3; [`MultiVectorEmbedder`] all but `StaticEmbedding`;
+//! [`TokenClassifier`] those with a head.
 
 mod batches;
 mod classifier;
@@ -62,10 +65,13 @@ mod functions;
 pub mod hub;
 mod json;
 mod keys;
+mod late;
+mod lexical;
 mod loaded;
 mod model;
 mod models;
 mod modules;
+mod multi_vector;
 mod options;
 mod pairs;
 mod pooling;
@@ -78,6 +84,7 @@ mod sentence;
 mod sparse;
 mod splade;
 mod tables;
+mod token_classifier;
 mod tokenizer;
 mod tokens;
 
@@ -88,11 +95,13 @@ pub use embedder::{Embedder, Int8Vector};
 pub use folder::Encoder;
 pub use functions::{normalized, sigmoid, softmax};
 pub use model::{Head, Model, Task};
+pub use multi_vector::{MultiVector, MultiVectorEmbedder};
 pub use options::ModelOptions;
 pub use pooling::{Mode, Pooling};
 pub use preset::Preset;
 pub use prompts::Prompts;
 pub use reranker::Reranker;
 pub use sparse::{SparseEmbedder, SparseVector};
+pub use token_classifier::{ClassifiedToken, Entity, TokenClassifier};
 pub use tokenizer::Tokenizer;
 pub use tokens::{Direction, Input, Prompt, Token, Tokens, TokensError};

@@ -26,6 +26,11 @@ impl Loaded {
         Self { checkpoint, asked }
     }
 
+    /// Whether a weight is quantized.
+    pub fn is_quantized(&self) -> bool {
+        self.checkpoint.tensors().any(|tensor| tensor.quantized)
+    }
+
     /// The bytes of all tensors.
     pub fn bytes(&self) -> u64 {
         self.checkpoint.tensors().map(|tensor| tensor.bytes).sum()

@@ -1,13 +1,14 @@
 //! The model as a function from texts to answers.
 
-use anyhow::{Context, Result, ensure};
-use candle_core::Tensor;
+use anyhow::{Context, Result, bail};
+use candle_core::{Device, Tensor};
 use candle_dynquant::LayerKind;
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
 
 use crate::config::Config;
-use crate::models::{Network, Rows, matrix};
+use crate::lexical::Lexical;
+use crate::models::{Network, Rows, Sees, matrix};
 use crate::modules::Module;
 use crate::pooling::Pooling;
 use crate::splade::Splade;
@@ -18,10 +19,14 @@ use crate::tokens::Tokens;
 pub enum Head {
     /// The embedding, `embedding_size` numbers, without the folder's final normalization.
     Embedding,
-    /// The vectors of the tokens before the pooling, `hidden_size` numbers each, concatenated.
+    /// The vectors of the tokens before the pooling, `hidden_size` numbers each, concatenated; of
+    /// a model of late interaction, which has no [`Embedding`](Self::Embedding), those that
+    /// similarities are made of, `embedding_size` numbers each.
     TokenEmbeddings,
     /// The logits, one for each label.
     Classes,
+    /// The logits of each token, one for each label, concatenated.
+    TokenClasses,
 }
 
 /// A text and the kind of answer.
@@ -39,10 +44,14 @@ pub struct Model {
     pooling: Pooling,
     /// The pooling of sparse vectors.
     splade: Option<Splade>,
+    /// The head of sparse vectors in place of both.
+    lexical: Option<Lexical>,
     /// The modules after the pooling.
     modules: Vec<Module>,
     /// Whether the modules end in a reranker's score, in place of a head.
     is_scored: bool,
+    /// Whether the modules are for the vectors of tokens.
+    is_late: bool,
     one_by_one: bool,
     /// Whether the head takes one text at a time.
     heads_one_by_one: bool,
@@ -64,18 +73,31 @@ impl Model {
                 .map_or(Ok(false), has_float_products)?,
             pooling: config.pooling.clone(),
             splade: config.splade,
+            lexical: config.lexical.clone(),
             modules,
             is_scored,
+            is_late: config.is_late,
             network,
         };
-        model.one_by_one =
-            has_float_products(&model.network.model)? || !model.rows_are_independent(config)?;
+        let Network {
+            model: transformer,
+            projection,
+            ..
+        } = &model.network;
+        model.one_by_one = has_float_products(transformer)?
+            || projection.as_ref().map_or(Ok(false), has_float_products)?
+            || !model.rows_are_independent(config)?;
         Ok(model)
     }
 
     /// Whether the model can answer [`Head::Classes`].
     pub fn is_classifier(&self) -> bool {
         self.is_scored || self.network.head.is_some()
+    }
+
+    /// Whether the model can answer [`Head::TokenClasses`].
+    pub fn classifies_tokens(&self) -> bool {
+        self.network.of_tokens.is_some() && self.splade.is_none()
     }
 
     /// The most tokens of a text that attention can handle.
@@ -87,6 +109,18 @@ impl Model {
         } else {
             usize::MAX
         })
+    }
+
+    /// The length of the texts with last tokens that no token attends to, if there are any, is at
+    /// most this: each token must attend to another.
+    pub(crate) fn most_hidden(&self) -> usize {
+        let views = self.network.model.views.iter();
+        let most = views.map(|view| match view.sees {
+            Sees::All | Sees::Biased(_) => usize::MAX,
+            Sees::Within(reach) => reach.saturating_add(1),
+            Sees::Causal => 0,
+        });
+        most.min().unwrap_or(usize::MAX)
     }
 
     /// Shows each layer to `visitor`.
@@ -122,11 +156,11 @@ impl Model {
     fn together(&self, tasks: &[Task<'_>]) -> Result<Vec<Vec<f32>>> {
         // Texts of one length are adjacent, so that attention takes them together.
         let mut order: Vec<usize> = (0..tasks.len()).collect();
-        order.sort_by_key(|&index| tasks[index].tokens.len());
+        order.sort_by_key(|&index| (tasks[index].tokens.len(), tasks[index].tokens.hidden));
         let sorted: Vec<Task<'_>> = order.iter().map(|&index| tasks[index]).collect();
 
         let rows = Rows::new(sorted.iter().map(|task| task.tokens));
-        let hidden = self.network.model.forward(&rows)?;
+        let hidden = self.network.forward(&rows)?;
         let answers = self.heads(&sorted, &hidden)?;
         let mut in_order = vec![Vec::new(); tasks.len()];
         for (index, answer) in order.into_iter().zip(answers) {
@@ -155,8 +189,29 @@ impl Model {
         let mut logits = self.logits(&classified, size)?.into_iter();
         let pool =
             |task: &Task<'_>, vectors: &[f32]| self.pooling.pool(vectors, size, task.tokens.prompt);
-        let sparse = self.splade.zip(self.network.words.as_ref());
+        let of_tokens = self.network.of_tokens.as_ref();
+        let sparse = self.splade.zip(of_tokens);
         let answer = |(task, vectors): (&Task<'_>, &[f32])| match task.head {
+            Head::Embedding if self.is_late => {
+                bail!(
+                    "expected a request for vectors of tokens, which the model makes, got Embedding"
+                )
+            }
+            Head::TokenEmbeddings if self.is_late => {
+                let skipped = &task.tokens.skipped;
+                let places = vectors.chunks_exact(size).enumerate();
+                let kept = places.filter(|(place, _)| skipped.binary_search(place).is_err());
+                let kept: Vec<&[f32]> = kept.map(|(_, vector)| vector).collect();
+                let mut modules = self.modules.iter();
+                modules.try_fold(kept.concat(), |vectors, module| {
+                    module.apply(vectors, kept.len())
+                })
+            }
+            Head::Embedding if self.lexical.is_some() => {
+                let lexical = self.lexical.as_ref();
+                let weights = lexical.map(|lexical| lexical.pool(task.tokens.ids(), vectors));
+                Ok(weights.transpose()?.unwrap_or_default())
+            }
             Head::Embedding if sparse.is_some() => {
                 let weights = sparse.map(|(splade, words)| splade.pool(words, vectors, size));
                 Ok(weights.transpose()?.unwrap_or_default())
@@ -165,10 +220,16 @@ impl Model {
             head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
                 let mut modules = self.modules.iter();
                 modules.try_fold(pool(task, vectors), |embedding, module| {
-                    module.apply(embedding)
+                    module.apply(embedding, 1)
                 })
             }
             Head::TokenEmbeddings => Ok(vectors.to_vec()),
+            Head::TokenClasses => {
+                let head = of_tokens.filter(|_| self.splade.is_none());
+                let head = head.context("expected a head for the classes of tokens, got none")?;
+                let vectors = Tensor::from_slice(vectors, (task.tokens.len(), size), &Device::Cpu)?;
+                Ok(head.forward(&vectors)?.flatten_all()?.to_vec1()?)
+            }
             Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
@@ -203,27 +264,24 @@ impl Model {
         let lengths = [1, 2, 3, 5, 8, 13, 21].into_iter();
         let texts: Vec<Tokens> = lengths
             .filter(|&count| count <= config.max_tokens)
-            .map(|count| Tokens {
-                ids: (0..count)
-                    .map(|i| ((i * 7919 + count * 104_729) % config.vocab_size) as u32)
-                    .collect(),
-                types: vec![0; count],
-                prompt: 0,
+            .map(|count| {
+                let id = |i| ((i * 7919 + count * 104_729) % config.vocab_size) as u32;
+                Tokens::new((0..count).map(id).collect(), vec![0; count], 0)
             })
             .collect();
-        let all = [Head::Embedding, Head::TokenEmbeddings, Head::Classes];
-        let heads = &all[..if self.is_classifier() { 3 } else { 2 }];
+        let mut heads = vec![Head::TokenEmbeddings];
+        heads.extend((!self.is_late).then_some(Head::Embedding));
+        heads.extend(self.is_classifier().then_some(Head::Classes));
+        heads.extend(self.classifies_tokens().then_some(Head::TokenClasses));
         let tasks: Vec<Task<'_>> = (texts.iter())
             .flat_map(|tokens| heads.iter().map(move |&head| Task { tokens, head }))
             .collect();
         let together = self.together(&tasks)?;
         for (task, answer) in tasks.iter().zip(together) {
             let alone = self.together(&[*task])?;
-            ensure!(
-                alone.iter().flatten().all(|x| x.is_finite()),
-                "the model: expected finite answers, got {:?}",
-                alone.iter().flatten().find(|x| !x.is_finite()),
-            );
+            if let Some(x) = alone.iter().flatten().find(|x| !x.is_finite()) {
+                bail!("the model: expected finite answers, got {x}");
+            }
             let bits = |answer: &[f32]| answer.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             if alone.iter().map(|alone| bits(alone)).ne([bits(&answer)]) {
                 return Ok(false);

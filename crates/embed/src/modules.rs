@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::files::{optional_text, text};
 use crate::functions::normalized;
 use crate::json;
-use crate::keys::Keys;
+use crate::keys::{Keys, is_architecture};
 use crate::loaded::Loaded;
 use crate::sentence::Sentence;
 use crate::tables;
@@ -23,11 +23,20 @@ pub(crate) enum Module {
     Dense {
         linear: nn::Linear,
         activation: Option<FusedActivation>,
+        residual: Residual,
     },
     LayerNorm(nn::LayerNorm),
     Normalize,
     /// Keeps this many leading numbers.
     Cut(usize),
+}
+
+/// What is added to the outputs of a dense layer.
+#[derive(Clone, Debug)]
+pub(crate) enum Residual {
+    Nothing,
+    Inputs,
+    Product(Box<nn::Linear>),
 }
 
 /// The modules of a folder, with their folders.
@@ -48,6 +57,17 @@ pub(crate) struct Modules {
     pub others: Vec<(Kind, PathBuf)>,
     /// The score that replaces both, in a reranker that writes texts.
     pub logit_score: Option<PathBuf>,
+    /// The tool whose settings late interaction has, which replaces the pooling.
+    pub late: Option<Tool>,
+}
+
+/// The tools whose folders are for a vector of each token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    PyLate,
+    /// With the folder of `MultiVectorMask`.
+    SentenceTransformers(PathBuf),
+    Stanford,
 }
 
 /// A score from the logits of the next token, as in `LogitScore` of sentence-transformers.
@@ -77,18 +97,22 @@ pub(crate) enum Kind {
     Dense,
     LayerNorm,
     Normalize,
+    /// Leaves out tokens: see `LateSettings`.
+    Mask,
 }
 
 impl Kind {
     /// Whether the module's folder has weights.
     #[cfg(feature = "hub")]
     pub fn has_weights(self) -> bool {
-        self != Self::Normalize
+        matches!(self, Self::Dense | Self::LayerNorm)
     }
 }
 
 /// The name of the embedding between modules.
 const EMBEDDING: &str = "sentence_embedding";
+/// The name of the vectors of tokens between modules.
+const TOKENS: &str = "token_embeddings";
 /// The name of the logits of the next token.
 const LOGITS: &str = "causal_logits";
 /// The name of a reranker's score.
@@ -109,9 +133,13 @@ impl Modules {
             lacks_pooling: None,
             others: Vec::new(),
             logit_score: None,
+            late: None,
         };
         let path = dir.join(MODULES);
         let Some(text) = optional_text(&path)? else {
+            if is_architecture(dir, "HF_ColBERT")? {
+                modules.late = Some(Tool::Stanford);
+            }
             return Ok(modules);
         };
         let path = path.display().to_string();
@@ -130,6 +158,7 @@ impl Modules {
             }
             seen.push(subfolder.clone());
             let name = type_.strip_prefix("sentence_transformers.");
+            let name = name.or(type_.strip_prefix("pylate.models."));
             let name = name.and_then(|name| name.rsplit('.').next());
             let place = index + usize::from(modules.static_embedding.is_some());
             let kind = match (place, name.unwrap_or(&type_)) {
@@ -157,6 +186,16 @@ impl Modules {
                     modules.lacks_pooling = None;
                     continue;
                 }
+                (1.., "MultiVectorMask") if place == 1 || modules.late == Some(Tool::PyLate) => {
+                    modules.late = Some(Tool::SentenceTransformers(folder.clone()));
+                    modules.lacks_pooling = None;
+                    Kind::Mask
+                }
+                (1, "Dense") => {
+                    modules.late = Some(Tool::PyLate);
+                    modules.lacks_pooling = None;
+                    Kind::Dense
+                }
                 (2.., got) if modules.logit_score.is_some() => {
                     bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
                 }
@@ -166,14 +205,17 @@ impl Modules {
                     )
                 }
                 (2.., "Dense") => Kind::Dense,
+                (2.., got) if modules.late == Some(Tool::PyLate) => {
+                    bail!("{path}: key \"type\": expected Dense or MultiVectorMask, got {got:?}")
+                }
                 (2.., "LayerNorm") => Kind::LayerNorm,
                 (2.., "Normalize") => Kind::Normalize,
                 // Dropout has no effect outside of training.
                 (2.., "Dropout") => continue,
                 (0 | 1, got) => {
                     bail!(
-                        "{path}: key \"type\": expected Transformer, then Pooling, SpladePooling or \
-                         LogitScore, or StaticEmbedding, got {got:?}"
+                        "{path}: key \"type\": expected Transformer, then Pooling, SpladePooling, \
+                         LogitScore, Dense or MultiVectorMask, or StaticEmbedding, got {got:?}"
                     )
                 }
                 (_, got) => bail!(
@@ -198,6 +240,12 @@ impl Modules {
             "{}: expected transformer_task fill-mask with SpladePooling, and no other pooling with it",
             self.pooling.display(),
         );
+        ensure!(
+            matches!(self.late, Some(Tool::SentenceTransformers(_)))
+                || (sentence.lengths == [None; 2] && sentence.expansion.is_none()),
+            "sentence_bert_config.json: expected query_length, document_length and query_expansion \
+             with MultiVectorMask, got no such module"
+        );
         Ok(())
     }
 
@@ -208,20 +256,28 @@ impl Modules {
         others.chain(self.logit_score.as_deref()).chain(alone)
     }
 
-    /// The modules after a pooling with `pooled` numbers, and whether they end with a score.
+    /// The modules after a pooling with `pooled` numbers, or after the vectors of tokens, and
+    /// whether they end with a score.
     pub fn behind(&self, pooled: usize) -> Result<(Vec<Module>, bool)> {
-        let (mut size, mut at) = (pooled, EMBEDDING.to_owned());
+        let start = self.late.as_ref().map_or(EMBEDDING, |_| TOKENS);
+        let (mut size, mut at) = (pooled, start.to_owned());
         let mut behind = Vec::new();
         for (kind, folder) in &self.others {
-            let module = Module::open(*kind, folder, size, &mut at)?;
+            if *kind == Kind::Mask {
+                continue;
+            }
+            let module = Module::open(*kind, folder, size, start, &mut at)?;
             size = module.outputs(size);
             ensure!(
-                at == EMBEDDING || (at == SCORES && size == 1),
-                "{}: key \"module_output_name\": expected {EMBEDDING}, or {SCORES} of 1 number, \
+                at == start || (start == EMBEDDING && at == SCORES && size == 1),
+                "{}: key \"module_output_name\": expected {start}, or {SCORES} of 1 number, \
                  got {at:?} of {size}",
                 folder.join(CONFIG).display(),
             );
             behind.push(module);
+        }
+        if matches!(self.late, Some(Tool::PyLate | Tool::Stanford)) {
+            behind.push(Module::Normalize);
         }
         Ok((behind, at == SCORES))
     }
@@ -240,18 +296,18 @@ fn plain<'a>(path: &str, subfolder: &'a str) -> Result<&'a str> {
 }
 
 impl Module {
-    /// Opens the module of a folder for embeddings of `inputs` numbers under the name `at`.
-    fn open(kind: Kind, dir: &Path, inputs: usize, at: &mut String) -> Result<Self> {
+    /// Opens the module of a folder for `inputs` numbers under the name `at`, by default `start`.
+    fn open(kind: Kind, dir: &Path, inputs: usize, start: &str, at: &mut String) -> Result<Self> {
         match kind {
-            Kind::Normalize => {
+            Kind::LayerNorm => Self::layer_norm(dir, inputs, at),
+            Kind::Dense => Self::dense(dir, inputs, start, at),
+            Kind::Normalize | Kind::Mask => {
                 // Releases before 6 write no configuration.
                 if dir.join(CONFIG).exists() {
                     *at = takes(&config(dir, &tables::NORMALIZE)?, at, EMBEDDING)?;
                 }
                 Ok(Self::Normalize)
             }
-            Kind::LayerNorm => Self::layer_norm(dir, inputs, at),
-            Kind::Dense => Self::dense(dir, inputs, at),
         }
     }
 
@@ -267,11 +323,11 @@ impl Module {
         Ok(Self::LayerNorm(norm))
     }
 
-    fn dense(dir: &Path, inputs: usize, at: &mut String) -> Result<Self> {
+    fn dense(dir: &Path, inputs: usize, start: &str, at: &mut String) -> Result<Self> {
         let keys = config(dir, &tables::DENSE)?;
         check(&keys, "in_features", inputs)?;
         let outputs = keys.size("out_features")?;
-        *at = takes(&keys, at, EMBEDDING)?;
+        *at = takes(&keys, at, start)?;
         let key = "activation_function";
         let name = keys.word(key)?;
         let name = name
@@ -294,10 +350,25 @@ impl Module {
         };
         let loaded = Loaded::new(Checkpoint::open(dir)?);
         let bias = keys.flag("bias", true)?;
-        let linear = nn::linear_b(inputs, outputs, bias, loaded.var_builder().pp("linear"))
-            .with_context(|| format!("{}: expected the weights of a dense layer", dir.display()))?;
+        let linear = |name, bias| {
+            nn::linear_b(inputs, outputs, bias, loaded.var_builder().pp(name)).with_context(|| {
+                format!("{}: expected the weights of a dense layer", dir.display())
+            })
+        };
+        let residual = if !keys.flag("use_residual", false)? {
+            Residual::Nothing
+        } else if inputs == outputs {
+            Residual::Inputs
+        } else {
+            Residual::Product(Box::new(linear("residual", false)?))
+        };
+        let linear = linear("linear", bias)?;
         loaded.check(&dir.display())?;
-        Ok(Self::Dense { linear, activation })
+        Ok(Self::Dense {
+            linear,
+            activation,
+            residual,
+        })
     }
 
     /// The length of an embedding after the module.
@@ -309,26 +380,38 @@ impl Module {
         }
     }
 
-    /// Applies the module to a single embedding, so that no other can influence it.
-    pub fn apply(&self, mut embedding: Vec<f32>) -> Result<Vec<f32>> {
-        let size = embedding.len();
-        let xs = |embedding| Tensor::from_vec(embedding, (1, size), &Device::Cpu);
+    /// Applies the module to the embedding of a text, or to the vectors of its tokens, `rows` in
+    /// all, so that no other text can influence them.
+    pub fn apply(&self, values: Vec<f32>, rows: usize) -> Result<Vec<f32>> {
+        let size = values.len() / rows.max(1);
+        let each = |change: &dyn Fn(&[f32]) -> Vec<f32>| {
+            let rows = values.chunks_exact(size.max(1)).map(change);
+            Ok(rows.collect::<Vec<_>>().concat())
+        };
+        let xs = || Tensor::from_slice(&values, (rows, size), &Device::Cpu);
         let ys = match self {
-            Self::Normalize => return Ok(normalized(embedding)),
-            Self::Cut(size) => {
-                embedding.truncate(*size);
-                return Ok(embedding);
-            }
-            Self::LayerNorm(norm) => norm.forward(&xs(embedding)?)?,
-            Self::Dense { linear, activation } => {
-                let ys = linear.forward(&xs(embedding)?)?;
-                match activation {
+            Self::Normalize => return each(&|row| normalized(row.to_vec())),
+            Self::Cut(size) => return each(&|row| row[..row.len().min(*size)].to_vec()),
+            Self::LayerNorm(norm) => norm.forward(&xs()?)?,
+            Self::Dense {
+                linear,
+                activation,
+                residual,
+            } => {
+                let xs = xs()?;
+                let ys = linear.forward(&xs)?;
+                let ys = match activation {
                     None => ys,
                     // candle's functions, which keep the bits of earlier answers.
                     Some(FusedActivation::Tanh) => ys.tanh()?,
                     Some(FusedActivation::Relu) => ys.relu()?,
                     Some(FusedActivation::Gelu) => ys.gelu_erf()?,
                     Some(other) => other.forward(&ys)?,
+                };
+                match residual {
+                    Residual::Nothing => ys,
+                    Residual::Inputs => (ys + xs)?,
+                    Residual::Product(linear) => (ys + linear.forward(&xs)?)?,
                 }
             }
         };
@@ -337,7 +420,7 @@ impl Module {
 }
 
 /// The `config.json` of a module, whose keys must all be known.
-fn config(dir: &Path, table: &Table) -> Result<Keys> {
+pub(crate) fn config(dir: &Path, table: &Table) -> Result<Keys> {
     let path = dir.join(CONFIG);
     let map = json::parse(&text(&path)?);
     let path = path.display().to_string();

@@ -11,7 +11,11 @@ use crate::config::unread;
 use crate::files::optional_text;
 use crate::json;
 use crate::keys::Keys;
+use crate::modules::Modules;
 use crate::tables;
+
+/// The file of prompts and of what else sentence-transformers reads of all modules.
+pub(crate) const SETTINGS: &str = "config_sentence_transformers.json";
 
 /// The prompts before texts, by their names in a folder of sentence-transformers.
 ///
@@ -38,8 +42,8 @@ pub struct Prompts {
 
 impl Prompts {
     /// Reads the prompts of a folder, with notes on keys that nothing reads.
-    pub(crate) fn read(dir: &Path, is_sparse: bool, notes: &mut Vec<String>) -> Result<Self> {
-        let path = dir.join("config_sentence_transformers.json");
+    pub(crate) fn read(dir: &Path, modules: &Modules, notes: &mut Vec<String>) -> Result<Self> {
+        let path = dir.join(SETTINGS);
         let Some(text) = optional_text(&path)? else {
             return Ok(Self::default());
         };
@@ -47,10 +51,19 @@ impl Prompts {
         let expected = || format!("{path}: expected the prompts of sentence-transformers");
         let map = json::parse(&text).with_context(expected)?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::PROMPTS)?;
-        notes.extend(unread(&path, unknown));
+        let is_late = modules.late.is_some();
+        let is_read = |key: &String| is_late && tables::LATE.treatment(key).is_some();
+        let unknown = unknown.into_iter().filter(|key| !is_read(key));
+        notes.extend(unread(&path, unknown.collect()));
         let key = "model_type";
-        if !is_sparse && keys.get(key).is_some_and(|it| it == "SparseEncoder") {
-            return Err(keys.fault(key, "SpladePooling with SparseEncoder"));
+        let fits = match keys.word(key)?.as_deref() {
+            None => true,
+            Some("SparseEncoder") => modules.is_splade,
+            Some("ColBERT" | "MultiVectorEncoder") => is_late,
+            Some(_) => !is_late,
+        };
+        if !fits {
+            return Err(keys.fault(key, "the type of model that modules.json makes"));
         }
         let mut prompts: Self = json::parse(&text).with_context(expected)?;
         prompts.truncate_dim = keys.number("truncate_dim")?;
@@ -62,6 +75,14 @@ impl Prompts {
             );
         }
         Ok(prompts)
+    }
+
+    /// Adds empty prompts of queries and documents, by which these can be told apart.
+    pub(crate) fn with_sides(mut self) -> Self {
+        for name in ["query", "document"] {
+            self.prompts.entry(name.to_owned()).or_default();
+        }
+        self
     }
 
     pub(crate) fn set(&mut self, name: &str, prompt: &str) {

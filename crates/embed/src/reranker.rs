@@ -10,7 +10,7 @@ use crate::folder::Encoder;
 use crate::functions::sigmoid;
 use crate::keys::Keys;
 use crate::model::Head;
-use crate::tokenizer::tokens;
+use crate::tokenizer::each;
 use crate::tokens::Direction;
 
 /// A cross-encoder: a model that scores a text beside a query, and has a head of one class.
@@ -77,7 +77,7 @@ impl Reranker {
             .tokenizer
             .pairs(query, Some(Direction::Right));
         let pair = pair.context("the query")?;
-        let tokens = tokens(texts, |text| pair(text.as_ref()))?;
+        let tokens = each(texts, |text| pair(text.as_ref()))?;
         let logits = self.batches.answer(&tokens, Head::Classes)?;
         let score = |logits: Vec<f32>| {
             let logit = *logits.first().context("expected a score, got none")?;

@@ -25,9 +25,12 @@ pub(crate) const FILES: [&str; 7] = [
 /// The settings of a folder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sentence {
-    pub path: String,
-    /// The most tokens of a text.
-    pub max_tokens: Option<usize>,
+    /// The most tokens of a text, with the file and the key.
+    pub max_tokens: Option<(String, usize)>,
+    /// The most tokens of queries and of documents, for late interaction.
+    pub lengths: [Option<usize>; 2],
+    /// The tokens that are appended to queries.
+    pub expansion: Option<Expansion>,
     /// Whether texts are lower-cased before the tokenizer.
     pub lower_case: bool,
     /// Whether the model ends with a head that guesses words.
@@ -36,6 +39,19 @@ pub(crate) struct Sentence {
     pub has_classes: bool,
     /// Whether a pair of texts in a chat template ends with the beginning of an answer.
     pub add_generation_prompt: bool,
+}
+
+/// Tokens that are appended to short queries.
+#[derive(Clone, Debug)]
+pub(crate) struct Expansion {
+    /// The token, if not the one for masks.
+    pub token: Option<String>,
+    /// The least tokens of a query.
+    pub length: usize,
+    /// Whether longer queries are cut.
+    pub is_fixed: bool,
+    /// Whether tokens attend to the appended ones.
+    pub is_attended: bool,
 }
 
 impl Sentence {
@@ -74,11 +90,17 @@ impl Sentence {
                 return Err(keys.fault(key, expected));
             }
         }
-        let of_call = keys.number("processing_kwargs.text.max_length")?;
-        let of_tokenizer = keys.number("max_seq_length")?;
+        let limit = |key: &str| {
+            let number = keys.number(key)?;
+            anyhow::Ok(number.map(|it| (format!("{path}: key {key:?}"), it)))
+        };
+        let of_call = limit("processing_kwargs.text.max_length")?;
+        let of_tokenizer = limit("max_seq_length")?;
+        let length = |key| keys.number(key);
         Ok(Self {
-            path: path.to_owned(),
             max_tokens: of_call.or(of_tokenizer),
+            lengths: [length("query_length")?, length("document_length")?],
+            expansion: expansion(&keys)?,
             lower_case: keys.flag("do_lower_case", false)?,
             guesses_words: task.as_deref() == Some("fill-mask"),
             has_classes: output == "scores",
@@ -88,4 +110,22 @@ impl Sentence {
             )?,
         })
     }
+}
+
+/// The tokens that are appended to queries, if any.
+fn expansion(keys: &Keys) -> Result<Option<Expansion>> {
+    let [strategy, length] = ["query_expansion.strategy", "query_expansion.length"];
+    let Some(word) = keys.word(strategy)? else {
+        return Ok(None);
+    };
+    if !["fixed", "min"].contains(&&*word) {
+        return Err(keys.fault(strategy, "fixed or min"));
+    }
+    let number = keys.number(length)?;
+    Ok(Some(Expansion {
+        token: keys.word("query_expansion.token")?,
+        length: number.ok_or_else(|| keys.fault(length, "a number of tokens"))?,
+        is_fixed: word == "fixed",
+        is_attended: keys.flag("query_expansion.attend", false)?,
+    }))
 }

@@ -4,12 +4,15 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::batches::Options;
-use crate::embedder::Embedder;
+use crate::batches::{Batches, Options};
 use crate::folder::Encoder;
+use crate::lexical::Lexical;
+use crate::model::Head;
+use crate::modules::Modules;
 
 /// A model that weighs the tokens of the vocabulary by a text (SPLADE), from a folder of a
-/// `SparseEncoder` of sentence-transformers.
+/// `SparseEncoder` of sentence-transformers; or its own tokens, by the head of bge-m3 in
+/// `sparse_linear.safetensors`, which `scripts/convert_pytorch.py` makes of `sparse_linear.pt`.
 ///
 /// The bits of a vector do not depend on the other texts of a call, nor on the batches.
 ///
@@ -24,7 +27,7 @@ use crate::folder::Encoder;
 /// assert_eq!(scores.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct SparseEmbedder(Embedder);
+pub struct SparseEmbedder(Batches);
 
 /// The tokens with a weight above 0, in the order of their ids.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,7 +68,7 @@ impl SparseVector {
 }
 
 impl SparseEmbedder {
-    /// Opens a folder as [`Embedder::open`] does.
+    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
     ///
     /// # Errors
     /// Also when the folder has no `SpladePooling`.
@@ -78,18 +81,21 @@ impl SparseEmbedder {
     /// # Errors
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
-        let embedder = Embedder::open_with(dir.as_ref(), options)?;
+        let dir = dir.as_ref();
+        let is_lexical = !Modules::read(dir)?.is_splade && Lexical::is_in(dir);
+        let batches = options.lexical(is_lexical).open(dir)?;
         ensure!(
-            embedder.encoder().config.is_sparse(),
-            "{}: expected a model of sparse vectors, with SpladePooling, got one of dense vectors",
-            dir.as_ref().display(),
+            batches.encoder.config.is_sparse(),
+            "{}: expected a model of sparse vectors, with SpladePooling or sparse_linear.safetensors, \
+             got one of dense vectors",
+            dir.display(),
         );
-        Ok(Self(embedder))
+        Ok(Self(batches))
     }
 
     /// The underlying model, for lower-level calls, whose embeddings are the weights of all tokens.
     pub fn encoder(&self) -> &Encoder {
-        self.0.encoder()
+        &self.0.encoder
     }
 
     /// The vectors of texts, after the folder's default prompt if it has one.
@@ -108,7 +114,7 @@ impl SparseEmbedder {
         self.behind(self.encoder().prompts.query(), texts)
     }
 
-    /// The vectors of texts to be searched, after the prompt of [`Embedder::embed_documents`].
+    /// The vectors of texts to be searched, after the prompt of [`Embedder::embed_documents`](crate::Embedder::embed_documents).
     ///
     /// # Errors
     /// The errors of [`embed`](Self::embed).
@@ -117,7 +123,8 @@ impl SparseEmbedder {
     }
 
     fn behind(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<SparseVector>> {
-        self.0
-            .behind(prompt, texts, |weights| SparseVector::from_dense(&weights))
+        let prompt = self.encoder().tokenizer.prompt(prompt)?;
+        let finish = |weights: Vec<f32>| SparseVector::from_dense(&weights);
+        self.0.behind(&prompt, texts, Head::Embedding, finish)
     }
 }

@@ -12,6 +12,7 @@ use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::{Encoding, PostProcessor, TruncationDirection};
 
 use crate::config::{Config, NamedToken, TokenizerConfig};
+use crate::late::LateSettings;
 use crate::pairs::PairTemplate;
 use crate::tokens::{Direction, Input, Prompt, Token, Tokens, TokensError};
 
@@ -27,6 +28,8 @@ pub struct Tokenizer {
     chat: Option<Chat>,
     /// The prompt before the first text of pairs.
     pair_prompt: Prompt,
+    /// The settings of queries and documents in late interaction.
+    late: Option<LateSettings>,
 }
 
 struct Chat {
@@ -34,6 +37,9 @@ struct Chat {
     /// The last tokens of any pair, which are kept when it is cut.
     ending: Vec<u32>,
 }
+
+/// The bytes of a token in a text; none of a special token.
+pub(crate) type Span = Option<Range<usize>>;
 
 /// The first text of pairs.
 enum First<'a> {
@@ -96,14 +102,26 @@ impl Tokenizer {
             gives_types: config.tokenizer.gives_types,
             chat: None,
             pair_prompt: Prompt::default(),
+            late: None,
         };
-        tokenizer.limit(most)?;
+        let limited = tokenizer.limit(most);
+        limited.with_context(|| config.limited.clone())?;
         Ok(tokenizer)
     }
 
     /// Sets the prompt that begins pairs.
     pub(crate) fn begin_pairs(&mut self, prompt: &str) -> Result<()> {
         self.pair_prompt = self.prompt(prompt)?;
+        Ok(())
+    }
+
+    /// Sets the settings of late interaction, and tests them.
+    pub(crate) fn set_late(&mut self, settings: LateSettings) -> Result<()> {
+        self.late = Some(settings);
+        for is_query in [true, false] {
+            let prompt = Prompt::default().of_queries(is_query);
+            self.encode_behind(&prompt, "", Some(Direction::Right))?;
+        }
         Ok(())
     }
 
@@ -179,6 +197,13 @@ impl Tokenizer {
         Ok(tokens.zip(spans).zip(masks).map(token).collect())
     }
 
+    /// The ids of the tokens under these keys of files.
+    pub(crate) fn ids(&self, named: &[NamedToken], keys: &[&str]) -> Vec<u32> {
+        let named = named.iter().filter(|it| keys.contains(&&*it.key));
+        let ids = named.filter_map(|it| self.whole.token_to_id(&it.token.content));
+        ids.collect()
+    }
+
     /// The text of token ids, with or without special tokens.
     ///
     /// # Errors
@@ -205,6 +230,7 @@ impl Tokenizer {
             text,
             tokens,
             ending,
+            is_query: false,
         })
     }
 
@@ -232,15 +258,28 @@ impl Tokenizer {
         text: &str,
         cut: Option<Direction>,
     ) -> Result<Tokens, TokensError> {
+        let most = self.max_tokens;
+        if let Some(late) = &self.late {
+            let side = if prompt.is_query {
+                &late.query
+            } else {
+                &late.document
+            };
+            let text = format!("{}{text}", prompt.text);
+            let tokens = self.text(&text, 0, side.room(most), cut)?;
+            let tokens = side.finish(tokens, most, |word| self.whole.token_to_id(word))?;
+            self.check_ids(&tokens.ids)?;
+            return Ok(tokens);
+        }
         if prompt.text.is_empty() {
-            return self.text(text, 0, cut);
+            return self.text(text, 0, most, cut);
         }
         let tokens = match cut {
             Some(Direction::Left) => prompt.tokens,
             // A prompt that is cut still has its special tokens.
-            _ => prompt.tokens.min(self.max_tokens - prompt.ending),
+            _ => prompt.tokens.min(most - prompt.ending),
         };
-        self.text(&format!("{}{text}", prompt.text), tokens, cut)
+        self.text(&format!("{}{text}", prompt.text), tokens, most, cut)
     }
 
     /// Encodes pairs with the same first text, which is tokenized once, as [`encode`](Self::encode)
@@ -270,7 +309,7 @@ impl Tokenizer {
             Some(chat) => First::Chat(chat, self.reachable(first, cut)?),
             None => {
                 let first = format!("{}{first}", self.pair_prompt.text);
-                let (room, mut text) = (self.room(true), self.alone(&first)?);
+                let (room, mut text) = (self.room(self.max_tokens, true), self.alone(&first)?);
                 let length = text.len();
                 // The most tokens that can be left beside any second text.
                 truncate(&mut text, room, cut);
@@ -290,7 +329,8 @@ impl Tokenizer {
                 let [of_first, of_second] = shares([length, second.len()], room);
                 truncate(&mut first, of_first, cut);
                 truncate(&mut second, of_second, cut);
-                self.completed(first, Some(second), self.pair_prompt.tokens)
+                let tokens = self.completed(first, Some(second), self.pair_prompt.tokens)?;
+                self.checked(tokens, self.max_tokens)
             }
         })
     }
@@ -341,27 +381,49 @@ impl Tokenizer {
     /// When the input is too long and `cut` is `None`, has no tokens, or has an unknown id.
     pub fn encode(&self, input: Input<'_>, cut: Option<Direction>) -> Result<Tokens, TokensError> {
         match input {
-            Input::Text(text) => self.text(text, 0, cut),
+            Input::Text(text) => self.text(text, 0, self.max_tokens, cut),
             Input::Pair(first, second) => self.pairs(first, cut)?(second),
             Input::Ids(ids) => self.take(ids, cut),
         }
     }
 
-    /// The tokens of a text, the first `prompt` of which belong to a prompt. The tokenizer's
-    /// truncation would require a copy of it for each direction.
+    /// The tokens of a text, at most `most`, the first `prompt` of which belong to a prompt. The
+    /// tokenizer's truncation would require a copy of it for each direction.
     fn text(
         &self,
         text: &str,
         prompt: usize,
+        most: usize,
         cut: Option<Direction>,
     ) -> Result<Tokens, TokensError> {
-        let (room, mut encoding) = (self.room(false), self.alone(text)?);
+        let (room, mut encoding) = (self.room(most, false), self.alone(text)?);
         let excess = match cut {
             Some(Direction::Left) => encoding.len().saturating_sub(room),
             Some(Direction::Right) | None => 0,
         };
         truncate(&mut encoding, room, cut);
-        self.completed(encoding, None, prompt.saturating_sub(excess))
+        let tokens = self.completed(encoding, None, prompt.saturating_sub(excess))?;
+        self.checked(tokens, most)
+    }
+
+    /// The tokens of a text, which is cut at its end, and the bytes of each in the text, whole
+    /// characters; none of special tokens.
+    pub(crate) fn located(&self, text: &str) -> Result<(Tokens, Vec<Span>), TokensError> {
+        let mut encoding = self.whole.encode(text, false).map_err(failed)?;
+        let room = self.room(self.max_tokens, false);
+        truncate(&mut encoding, room, Some(Direction::Right));
+        let encoding = self.whole.post_process(encoding, None, true);
+        let encoding = encoding.map_err(failed)?;
+        let masks = encoding.get_special_tokens_mask().iter();
+        let spans = masks
+            .zip(encoding.get_offsets())
+            .map(|(mask, &(start, end))| {
+                let span = text.floor_char_boundary(start)..text.ceil_char_boundary(end);
+                Some(span).filter(|_| *mask == 0)
+            });
+        let spans = spans.collect();
+        let tokens = self.of_encoding(&encoding, 0);
+        Ok((self.checked(tokens, self.max_tokens)?, spans))
     }
 
     /// The tokens of a text without special tokens.
@@ -369,11 +431,11 @@ impl Tokenizer {
         self.whole.encode_fast(text, false).map_err(failed)
     }
 
-    /// The most tokens of a text or a pair, without special tokens.
-    fn room(&self, is_pair: bool) -> usize {
+    /// The tokens of a text or a pair without special tokens, if it has `most` with these.
+    fn room(&self, most: usize, is_pair: bool) -> usize {
         let processor = self.whole.get_post_processor();
         let special = processor.map_or(0, |it| it.added_tokens(is_pair));
-        self.max_tokens.saturating_sub(special)
+        most.saturating_sub(special)
     }
 
     /// The tokens with special tokens added.
@@ -384,14 +446,17 @@ impl Tokenizer {
         prompt: usize,
     ) -> Result<Tokens, TokensError> {
         let encoding = self.whole.post_process(first, second, true);
-        let encoding = encoding.map_err(failed)?;
+        Ok(self.of_encoding(&encoding.map_err(failed)?, prompt))
+    }
+
+    fn of_encoding(&self, encoding: &Encoding, prompt: usize) -> Tokens {
         let ids = encoding.get_ids().to_vec();
         let types = if self.gives_types {
             encoding.get_type_ids().to_vec()
         } else {
             vec![0; ids.len()]
         };
-        self.checked(Tokens { ids, types, prompt })
+        Tokens::new(ids, types, prompt)
     }
 
     fn take(&self, ids: &[u32], cut: Option<Direction>) -> Result<Tokens, TokensError> {
@@ -401,16 +466,13 @@ impl Tokenizer {
             Some(Direction::Left) => &ids[excess..],
             Some(Direction::Right) => &ids[..ids.len() - excess],
         };
-        self.checked(Tokens {
-            ids: ids.to_vec(),
-            types: vec![0; ids.len()],
-            prompt: 0,
-        })
+        let tokens = Tokens::new(ids.to_vec(), vec![0; ids.len()], 0);
+        self.checked(tokens, self.max_tokens)
     }
 
-    fn checked(&self, tokens: Tokens) -> Result<Tokens, TokensError> {
+    fn checked(&self, tokens: Tokens, limit: usize) -> Result<Tokens, TokensError> {
         self.check_ids(&tokens.ids)?;
-        let (limit, got) = (self.max_tokens, tokens.len());
+        let got = tokens.len();
         match got {
             0 => Err(TokensError::Empty),
             _ if got > limit => Err(TokensError::TooLong { limit, got }),
@@ -428,10 +490,10 @@ impl Tokenizer {
 }
 
 /// The tokens of each text; an error names the text at fault.
-pub(crate) fn tokens<T>(
+pub(crate) fn each<T, U>(
     texts: &[T],
-    encode: impl Fn(&T) -> Result<Tokens, TokensError>,
-) -> Result<Vec<Tokens>> {
+    encode: impl Fn(&T) -> Result<U, TokensError>,
+) -> Result<Vec<U>> {
     let tokens = texts.iter().enumerate();
     let tokens = tokens.map(|(index, text)| encode(text).with_context(|| format!("text {index}")));
     tokens.collect()

@@ -41,12 +41,21 @@ pub struct Prompt {
     pub(crate) tokens: usize,
     /// The number of special tokens behind it.
     pub(crate) ending: usize,
+    /// Whether queries stand behind it, in a model of late interaction.
+    pub(crate) is_query: bool,
 }
 
 impl Prompt {
     /// The text of the prompt; empty for no prompt.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The prompt of queries or of documents, which a model of late interaction tells apart;
+    /// at first of documents.
+    #[must_use]
+    pub fn of_queries(self, is_query: bool) -> Self {
+        Self { is_query, ..self }
     }
 }
 
@@ -69,9 +78,23 @@ pub struct Tokens {
     pub(crate) types: Vec<u32>,
     /// The number of leading tokens that belong to a prompt, including special tokens.
     pub(crate) prompt: usize,
+    /// The number of last tokens that no token attends to.
+    pub(crate) hidden: usize,
+    /// The places of tokens without a vector in late interaction.
+    pub(crate) skipped: Vec<usize>,
 }
 
 impl Tokens {
+    pub(crate) fn new(ids: Vec<u32>, types: Vec<u32>, prompt: usize) -> Self {
+        Self {
+            ids,
+            types,
+            prompt,
+            hidden: 0,
+            skipped: Vec::new(),
+        }
+    }
+
     /// The number of tokens; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {

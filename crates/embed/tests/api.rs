@@ -8,6 +8,10 @@ use anyhow::{Context, Result};
 use candle_dynquant_support::rows;
 use dynquant_embed::{Classifier, Embedder, Int8Vector, Options, Preset, Reranker};
 
+use crate::common::{fault, folder};
+
+mod common;
+
 const TEXTS: [&str; 5] = [
     "a river",
     "the old city of snow and trees",
@@ -22,30 +26,13 @@ fn assets(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn fixture(name: &str) -> PathBuf {
-    assets("reference/encoders").join(name)
-}
-
 /// A copy of a fixture, in a folder for the test.
 fn copy(name: &str, to: &str) -> Result<PathBuf> {
-    fn copy_all(from: &Path, to: &Path) -> Result<()> {
-        fs::create_dir_all(to)?;
-        for entry in fs::read_dir(from)? {
-            let entry = entry?;
-            let (from, to) = (entry.path(), to.join(entry.file_name()));
-            if from.is_dir() {
-                copy_all(&from, &to)?;
-            } else {
-                fs::copy(from, to)?;
-            }
-        }
-        Ok(())
-    }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(to);
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
     }
-    copy_all(&fixture(name), &dir)?;
+    common::copy(name, &dir)?;
     Ok(dir)
 }
 
@@ -55,12 +42,12 @@ fn length(vector: &[f32]) -> f32 {
 
 #[test]
 fn vectors_are_normalized_where_the_folder_says_so_and_after_a_cut() -> Result<()> {
-    let normalized = Embedder::open(fixture("bert"))?;
+    let normalized = Embedder::open(folder("bert"))?;
     assert!(normalized.is_normalized());
     for vector in normalized.embed(&TEXTS)? {
         assert!((length(&vector) - 1.).abs() < 1e-6);
     }
-    let plain = Embedder::open(fixture("modernbert"))?;
+    let plain = Embedder::open(folder("modernbert"))?;
     assert!(!plain.is_normalized());
     let whole = plain.embed(&TEXTS)?;
     assert!(whole.iter().all(|vector| (length(vector) - 1.).abs() > 0.1));
@@ -80,7 +67,7 @@ fn vectors_are_normalized_where_the_folder_says_so_and_after_a_cut() -> Result<(
 
 #[test]
 fn prompts_stand_before_texts() -> Result<()> {
-    let embedder = Embedder::open(fixture("bert"))?;
+    let embedder = Embedder::open(folder("bert"))?;
     let behind = |prompt: &str| {
         let texts: Vec<String> = TEXTS.iter().map(|text| format!("{prompt}{text}")).collect();
         embedder.embed(&texts)
@@ -130,7 +117,7 @@ fn progress_reaches_the_number_of_texts_and_long_texts_are_cut() -> Result<()> {
                 calls.push((done, all));
             }
         });
-    let embedder = Embedder::open_with(fixture("bert"), options)?;
+    let embedder = Embedder::open_with(folder("bert"), options)?;
     embedder.embed(&TEXTS)?;
     assert_eq!(
         *seen.lock().map_err(|e| anyhow::anyhow!("{e}"))?,
@@ -160,11 +147,11 @@ fn mistakes_of_options_are_named() -> Result<()> {
         ),
     ];
     for (options, expected) in faults {
-        let error = Embedder::open_with(fixture("bert"), options).err();
+        let error = Embedder::open_with(folder("bert"), options).err();
         let error = format!("{:#}", error.context("an error")?);
         assert!(error.contains(expected), "{error}");
     }
-    let error = Reranker::open(fixture("classes-gte"))
+    let error = Reranker::open(folder("classes-gte"))
         .err()
         .context("an error")?;
     assert!(
@@ -172,11 +159,9 @@ fn mistakes_of_options_are_named() -> Result<()> {
             .to_string()
             .contains("expected a reranker, whose head has 1 class, got 3")
     );
-    let error = Reranker::open(fixture("bert")).err().context("an error")?;
+    let error = Reranker::open(folder("bert")).err().context("an error")?;
     assert!(error.to_string().contains("got 0"), "{error}");
-    let error = Classifier::open(fixture("bert"))
-        .err()
-        .context("an error")?;
+    let error = Classifier::open(folder("bert")).err().context("an error")?;
     assert!(
         error
             .to_string()
@@ -208,14 +193,18 @@ qwen3 | "head_dim": 16 | "head_dim": 2147483646 | the bytes of the weights, got 
 qwen3 | "num_hidden_layers": 2 | "num_hidden_layers": 2147483647 | the bytes of the weights, got 2147483647
 qwen3 | "full_attention" | "sliding_attention" | key "layer_types": expected full_attention
 1_Pooling/config.json of bert | "embedding_dimension" | "token_weights": 1, "embedding_dimension" | "token_weights": expected no such key
-2_Dense/config.json of distilbert | "bias" | "use_residual": true, "bias" | expected false, got true
+2_Dense/config.json of distilbert | "bias" | "use_residual": true, "bias" | cannot find tensor residual.weight
 2_Dense/config.json of distilbert | "bias": true | "bias": false | tensor "linear.bias"
 2_Dense/config.json of distilbert | torch.nn.modules.activation.Tanh | my.Tanh | got "my.Tanh"
 4_Dense/config.json of reranker-modules | "scores" | "logits" | or scores of 1 number, got "logits"
 modules.json of distilbert | 2_Dense | 1_Pooling | a separate folder for each module, got "1_Pooling"
 modules.json of bert | base.modules.transformer.Transformer | modules.StaticEmbedding | behind Transformer and Pooling, got "Pooling"
 modules.json of bert | sentence_transformers.base.modules.transformer | custom_st | got "custom_st.Transformer"
-sentence_bert_config.json of lower-case | "do_lower_case" | "query_length": 8, "do_lower_case" | "query_length": expected null, got 8
+modules.json of bert | normalize.Normalize | sparse_encoder.modules.SparseAutoEncoder | got "SparseAutoEncoder"
+modules.json of bert | base.modules.transformer.Transformer | SparseStaticEmbedding | got "SparseStaticEmbedding"
+sentence_bert_config.json of lower-case | "max_seq_length": 20 | "max_seq_length": 3 | "max_seq_length": tokens of a text: expected a limit of 4
+tokenizer_config.json of bert | "model_max_length": 152 | "model_max_length": 2 | "model_max_length": tokens of a text
+sentence_bert_config.json of lower-case | "do_lower_case" | "query_length": 8, "do_lower_case" | with MultiVectorMask, got no such module
 sentence_bert_config.json of lower-case | "do_lower_case" | "lowercase": true, "do_lower_case" | key "lowercase": expected no such key
 sentence_bert_config.json of bert | last_hidden_state | pooler_output | method_output_name": expected "last_hidden_state"
 sentence_bert_config.json of bert | feature-extraction | fill-mask | expected logits, got "last_hidden_state"
@@ -273,7 +262,7 @@ fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
 /// A query is cut to the model's limit before it is combined with each text.
 #[test]
 fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
-    let reranker = Reranker::open(fixture("reranker-qwen3"))?;
+    let reranker = Reranker::open(folder("reranker-qwen3"))?;
     let texts: Vec<String> = (0..256)
         .map(|i| format!("{} bread", TEXTS[i % 5]))
         .collect();
@@ -286,6 +275,21 @@ fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
 }
 
 #[test]
+fn weights_that_are_no_numbers_name_their_folder() -> Result<()> {
+    let dir = copy("reranker-modules", "not-finite")?;
+    let path = dir.join("2_Dense/model.safetensors");
+    let mut weights = fs::read(&path)?;
+    // A NaN in float16.
+    let end = weights.len() - 2;
+    weights.splice(end.., [0, 0x7e]);
+    fs::write(path, weights)?;
+    let error = fault(Reranker::open(&dir));
+    let expected = "not-finite: the model: expected finite answers, got NaN";
+    assert!(error.contains(expected), "{error}");
+    Ok(())
+}
+
+#[test]
 fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
     let table = r#"
 1_LogitScore/config.json | 74 | "a" | key "true_token_id": expected a token id, got "a"
@@ -293,7 +297,7 @@ fn faults_of_a_reranker_that_writes_texts_are_named() -> Result<()> {
 1_LogitScore/config.json | causal_logits | scores | expected causal_logits, got "scores"
 config.json | ForCausalLM | Model | a model that writes texts
 config.json | "tie_word_embeddings": true | "a": 1 | lm_head.weight
-modules.json | LogitScore" | Ranks" | LogitScore, or StaticEmbedding, got "Ranks"
+modules.json | LogitScore" | Ranks" | or StaticEmbedding, got "Ranks"
 chat_template.jinja | {%- if | {%- iff | expected a Jinja template
 sentence_bert_config.json | flat | structured | got "structured"
 sentence_bert_config.json | add_generation_prompt | tools | chat_template.tools": expected no such key
@@ -327,7 +331,7 @@ sentence_bert_config.json | add_generation_prompt | tools | chat_template.tools"
 
 #[test]
 fn codes_of_8_bits_stand_for_the_vector() -> Result<()> {
-    let vectors = Embedder::open(fixture("gemma3"))?.embed(&TEXTS)?;
+    let vectors = Embedder::open(folder("gemma3"))?.embed(&TEXTS)?;
     let codes: Vec<Int8Vector> = vectors
         .iter()
         .map(|vector| Int8Vector::of(vector))
@@ -347,7 +351,7 @@ fn codes_of_8_bits_stand_for_the_vector() -> Result<()> {
 #[test]
 fn classes_have_probabilities() -> Result<()> {
     let options = Options::new().preset(Preset::NONE);
-    let classifier = Classifier::open_with(fixture("classes-roberta"), options)?;
+    let classifier = Classifier::open_with(folder("classes-roberta"), options)?;
     for classes in classifier.classify(&TEXTS)? {
         let sum: f32 = classes.iter().map(|(_, probability)| probability).sum();
         assert!((sum - 1.).abs() < 1e-6);

@@ -40,11 +40,15 @@ impl App {
         let embedder = self.embedder()?;
         let tokens = texts.iter().map(Tokens::len).sum();
         let bytes = match head {
-            Head::TokenEmbeddings => tokens * embedder.config.hidden_size * NUMBER,
+            Head::TokenEmbeddings => tokens * embedder.token_size() * NUMBER,
+            Head::Embedding if embedder.config.is_multi_vector() => {
+                let message = "the model has a vector of each token only: see /embed_all";
+                return Err(Refusal::other_model(message));
+            }
             Head::Embedding if embedder.config.is_sparse() => {
                 texts.len() * embedder.config.embedding_size * NUMBER
             }
-            Head::Embedding | Head::Classes => 0,
+            Head::Embedding | Head::Classes | Head::TokenClasses => 0,
         };
         self.limits
             .reserve(&mut admission.memory, param, kept + bytes)?;

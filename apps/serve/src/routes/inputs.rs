@@ -3,6 +3,7 @@
 use dynquant_embed::{Direction, Input, Prompt, Tokenizer, Tokens, TokensError};
 use serde::Deserialize;
 
+use crate::app::Before;
 use crate::error::Refusal;
 use crate::workers::Client;
 
@@ -69,17 +70,20 @@ impl Texts {
     pub fn behind(
         self,
         param: &'static str,
-        prompt: String,
+        before: Before,
         cut: Option<Direction>,
     ) -> TokenizerRequest<Vec<Tokens>> {
         let texts = self.into_list();
         TokenizerRequest {
             param,
             count: texts.len(),
-            bytes: texts.iter().map(|text| prompt.len() + text.bytes()).sum(),
+            bytes: texts
+                .iter()
+                .map(|text| before.prompt.len() + text.bytes())
+                .sum(),
             kept: 0,
             work: Box::new(move |tokenizer, client| {
-                let behind = Behind::new(tokenizer, &prompt, cut)?;
+                let behind = Behind::new(tokenizer, &before, cut)?;
                 each(client, param, &texts, |text| match text {
                     Text::Characters(text) => behind.characters(text),
                     Text::Ids(ids) => behind.ids(ids),
@@ -157,13 +161,14 @@ pub struct Behind<'a> {
 impl<'a> Behind<'a> {
     pub fn new(
         tokenizer: &'a Tokenizer,
-        prompt: &str,
+        before: &Before,
         cut: Option<Direction>,
     ) -> Result<Self, Refusal> {
-        let prompt = tokenizer.prompt(prompt);
+        let prompt = tokenizer.prompt(&before.prompt);
+        let prompt = prompt.map_err(|e| Fault::from(e).at("prompt_name", "the prompt"))?;
         Ok(Self {
             tokenizer,
-            prompt: prompt.map_err(|e| Fault::from(e).at("prompt_name", "the prompt"))?,
+            prompt: prompt.of_queries(before.is_query),
             cut,
         })
     }

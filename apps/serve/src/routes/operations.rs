@@ -61,6 +61,7 @@ fn model_type(served: &Served) -> Value {
 fn pooling(config: &Config) -> String {
     match config.pooling.modes[..] {
         _ if config.is_sparse() => "splade".to_owned(),
+        _ if config.is_multi_vector() => "colbert".to_owned(),
         [Mode::LastToken] => "last_token".to_owned(),
         _ => config.pooling.to_string(),
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use dynquant_embed::{Classifier, Embedder, Reranker};
+use dynquant_embed::{Classifier, Embedder, MultiVector, MultiVectorEmbedder, Reranker};
 use serde_json::{Value, json};
 
 use crate::formats::floats;
@@ -53,7 +53,8 @@ fn check_embedder(name: &str, server: &Server, texts: &[String]) {
     }
     for prompt in ["query", "document"] {
         let Ok(expected) = embedder.embed_as(prompt, texts) else {
-            assert_eq!(name, "jina", "the one without prompts");
+            let is_bare = name == "jina" || name.starts_with("tokens-");
+            assert!(is_bare, "{name} has no prompts");
             continue;
         };
         let body = json!({"inputs": texts, "normalize": normalize, "prompt_name": prompt});
@@ -69,6 +70,32 @@ fn check_embedder(name: &str, server: &Server, texts: &[String]) {
     for (datum, vector) in of_openai["data"].as_array().unwrap().iter().zip(&cut) {
         assert_eq!(&floats(&datum["embedding"]), vector, "{name}");
     }
+}
+
+/// Checks the vectors of tokens, of documents and of queries; there are no others.
+fn check_late(name: &str, server: &Server, texts: &[String]) {
+    let embedder = MultiVectorEmbedder::open(folder(name)).unwrap();
+    let embed = |side: &str| -> Vec<Vec<f32>> {
+        let body = json!({"inputs": texts, "prompt_name": side, "truncate": true});
+        let answers = server.ok("/embed_all", &body);
+        let answers = answers.as_array().unwrap().iter();
+        answers.map(|rows| vectors(rows).concat()).collect()
+    };
+    let values = |all: Vec<MultiVector>| all.into_iter().map(|it| it.values).collect::<Vec<_>>();
+    let [queries, documents] = ["query", "document"].map(embed);
+    assert_eq!(
+        queries,
+        values(embedder.embed_queries(texts).unwrap()),
+        "{name}"
+    );
+    assert_eq!(
+        documents,
+        values(embedder.embed_documents(texts).unwrap()),
+        "{name}"
+    );
+    let reply = server.post("/embed", &json!({"inputs": "bread"}));
+    let message = "the model has a vector of each token only: see /embed_all";
+    assert_eq!((reply.status, &*reply.message()), (424, message), "{name}");
 }
 
 fn check_classifier(name: &str, server: &Server, texts: &[String]) {
@@ -138,6 +165,9 @@ fn every_folder_answers_with_the_bits_of_the_crate() {
         let info = server.get("/info").json();
         let kinds: Vec<&String> = info["model_type"].as_object().unwrap().keys().collect();
         match kinds[0].as_str() {
+            "embedding" if info["model_type"]["embedding"]["pooling"] == "colbert" => {
+                check_late(&name, &server, &texts);
+            }
             "embedding" => check_embedder(&name, &server, &texts),
             "classifier" => check_classifier(&name, &server, &texts),
             "reranker" => check_reranker(&name, &server, &texts),
@@ -145,5 +175,5 @@ fn every_folder_answers_with_the_bits_of_the_crate() {
         }
         count += 1;
     }
-    assert_eq!(count, 37);
+    assert_eq!(count, 47);
 }

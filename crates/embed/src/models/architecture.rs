@@ -1,11 +1,13 @@
 //! The known architectures, by `model_type` in `config.json`.
 
 use anyhow::Result;
-use candle_dynquant::Quantizable;
+use candle_core::{Result as CandleResult, Tensor};
+use candle_dynquant::{Quantizable, nn};
 use candle_dynquant_io::keys::Table;
-use candle_nn::VarBuilder;
+use candle_nn::{Module, VarBuilder};
 
 use super::head::{ClassHead, Guesses, Source};
+use super::rows::Rows;
 use super::sizes::Sizes;
 use super::transformer::Transformer;
 use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, static_embedding, t5};
@@ -27,6 +29,8 @@ pub(crate) struct Architecture {
     sizes: fn(&Keys) -> Result<Sizes>,
     load: fn(&Keys, &Sizes, VarBuilder<'_>) -> Result<Transformer>,
     head: fn(&Source<'_>) -> Result<Option<ClassHead>>,
+    /// The head of the classes of tokens.
+    of_tokens: fn(&Source<'_>) -> Result<ClassHead>,
     /// The head that guesses words, if it is known.
     guesses: Option<&'static Guesses>,
 }
@@ -35,9 +39,13 @@ pub(crate) struct Architecture {
 pub(crate) enum Answers {
     /// This many classes, if it has a head.
     Classes(usize),
+    /// This many classes of each token.
+    TokenClasses(usize),
     Score(LogitScore),
     /// Guesses of words.
     Words,
+    /// Vectors of tokens of this many numbers, by a product in the checkpoint (Stanford's ColBERT).
+    Vectors(usize),
 }
 
 const WORDS: &str = "embeddings.word_embeddings.weight";
@@ -51,6 +59,7 @@ const BERT: Architecture = Architecture {
     sizes: bert::sizes,
     load: bert::load,
     head: bert::head,
+    of_tokens: |source| Ok(ClassHead::of_first(source.classes("classifier", true)?)),
     guesses: None,
 };
 
@@ -63,6 +72,7 @@ const DECODER: Architecture = Architecture {
     sizes: decoder::qwen3_sizes,
     load: decoder::load_qwen3,
     head: decoder::head,
+    of_tokens: |source| Ok(ClassHead::of_first(source.classes("score", true)?)),
     guesses: None,
 };
 
@@ -151,8 +161,9 @@ static ALL: [Architecture; 16] = [
         sizes: modernbert::sizes,
         load: modernbert::load,
         head: modernbert::head,
+        of_tokens: modernbert::any_head,
         mark: None,
-        guesses: None,
+        guesses: Some(&modernbert::GUESSES),
         tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
     },
     Architecture {
@@ -187,6 +198,7 @@ static ALL: [Architecture; 16] = [
         sizes: decoder::eurobert_sizes,
         load: decoder::load_eurobert,
         head: decoder::eurobert_head,
+        of_tokens: BERT.of_tokens,
         ..DECODER
     },
     DECODER,
@@ -204,8 +216,21 @@ static ALL: [Architecture; 16] = [
 pub(crate) struct Network {
     pub model: Transformer,
     pub head: Option<ClassHead>,
-    /// The head that guesses words, for sparse vectors.
-    pub words: Option<ClassHead>,
+    /// The head of each token: of its class, or that guesses words, for sparse vectors.
+    pub of_tokens: Option<ClassHead>,
+    /// The product that makes shorter vectors of tokens.
+    pub projection: Option<nn::Linear>,
+}
+
+impl Network {
+    /// The vectors of all tokens.
+    pub fn forward(&self, rows: &Rows) -> CandleResult<Tensor> {
+        let hidden = self.model.forward(rows)?;
+        match &self.projection {
+            Some(projection) => projection.forward(&hidden),
+            None => Ok(hidden),
+        }
+    }
 }
 
 impl Architecture {
@@ -245,14 +270,20 @@ impl Architecture {
             keys,
             sizes,
             labels: match answers {
-                Answers::Classes(labels) => labels,
-                Answers::Score(_) | Answers::Words => 0,
+                Answers::Classes(labels) | Answers::TokenClasses(labels) => labels,
+                Answers::Score(_) | Answers::Words | Answers::Vectors(_) => 0,
             },
             vb,
             model,
         };
         let words = &transformer.embeddings.words;
-        let (head, words) = match answers {
+        let mut projection = None;
+        let (head, of_tokens) = match answers {
+            Answers::TokenClasses(_) => (None, Some((self.of_tokens)(&source)?)),
+            Answers::Vectors(size) => {
+                projection = Some(sizes.linear(size, false, source.vb.pp("linear"))?);
+                (None, None)
+            }
             Answers::Classes(_) => ((self.head)(&source)?, None),
             Answers::Score(score) => (Some(source.logit_score(score, words)?), None),
             Answers::Words => {
@@ -267,7 +298,8 @@ impl Architecture {
         Ok(Network {
             model: transformer,
             head,
-            words,
+            of_tokens,
+            projection,
         })
     }
 }

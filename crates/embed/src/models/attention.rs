@@ -95,10 +95,15 @@ impl Attention {
         };
         let [q, k, v] = projected.map(of_run);
         let (q, k, v) = (q?, k?, v?);
-        let all = |mask| self.attention.forward(&q, &k, &v, mask)?.transpose(1, 2);
+        let seen = run.tokens - run.hidden;
+        let all = |mask| {
+            let [k, v] = [&k, &v].map(|all| all.narrow(2, 0, seen));
+            self.attention.forward(&q, &k?, &v?, mask)?.transpose(1, 2)
+        };
         let by_block = |reach, added: &dyn Fn(Range<usize>, Range<usize>) -> Result<Tensor>| {
             let mut contexts = Vec::new();
-            for (queries, keys) in blocks(run.tokens, reach) {
+            for (queries, mut keys) in blocks(run.tokens, reach) {
+                keys.end = keys.end.min(seen);
                 let of_keys = |all: &Tensor| all.narrow(2, keys.start, keys.len());
                 let (k, v) = (of_keys(&k)?, of_keys(&v)?);
                 let q = q.narrow(2, queries.start, queries.len())?;
@@ -111,7 +116,9 @@ impl Attention {
         let context = match (scores, positions) {
             (_, Some(positions)) => {
                 let terms = positions.terms(&q, &k, self.attention.scale())?;
-                by_block(run.tokens, &|queries, _| terms.block(queries))?
+                by_block(run.tokens, &|queries, keys| {
+                    terms.block(queries)?.narrow(3, 0, keys.end)?.contiguous()
+                })?
             }
             (Scores::Equal(mask), None) => all(*mask)?,
             (Scores::Terms(terms), None) if terms.is_needless(run.tokens) => all(Mask::All)?,

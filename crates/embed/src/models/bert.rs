@@ -9,7 +9,7 @@ use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
 use super::attention::Attention;
-use super::head::{ClassHead, Guesses, Source};
+use super::head::{BIASES, ClassHead, Guesses, Source};
 use super::mlp::{Mlp, Up};
 use super::projections::{Heads, Inputs};
 use super::sizes::Sizes;
@@ -75,6 +75,8 @@ pub(super) const GUESSES: Guesses = Guesses {
     decoder: "cls.predictions.decoder",
     bias: "cls.predictions.bias",
     activation: None,
+    function: "",
+    biases: BIASES,
 };
 
 pub(super) const ROBERTA_GUESSES: Guesses = Guesses {
@@ -83,6 +85,8 @@ pub(super) const ROBERTA_GUESSES: Guesses = Guesses {
     decoder: "lm_head.decoder",
     bias: "lm_head.bias",
     activation: Some(FusedActivation::Gelu),
+    function: "",
+    biases: BIASES,
 };
 
 pub(super) const DISTILBERT_GUESSES: Guesses = Guesses {
@@ -91,6 +95,8 @@ pub(super) const DISTILBERT_GUESSES: Guesses = Guesses {
     decoder: "vocab_projector",
     bias: "vocab_projector.bias",
     activation: None,
+    function: "",
+    biases: BIASES,
 };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {

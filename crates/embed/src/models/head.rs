@@ -191,7 +191,14 @@ pub(crate) struct Guesses {
     pub bias: &'static str,
     /// The activation function, or the model's.
     pub activation: Option<FusedActivation>,
+    /// The key of the activation function, if it has one.
+    pub function: &'static str,
+    /// The keys of whether the three layers have biases, and whether they have these without.
+    pub biases: [(&'static str, bool); 3],
 }
+
+/// The biases of a head that always has these.
+pub(super) const BIASES: [(&str, bool); 3] = [("", true); 3];
 
 impl Guesses {
     /// A head of as many classes as there are words.
@@ -199,20 +206,22 @@ impl Guesses {
         let Source {
             keys, sizes, vb, ..
         } = source;
-        let dense = source.square(vb.pp(self.dense), true)?;
-        let norm = sizes.norm(vb.pp(self.norm))?;
-        let decoder = vb.pp(self.decoder);
-        let bias = if vb.contains_tensor(self.bias) {
-            vb.get(sizes.vocab, self.bias)?
-        } else {
-            decoder.get(sizes.vocab, "bias")?
+        let [dense, norm, decoded] = self.biases.map(|(key, default)| keys.flag(key, default));
+        let dense = source.square(vb.pp(self.dense), dense?)?;
+        let norm = sizes.norm_b(norm?, vb.pp(self.norm))?;
+        let (decoder, has_bias) = (vb.pp(self.decoder), decoded?);
+        let alone = vb.contains_tensor(self.bias).then_some(self.bias);
+        let bias = || match alone {
+            Some(name) => vb.get(sizes.vocab, name),
+            None => decoder.get(sizes.vocab, "bias"),
         };
         let decoder = if keys.flag("tie_word_embeddings", true)? {
-            nn::Linear::tied(words, Some(bias))
+            nn::Linear::tied(words, has_bias.then(bias).transpose()?)
         } else {
-            sizes.linear(sizes.vocab, true, decoder)?
+            sizes.linear(sizes.vocab, has_bias, decoder)?
         };
         let activation = self.activation.unwrap_or(sizes.activation);
+        let activation = keys.activation(self.function, activation)?;
         let head = ClassHead::new(Mode::Max, decoder);
         Ok(head.behind(dense, activation).normalized(norm))
     }

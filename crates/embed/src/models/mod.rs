@@ -27,3 +27,4 @@ pub(crate) use head::{ClassHead, matrix};
 pub(crate) use rows::Rows;
 pub(crate) use sizes::Sizes;
 pub(crate) use static_embedding::{TABLE, config as static_config};
+pub(crate) use view::Sees;

@@ -6,7 +6,7 @@ use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
 use super::attention::Attention;
-use super::head::{ClassHead, Source};
+use super::head::{ClassHead, Guesses, Source};
 use super::mlp::{Mlp, Up};
 use super::projections::Inputs;
 use super::rope::Rope;
@@ -15,6 +15,20 @@ use super::transformer::{Embeddings, Layer, Residual, Transformer};
 use super::view::{Sees, View};
 use crate::keys::Keys;
 use crate::pooling::Mode;
+
+pub(super) const GUESSES: Guesses = Guesses {
+    dense: "head.dense",
+    norm: "head.norm",
+    decoder: "decoder",
+    bias: "decoder.bias",
+    activation: Some(FusedActivation::Gelu),
+    function: "classifier_activation",
+    biases: [
+        ("classifier_bias", false),
+        ("norm_bias", false),
+        ("decoder_bias", true),
+    ],
+};
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes {
@@ -94,9 +108,12 @@ fn layer(
 }
 
 pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    if !source.is_classifier("classifier") {
-        return Ok(None);
-    }
+    let has_head = source.is_classifier("classifier");
+    has_head.then(|| any_head(source)).transpose()
+}
+
+/// The head of the classes of texts or of tokens.
+pub(super) fn any_head(source: &Source<'_>) -> Result<ClassHead> {
     let Source {
         keys, sizes, vb, ..
     } = source;
@@ -109,5 +126,5 @@ pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     let activation = keys.activation("classifier_activation", FusedActivation::Gelu)?;
     let norm = sizes.norm_b(keys.flag("norm_bias", false)?, vb.pp("head.norm"))?;
     let head = ClassHead::new(pooling, source.classes("classifier", true)?);
-    Ok(Some(head.behind(dense, activation).normalized(norm)))
+    Ok(head.behind(dense, activation).normalized(norm))
 }

@@ -8,6 +8,8 @@ use crate::tokens::Tokens;
 pub(crate) struct Run {
     pub texts: usize,
     pub tokens: usize,
+    /// The number of last tokens of each text that no token attends to.
+    pub hidden: usize,
 }
 
 /// All tokens of a call, and their texts.
@@ -59,9 +61,14 @@ impl Rows {
         self.types.extend_from_slice(&text.types);
         self.positions.extend(0..tokens as u32);
         self.longest = self.longest.max(tokens);
+        let hidden = text.hidden;
         match self.runs.last_mut() {
-            Some(run) if run.tokens == tokens => run.texts += 1,
-            _ => self.runs.push(Run { texts: 1, tokens }),
+            Some(run) if (run.tokens, run.hidden) == (tokens, hidden) => run.texts += 1,
+            _ => self.runs.push(Run {
+                texts: 1,
+                tokens,
+                hidden,
+            }),
         }
     }
 }

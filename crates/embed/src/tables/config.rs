@@ -85,10 +85,10 @@ pub(crate) const DISTILBERT: Table = Table(&[
 pub(crate) const MODERNBERT: Table = Table(&[
     (&["norm_eps", "norm_bias", "hidden_activation", "attention_bias", "mlp_bias", "layer_types",
        "rope_parameters", "local_attention", "global_attn_every_n_layers", "global_rope_theta",
-       "local_rope_theta", "classifier_bias", "classifier_activation"], Used),
+       "local_rope_theta", "classifier_bias", "classifier_activation", "decoder_bias"], Used),
     (&["rope_scaling"], Only(&["null"])),
     (&["classifier_pooling"], Only(&["\"cls\"", "\"mean\""])),
-    (&["decoder_bias", "sparse_prediction", "sparse_pred_ignore_index"],
+    (&["sparse_prediction", "sparse_pred_ignore_index"],
      Harmless("of the head that guesses words")),
     (&["deterministic_flash_attn", "reference_compile", "repad_logits_with_grad"],
      Harmless("how the same numbers are computed")),

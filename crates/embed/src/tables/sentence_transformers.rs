@@ -19,8 +19,9 @@ pub(crate) const SENTENCE: Table = Table(&[
     (&["modality_config.text.method_output_name", "modality_config.message.method_output_name"],
      Only(&["\"last_hidden_state\"", "\"logits\""])),
     (&["modality_config.message.format"], Only(&["\"flat\""])),
-    (&["query_length", "document_length", "query_expansion", "query_expansion.*",
-       "tokenizer_name_or_path"], Only(&["null"])),
+    (&["query_length", "document_length", "query_expansion.strategy", "query_expansion.length",
+       "query_expansion.attend", "query_expansion.token"], Used),
+    (&["query_expansion", "tokenizer_name_or_path"], Only(&["null"])),
     (&["*_args.trust_remote_code", "*_kwargs.trust_remote_code"], Harmless("no file is run")),
     (&["model_args.*dtype", "model_kwargs.*dtype"], Harmless("weights are read as they are stored")),
     (&["model_args.attn_implementation", "model_kwargs.attn_implementation", "*.use_memory_efficient_attention",
@@ -34,11 +35,36 @@ pub(crate) const SENTENCE: Table = Table(&[
 #[rustfmt::skip]
 pub(crate) const PROMPTS: Table = Table(&[
     (&["prompts", "prompts.*", "default_prompt_name", "truncate_dim", "activation_fn"], Used),
-    (&["model_type"], Only(&["\"SentenceTransformer\"", "\"CrossEncoder\"", "\"SparseEncoder\""])),
+    (&["model_type"], Only(&["\"SentenceTransformer\"", "\"CrossEncoder\"", "\"SparseEncoder\"",
+                             "\"ColBERT\"", "\"MultiVectorEncoder\""])),
     (&["__version__", "__version__.*", "requirements", "requirements.*"],
      Harmless("versions of Python's packages")),
     (&["similarity_fn_name"], Harmless("callers compare vectors")),
     (&["keep_in_fp32_modules"], Harmless("activations between layers are f32")),
+]);
+
+/// The keys of late interaction: PyLate's in `config_sentence_transformers.json`, which has those of
+/// `PROMPTS`, too, and those of `artifact.metadata` by Stanford's ColBERT.
+#[rustfmt::skip]
+pub(crate) const LATE: Table = Table(&[
+    (&["query_prefix", "document_prefix", "query_length", "document_length", "attend_to_expansion_tokens",
+       "do_query_expansion", "skiplist_words", "query_token_id", "doc_token_id", "query_maxlen", "doc_maxlen",
+       "attend_to_mask_tokens", "mask_punctuation", "dim"], Used),
+    (&["similarity"], Only(&["\"cosine\""])),
+    (&["interaction"], Only(&["\"colbert\""])),
+    (&["relu"], Only(&["false"])),
+    (&["root", "experiment", "name", "rank", "nranks", "amp", "gpus", "overwrite", "avoid_fork_if_possible", "checkpoint",
+       "triples", "collection", "queries", "index_*", "bsize", "accumsteps", "lr", "maxsteps", "save_every", "resume",
+       "warmup", "warmup_bert", "nway", "use_ib_negatives", "reranker", "distillation_alpha", "ignore_scores",
+       "model_name", "nbits", "kmeans_niters", "ncells", "centroid_score_threshold", "ndocs", "load_index_with_mmap",
+       "query_token", "doc_token", "meta", "meta.*", "version", "git*"],
+     Harmless("for training and indexes")),
+]);
+
+/// The keys of a MultiVectorMask's `config.json`.
+pub(crate) const MULTI_VECTOR_MASK: Table = Table(&[
+    (&["skiplist_words", "skiplist_tasks"], Used),
+    (&["keep_only_token_ids"], Only(&["null"])),
 ]);
 
 /// The keys of the entries of `modules.json`.
@@ -72,8 +98,7 @@ pub(crate) const SPLADE_POOLING: Table = Table(&[
 #[rustfmt::skip]
 pub(crate) const DENSE: Table = Table(&[
     (&["in_features", "out_features", "bias", "activation_function", "module_input_name",
-       "module_output_name"], Used),
-    (&["use_residual"], Only(&["false"])),
+       "module_output_name", "use_residual"], Used),
 ]);
 
 /// The keys of a LayerNorm's `config.json`.

@@ -45,6 +45,7 @@ fn every_key_that_other_programs_know_has_a_row() -> Result<()> {
         ("LayerNorm", &LAYER_NORM),
         ("Normalize", &NORMALIZE),
         ("LogitScore", &LOGIT_SCORE),
+        ("MultiVectorMask", &MULTI_VECTOR_MASK),
     ] {
         check(name, &[table], &files.remove(name).unwrap_or_default())?;
     }

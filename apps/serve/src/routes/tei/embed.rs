@@ -81,7 +81,7 @@ struct EmbedAllRequest {
 }
 
 /// `POST /embed_all`: the vectors of all tokens, including special tokens and the prompt's,
-/// before the pooling.
+/// before the pooling; of a model of late interaction, those that similarities are made of.
 pub async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<EmbedAllRequest>(request).await?;
     let embedder = app.embedder()?;
@@ -89,7 +89,7 @@ pub async fn embed_all(State(app): State<Arc<App>>, request: Request) -> Result<
     let cut = request.truncation.cut(&app)?;
     let texts = request.inputs.behind("inputs", prompt, cut);
     let answered = app.ask(admission, Head::TokenEmbeddings, texts).await?;
-    let size = embedder.config.hidden_size;
+    let size = embedder.token_size();
     let rows = |values| Rows { values, size };
     let texts: Vec<Rows> = answered.vectors.into_iter().map(rows).collect();
     let answer = move |_: &_| body::answer(answered.admission, &texts);

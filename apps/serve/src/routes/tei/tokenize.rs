@@ -36,7 +36,10 @@ fn yes() -> bool {
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<TokenizeRequest>(request).await?;
     request.rest.check()?;
-    let prompt = app.embedder()?.prompt(request.prompt_name.as_deref())?;
+    let prompt = app
+        .embedder()?
+        .prompt(request.prompt_name.as_deref())?
+        .prompt;
     let special = request.add_special_tokens;
     let texts = request.inputs.into_list();
     let asked = TokenizerRequest {
