@@ -278,104 +278,103 @@ mod tests {
     use super::*;
 
     /// The grammars of the small Llama, whose vocabulary has some marks as special tokens.
-    fn grammars(special: &[&str]) -> Grammars {
-        let folder = Folder::open(&repository().join("assets/decoder"), None).unwrap();
+    fn grammars(special: &[&str]) -> Result<Grammars> {
+        let folder = Folder::open(&repository().join("assets/decoder"), None)?;
         let mut texts = folder.texts;
         let special = special.iter().map(|mark| AddedToken::from(*mark, true));
-        texts.tokenizer.add_special_tokens(special).unwrap();
+        let added = texts.tokenizer.add_special_tokens(special);
+        added.map_err(|error| anyhow::anyhow!("{error}"))?;
         let size = texts.tokenizer.get_vocab_size(true);
-        Grammars::new(Arc::new(texts), size, vec![0])
+        Ok(Grammars::new(Arc::new(texts), size, vec![0]))
     }
 
     /// Whether a text keeps to a grammar, token by token, and may end.
-    fn accepts(grammars: &Grammars, grammar: &Grammar, text: &str) -> bool {
+    fn accepts(grammars: &Grammars, grammar: &Grammar, text: &str) -> Result<bool> {
         let mut grammar = grammar.clone();
-        let tokens = grammars.texts.tokenizer.encode(text, false).unwrap();
-        tokens.get_ids().iter().chain(&[0]).all(|token| {
+        let tokens = grammars.texts.tokenizer.encode(text, false);
+        let tokens = tokens.map_err(|error| anyhow::anyhow!("{error}"))?;
+        for token in tokens.get_ids().iter().chain(&[0]) {
             let mut scores = vec![0.; grammars.vocabulary];
-            grammar.mask(&mut scores).unwrap();
-            let is_allowed = scores[*token as usize] == 0.;
-            is_allowed && (*token == 0 || grammar.push(*token).is_ok())
-        })
+            grammar.mask(&mut scores)?;
+            if scores[*token as usize] != 0. || *token != 0 && grammar.push(*token).is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     #[test]
-    fn calls_in_a_text_keep_to_their_schema() {
+    fn calls_in_a_text_keep_to_their_schema() -> Result<()> {
+        use ToolFormat::{Hermes, Llama, Mistral};
         const RIGHT: &str = r#"{"name": "f", "arguments": {"a": 7}}"#;
-        let functions = |format, is_single| Functions {
-            format,
-            names: vec!["f".to_owned(), "g".to_owned()],
-            is_single,
-        };
+        const ANY: &str = r#"{"name": "g", "arguments": {"b": [null, "x<tool"]}}"#;
         let schemas = || {
             let f = json!({"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}},
                 "required": ["a"], "additionalProperties": false});
             vec![f, json!({"type": "object"})]
         };
         let hermes = |call: &str| format!("<tool_call>\n{call}\n</tool_call>");
-        let any = r#"{"name": "g", "arguments": {"b": [null, "x<tool"]}}"#;
+        let of_llama = |call: &str| call.replace("arguments", "parameters");
         let wrong = [
             RIGHT.replace('7', "\"7\""),
             RIGHT.replace("\"f\"", "\"h\""),
             RIGHT.replace('}', ""),
             String::new(),
         ];
+        // The format, the text, and whether it keeps to the grammar of one call and of several.
+        let mut cases = vec![
+            (Llama, String::new(), [true; 2]),
+            (Llama, " \n".to_owned(), [true; 2]),
+            (Llama, "It is {\"name\": 1}".to_owned(), [true; 2]),
+            (Llama, of_llama(RIGHT), [true; 2]),
+            (Llama, of_llama(&wrong[0]), [false; 2]),
+            (Llama, "{\"name\": 1}".to_owned(), [false; 2]),
+        ];
+        for text in [
+            "",
+            "And it came.\n\n",
+            "{ <tool [1] <tool_calls",
+            "<think>\na</think>b",
+        ] {
+            let (one, two) = (format!("{text}{}", hermes(RIGHT)), hermes(ANY));
+            cases.extend([
+                (Hermes, text.to_owned(), [true; 2]),
+                (Hermes, one.clone(), [true; 2]),
+                (Hermes, format!("{one}\n{two} text"), [false, true]),
+                (Mistral, text.to_owned(), [true; 2]),
+                (Mistral, format!("{text}[TOOL_CALLS] [{RIGHT}]"), [true; 2]),
+                (
+                    Mistral,
+                    format!("{text}[TOOL_CALLS][{RIGHT}, {ANY}]"),
+                    [false, true],
+                ),
+            ]);
+            for wrong in &wrong {
+                cases.push((Hermes, format!("{text}{}", hermes(wrong)), [false; 2]));
+                cases.push((Mistral, format!("{text}[TOOL_CALLS] [{wrong}]"), [false; 2]));
+            }
+        }
         for special in [
             &[][..],
             &["<think>", "</think>"],
             &["<tool_call>", "</tool_call>", "[TOOL_CALLS]"],
             &["</think>", "<tool_call>", "[TOOL_CALLS]"],
         ] {
-            let grammars = grammars(special);
-            for is_single in [true, false] {
-                let grammar = |format| {
-                    let functions = functions(format, is_single);
-                    let grammar = grammars.calls(&functions, schemas(), true).unwrap();
-                    assert!(grammar.has_text);
-                    grammar
-                };
-                let check = |grammar: &Grammar, text: &str, expected: bool| {
-                    let got = accepts(&grammars, grammar, text);
-                    assert_eq!(got, expected, "{special:?} {is_single} {text:?}");
-                };
-                let grammar_of_hermes = grammar(ToolFormat::Hermes);
-                let mistral = grammar(ToolFormat::Mistral);
-                for text in [
-                    "",
-                    "And it came.\n\n",
-                    "{ <tool [1] <tool_calls",
-                    "<think>\na</think>b",
-                ] {
-                    let (first, second) = (hermes(RIGHT), hermes(any));
-                    check(&grammar_of_hermes, text, true);
-                    check(&grammar_of_hermes, &format!("{text}{first}"), true);
-                    let more = format!("{text}{first}\n{second} text");
-                    check(&grammar_of_hermes, &more, !is_single);
-                    check(&mistral, text, true);
-                    check(&mistral, &format!("{text}[TOOL_CALLS] [{RIGHT}]"), true);
-                    let more = format!("{text}[TOOL_CALLS][{RIGHT}, {any}]");
-                    check(&mistral, &more, !is_single);
-                    for wrong in &wrong {
-                        check(
-                            &grammar_of_hermes,
-                            &format!("{text}{}", hermes(wrong)),
-                            false,
-                        );
-                        check(&mistral, &format!("{text}[TOOL_CALLS] [{wrong}]"), false);
-                    }
-                }
-                let llama = grammar(ToolFormat::Llama);
-                for (text, expected) in [
-                    ("", true),
-                    (" \n", true),
-                    ("It is {\"name\": 1}", true),
-                    (&RIGHT.replace("arguments", "parameters"), true),
-                    (&wrong[0].replace("arguments", "parameters"), false),
-                    ("{\"name\": 1}", false),
-                ] {
-                    check(&llama, text, expected);
+            let grammars = grammars(special)?;
+            for (format, text, expected) in &cases {
+                for (is_single, expected) in [true, false].into_iter().zip(expected) {
+                    let functions = Functions {
+                        format: *format,
+                        names: vec!["f".to_owned(), "g".to_owned()],
+                        is_single,
+                    };
+                    let grammar = grammars.calls(&functions, schemas(), true);
+                    let grammar = grammar.map_err(anyhow::Error::msg)?;
+                    let got = accepts(&grammars, &grammar, text)?;
+                    assert_eq!(got, *expected, "{special:?} {is_single} {text:?}");
                 }
             }
         }
+        Ok(())
     }
 }

@@ -108,7 +108,8 @@ fn an_answer_keeps_to_its_form() {
     };
     let is_sum = |text: &str| text.split(" + ").all(|part| ["a", "b"].contains(&part));
     let lark = "start: sum\nsum: name (\" + \" name){0,3}\nname: /[ab]/\n";
-    let forms: [(Value, &dyn Fn(&str) -> bool); 4] = [
+    type Keeps<'a> = &'a dyn Fn(&str) -> bool;
+    let forms: [(Value, Keeps<'_>); 4] = [
         (json!({"choice": ["a ram", "\"two\" goats\n"]}), &|text| {
             ["a ram", "\"two\" goats\n"].contains(&text)
         }),
