@@ -18,10 +18,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         let calls: Vec<_> = calls.collect();
         // Numbers of rows that are sorted later, or a tensor's order.
         let is_sorted = |call: &&ExprMethodCall| call.method.to_string().starts_with("sort");
-        let reads = calls
-            .iter()
-            .any(|call| is_sorted(call))
-            .then_some("to_vec2");
+        let reads = calls.iter().any(is_sorted).then_some("to_vec2");
         let orders = ["arg_sort_last_dim", reads.unwrap_or_default()];
         for call in calls {
             if !orders.iter().any(|name| call.method == name) {
