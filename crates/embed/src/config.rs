@@ -75,7 +75,7 @@ impl Config {
             keys.limit(bytes);
         }
         let architecture = Architecture::find(&keys)?;
-        let mut notes: Vec<String> = unread(&path, keys.check(architecture.tables)?).collect();
+        let mut notes: Vec<String> = keys.notes(architecture.tables)?.collect();
         let sizes = architecture.sizes(&keys)?;
         let (splade, pooling) = match &texts.pooling {
             Some((path, text)) if texts.is_splade => (Some(Splade::parse(path, text)?), None),

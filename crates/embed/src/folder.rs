@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
-use candle_dynquant::{Checkpoint, Equalization, equalize, quantize_dynamic};
+use candle_dynquant::{Checkpoint, Equalization, Quantizable, equalize, quantize_dynamic};
 use candle_dynquant_io::input;
 use candle_nn::VarBuilder;
 
@@ -261,22 +261,13 @@ impl Encoder {
             );
             equalize_norms(&mut network, &tokenizer, texts).context("equalize")?;
         }
-        let (network, dtype) = match (is_quantized, preset) {
-            (true, None) => (network, "quantized".to_owned()),
-            (true, Some(preset)) => anyhow::bail!(
-                "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
-            ),
-            (false, preset) => {
-                // The default preset is for products, of which a table of words has none.
-                let default = if is_bare {
-                    Preset::NONE
-                } else {
-                    Preset::default()
-                };
-                let preset = preset.unwrap_or(default);
-                (quantized(network, preset)?, preset.to_string())
-            }
+        // The default preset is for products, of which a table of words has none.
+        let default = if is_bare {
+            Preset::NONE
+        } else {
+            Preset::default()
         };
+        let (network, dtype) = by_preset(network, is_quantized, preset, default, &name)?;
         let model = Model::new(network, &config, behind, is_scored)?;
         if model.is_classifier() {
             tokenizer.begin_pairs(prompts.default_prompt())?;
@@ -416,7 +407,27 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
     Ok(())
 }
 
-fn quantized(mut network: Network, preset: Preset) -> Result<Network> {
+/// A float model in a preset, or a quantized one, with the name of its format.
+pub(crate) fn by_preset<N: Quantizable>(
+    network: N,
+    is_quantized: bool,
+    preset: Option<Preset>,
+    default: Preset,
+    name: &str,
+) -> Result<(N, String)> {
+    match (is_quantized, preset) {
+        (true, None) => Ok((network, "quantized".to_owned())),
+        (true, Some(preset)) => anyhow::bail!(
+            "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
+        ),
+        (false, preset) => {
+            let preset = preset.unwrap_or(default);
+            Ok((quantized(network, preset)?, preset.to_string()))
+        }
+    }
+}
+
+fn quantized<N: Quantizable>(mut network: N, preset: Preset) -> Result<N> {
     if let Some(spec) = preset.spec()? {
         quantize_dynamic(&mut network, &spec)?;
     }

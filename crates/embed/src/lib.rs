@@ -60,6 +60,8 @@ mod folder;
 mod functions;
 #[cfg(feature = "hub")]
 pub mod hub;
+#[cfg(feature = "images")]
+mod images;
 mod json;
 mod keys;
 mod loaded;
@@ -87,6 +89,8 @@ pub use config::Config;
 pub use embedder::{Embedder, Int8Vector};
 pub use folder::Encoder;
 pub use functions::{normalized, sigmoid, softmax};
+#[cfg(feature = "images")]
+pub use images::{ImageEmbedder, Picture};
 pub use model::{Head, Model, Task};
 pub use options::ModelOptions;
 pub use pooling::{Mode, Pooling};

@@ -247,7 +247,7 @@ impl Visitor for Precisions {
 }
 
 /// Whether a product has a float weight.
-fn has_float_products(network: &impl Quantizable) -> Result<bool> {
+pub(crate) fn has_float_products(network: &impl Quantizable) -> Result<bool> {
     let mut floats = FloatProducts(0);
     Walk::over(network, &mut floats)?;
     Ok(floats.0 > 0)

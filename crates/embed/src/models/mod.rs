@@ -4,6 +4,7 @@
 mod architecture;
 mod attention;
 mod bert;
+mod clip;
 mod deberta;
 mod decoder;
 mod disentangled;
@@ -21,9 +22,13 @@ mod static_embedding;
 mod t5;
 mod transformer;
 mod view;
+#[cfg(feature = "images")]
+mod vision;
 
 pub(crate) use architecture::{Answers, Architecture, Network};
 pub(crate) use head::{ClassHead, matrix};
 pub(crate) use rows::Rows;
 pub(crate) use sizes::Sizes;
 pub(crate) use static_embedding::{TABLE, config as static_config};
+#[cfg(feature = "images")]
+pub(crate) use vision::{Vision, VisionConfig};
