@@ -63,8 +63,8 @@ def randomize(model, seed, scale):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "logit_" in name:
-                continue
-            if parameter.dim() == 1:
+                parameter.fill_(2.25 if "scale" in name else -1.5)
+            elif parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             else:
                 parameter.copy_(torch.randn_like(parameter) * scale)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::{Checkpoint, Equalization, Quantizable, equalize, quantize_dynamic};
 use candle_dynquant_io::input;
-use candle_nn::VarBuilder;
+use candle_nn::{Module as _, VarBuilder};
 
 use crate::config::Config;
 use crate::config::Texts;
@@ -18,7 +18,7 @@ use crate::keys::Keys;
 use crate::loaded::Loaded;
 use crate::model::Model;
 use crate::models::{Answers, Architecture, Network, Rows, static_config};
-use crate::modules::{LogitScore, MODULES, Module, Modules};
+use crate::modules::{LogitScore, MODULES, Module, Modules, model_folder};
 use crate::pairs::PairTemplate;
 use crate::preset::Preset;
 use crate::prompts::Prompts;
@@ -192,6 +192,7 @@ impl Encoder {
             "{}: expected weights that an adapter is merged into, got the adapter",
             dir.join(ADAPTER).display(),
         );
+        let dir = &*model_folder(dir)?;
         let name = dir.display().to_string();
         let modules = Modules::read(dir)?;
         let weights = modules.static_embedding.as_deref().unwrap_or(dir);
@@ -251,6 +252,7 @@ impl Encoder {
             tokenizer.write_pairs(template)?;
         }
 
+        let loaded = loaded.without(config.tower.map_or(&[], |tower| &tower.others));
         let mut network =
             load(&config, score, loaded.var_builder()).with_context(|| name.clone())?;
         loaded.check(&name)?;
@@ -329,6 +331,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
         }
         return Ok(all.finalize().to_string());
     };
+    let dir = &*model_folder(dir)?;
     let reading = || format!("{}: expected a readable folder", dir.display());
     let mut names: Vec<PathBuf> = TEXTS
         .iter()
@@ -391,13 +394,16 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
     let rows = Rows::new(tokens.iter());
     let report = equalize(network, &Equalization::default(), |network| {
         let hidden = network.model.forward(&rows)?;
-        let Some(head) = network.head.as_ref().or(network.words.as_ref()) else {
-            return Ok(hidden);
-        };
-        // Both outputs are computed: a layer that is not reached would keep norms from being
+        // All outputs are computed: a layer that is not reached would keep norms from being
         // equalized.
-        let logits = head.forward(&hidden)?;
-        Tensor::cat(&[hidden.flatten_all()?, logits.flatten_all()?], 0)
+        let mut outputs = vec![hidden.flatten_all()?];
+        if let Some(head) = network.head.as_ref().or(network.words.as_ref()) {
+            outputs.push(head.forward(&hidden)?.flatten_all()?);
+        }
+        if let Some(projection) = &network.projection {
+            outputs.push(projection.forward(&hidden)?.flatten_all()?);
+        }
+        Tensor::cat(&outputs, 0)
     })?;
     ensure!(
         !report.pairs.is_empty(),

@@ -228,13 +228,17 @@ impl Modules {
 }
 
 /// The folder of a model: below `dir` of a CLIP model that sentence-transformers wrote, else `dir`.
-#[cfg_attr(not(feature = "images"), allow(dead_code))]
 pub(crate) fn model_folder(dir: &Path) -> Result<PathBuf> {
     let path = dir.join(MODULES);
     let entries = optional_text(&path)?.map(|text| json::parse(&text));
     let entries: Vec<Map<String, Value>> = entries
         .transpose()
-        .with_context(|| format!("{}: expected modules", path.display()))?
+        .with_context(|| {
+            format!(
+                "{}: expected the modules of sentence-transformers",
+                path.display()
+            )
+        })?
         .unwrap_or_default();
     let [entry] = entries.as_slice() else {
         return Ok(dir.to_owned());
@@ -243,7 +247,10 @@ pub(crate) fn model_folder(dir: &Path) -> Result<PathBuf> {
     let is_clip = keys
         .word("type")?
         .is_some_and(|it| it.ends_with(".CLIPModel"));
-    let subfolder = keys.word("path")?.filter(|_| is_clip).unwrap_or_default();
+    if !is_clip {
+        return Ok(dir.to_owned());
+    }
+    let subfolder = keys.word("path")?.unwrap_or_default();
     Ok(dir.join(plain(&path.display().to_string(), &subfolder)?))
 }
 

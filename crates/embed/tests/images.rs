@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, safetensors};
 use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
-use dynquant_embed::{ImageEmbedder, Options, Picture, Preset};
+use dynquant_embed::{Embedder, ImageEmbedder, Options, Picture, Preset, normalized};
 
 const MODELS: [&str; 7] = [
     "clip",
@@ -341,5 +341,88 @@ fn folders_of_sentence_transformers_and_of_processors() -> Result<()> {
     let paths = pictures()?;
     let expected = embed(&open("clip", None)?, &paths)?;
     assert_eq!(embed(&ImageEmbedder::open(&out)?, &paths)?, expected);
+    Ok(())
+}
+
+fn texts(name: &str) -> Result<Vec<String>> {
+    let text = fs::read_to_string(assets().join(name).join("expected.json"))?;
+    let all: serde_json::Value = serde_json::from_str(&text)?;
+    Ok(serde_json::from_value(all["texts"].clone())?)
+}
+
+/// Vectors of texts, and the scores of texts and pictures, zero-shot: the cosine by the factor of
+/// the weights, and in SigLIP a summand.
+#[test]
+fn texts_and_pictures_are_in_one_space() -> Result<()> {
+    for name in ["clip", "clip-old", "siglip"] {
+        let options = Options::new().preset(Preset::NONE);
+        let embedder = Embedder::open_with(assets().join(name), options)?;
+        assert_eq!(embedder.encoder().config.notes, [""; 0], "{name}");
+        let texts = embedder.embed(&texts(name)?)?;
+        let expected_texts: Vec<Vec<f32>> = expected(name, "texts")?.to_vec2()?;
+        assert_eq!(embedder.dimensions(), expected_texts[0].len(), "{name}");
+        let pairs = texts.iter().flatten().zip(expected_texts.iter().flatten());
+        let far = { pairs }.find(|(a, b)| (*a - *b).abs() > 1e-4 * b.abs().max(1.));
+        ensure!(far.is_none(), "{name}: {far:?}");
+
+        let weights = assets().join(name).join("model.safetensors");
+        let weights = safetensors::load(weights, &Device::Cpu)?;
+        let number = |name: &str| match weights.get(name) {
+            Some(number) => number.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>(),
+            None => Ok(0.),
+        };
+        let (scale, bias) = (number("logit_scale")?.exp(), number("logit_bias")?);
+        let paths = pictures()?;
+        let pictures = embed(&open(name, Some(Preset::NONE))?, &paths)?;
+        let logits: Vec<Vec<f32>> = expected(name, "logits")?.to_vec2()?;
+        for ((picture, path), logits) in pictures.into_iter().zip(&paths).zip(&logits) {
+            let picture = normalized(picture);
+            // The pixels of a JPEG differ.
+            let limit = if path.ends_with("rotated.jpg") {
+                2e-2
+            } else {
+                1e-4
+            };
+            for (text, logit) in texts.iter().zip(logits) {
+                let text = normalized(text.clone());
+                let cosine: f32 = text.iter().zip(&picture).map(|(a, b)| a * b).sum();
+                let got = cosine * scale + bias;
+                ensure!(
+                    (got - logit).abs() < limit * scale.max(1.),
+                    "{name}: {got}, {logit}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn texts_of_towers_in_int8() -> Result<()> {
+    for name in ["clip", "clip-old", "siglip"] {
+        let texts = texts(name)?;
+        let embedder = Embedder::open(assets().join(name))?;
+        assert!(!embedder.encoder().model.is_one_by_one(), "{name}");
+        let together = embedder.embed(&texts)?;
+        let db = sqnr_db(&expected(name, "texts")?.to_vec2()?, &together);
+        println!("{name}: {db:.1} dB");
+        ensure!(db > 25., "{name}: {db:.1} dB");
+        let options = Options::new().batch_size(1);
+        let alone = Embedder::open_with(assets().join(name), options)?.embed(&texts)?;
+        assert_eq!(alone, together, "{name}");
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-texts-{name}"));
+        if out.exists() {
+            fs::remove_dir_all(&out)?;
+        }
+        let source = Checkpoint::open(assets().join(name))?;
+        let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+        quantize(&source, &plan, &out, |_| ())?;
+        assert_eq!(
+            Embedder::open(&out)?.embed(&texts)?,
+            together,
+            "{name}, quantized before"
+        );
+        Embedder::open_with(assets().join(name), Options::new().equalize(&texts))?;
+    }
     Ok(())
 }

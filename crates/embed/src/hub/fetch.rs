@@ -179,9 +179,17 @@ fn download(
 /// Calls `get` for every file of a model; it returns the path, or `None` if the model lacks the
 /// file. The weights come last, since they complete a folder.
 fn visit(folder: &Path, get: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>) -> Result<()> {
-    for file in [CONFIG, TOKENIZER] {
-        ensure!(get(file)?.is_some(), "it has no {file}");
+    let config = get(CONFIG)?;
+    let config = config.with_context(|| format!("it has no {CONFIG}"))?;
+    let has_tokenizer = get(TOKENIZER)?.is_some();
+    let config = text(&config)?;
+    let has = |key: &str| config.contains(&format!("\"{key}\""));
+    let is_of_pictures = has("vision_config") || has("image_size") || !has_tokenizer;
+    let mut steps = false;
+    for file in files::PROCESSORS.iter().filter(|_| is_of_pictures) {
+        steps |= get(file)?.is_some();
     }
+    ensure!(has_tokenizer || steps, "it has no {TOKENIZER}");
     for file in sentence::FILES
         .into_iter()
         .chain(OPTIONAL)

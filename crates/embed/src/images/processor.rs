@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::picture::{MAX_PIXELS, Pixels};
 use super::resize::{Filter, resize};
-use crate::files::{optional_text, text};
+use crate::files::{PROCESSORS, optional_text, text};
 use crate::json;
 use crate::keys::Keys;
 use crate::tables;
@@ -31,9 +31,9 @@ enum Size {
     Exact([usize; 2]),
 }
 
-const PREPROCESSOR: &str = "preprocessor_config.json";
-/// The file in which newer releases nest the same keys.
-const PROCESSOR: &str = "processor_config.json";
+/// The file in which newer releases nest the keys.
+const PROCESSOR: &str = PROCESSORS[0];
+const PREPROCESSOR: &str = PROCESSORS[1];
 
 const CLIP: &str = r#"{"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": true,
     "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}"#;

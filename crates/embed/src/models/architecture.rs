@@ -1,10 +1,11 @@
 //! The known architectures, by `model_type` in `config.json`.
 
 use anyhow::Result;
-use candle_dynquant::Quantizable;
+use candle_dynquant::{Quantizable, nn};
 use candle_dynquant_io::keys::Table;
 use candle_nn::VarBuilder;
 
+use super::clip::{self, Tower};
 use super::head::{ClassHead, Guesses, Source};
 use super::sizes::Sizes;
 use super::transformer::Transformer;
@@ -29,6 +30,8 @@ pub(crate) struct Architecture {
     head: fn(&Source<'_>) -> Result<Option<ClassHead>>,
     /// The head that guesses words, if it is known.
     guesses: Option<&'static Guesses>,
+    /// What a tower of texts beside one of pictures has of its kind.
+    pub tower: Option<&'static Tower>,
 }
 
 /// The answers of a model beside vectors.
@@ -52,6 +55,7 @@ const BERT: Architecture = Architecture {
     load: bert::load,
     head: bert::head,
     guesses: None,
+    tower: None,
 };
 
 const DECODER: Architecture = Architecture {
@@ -64,9 +68,22 @@ const DECODER: Architecture = Architecture {
     load: decoder::load_qwen3,
     head: decoder::head,
     guesses: None,
+    tower: None,
 };
 
-static ALL: [Architecture; 16] = [
+const CLIP: Architecture = Architecture {
+    model_types: &["clip"],
+    tables: &[&tables::TOWER, &tables::COMMON],
+    prefixes: &["text_model"],
+    words: "embeddings.token_embedding.weight",
+    sizes: clip::sizes,
+    load: clip::load,
+    head: |_| Ok(None),
+    tower: Some(&clip::CLIP),
+    ..BERT
+};
+
+static ALL: [Architecture; 18] = [
     Architecture {
         model_types: &[""],
         mark: Some((static_embedding::TABLE, None)),
@@ -153,6 +170,7 @@ static ALL: [Architecture; 16] = [
         head: modernbert::head,
         mark: None,
         guesses: None,
+        tower: None,
         tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
     },
     Architecture {
@@ -197,6 +215,12 @@ static ALL: [Architecture; 16] = [
         load: decoder::load_gemma3,
         ..DECODER
     },
+    CLIP,
+    Architecture {
+        model_types: &["siglip"],
+        tower: Some(&clip::SIGLIP),
+        ..CLIP
+    },
 ];
 
 /// A model and its head.
@@ -206,6 +230,8 @@ pub(crate) struct Network {
     pub head: Option<ClassHead>,
     /// The head that guesses words, for sparse vectors.
     pub words: Option<ClassHead>,
+    /// The product behind the pooling of a tower.
+    pub projection: Option<nn::Linear>,
 }
 
 impl Architecture {
@@ -241,6 +267,10 @@ impl Architecture {
         let mut below = below.filter(|vb| vb.contains_tensor(self.words));
         let model = below.next().unwrap_or_else(|| vb.clone());
         let transformer = (self.load)(keys, sizes, model.clone())?;
+        let projection = self
+            .tower
+            .map(|tower| tower.project(keys, sizes, &vb, &model));
+        let projection = projection.transpose()?;
         let source = Source {
             keys,
             sizes,
@@ -268,6 +298,7 @@ impl Architecture {
             model: transformer,
             head,
             words,
+            projection,
         })
     }
 }

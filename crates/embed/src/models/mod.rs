@@ -26,6 +26,7 @@ mod view;
 mod vision;
 
 pub(crate) use architecture::{Answers, Architecture, Network};
+pub(crate) use clip::Tower;
 pub(crate) use head::{ClassHead, matrix};
 pub(crate) use rows::Rows;
 pub(crate) use sizes::Sizes;
