@@ -138,10 +138,7 @@ impl ImageEmbedder {
             };
             let inputs = batch.iter().enumerate().map(input);
             let inputs = inputs.collect::<Result<Vec<_>>>()?;
-            let at_once = if self.is_one_by_one { 1 } else { inputs.len() };
-            for inputs in inputs.chunks(at_once) {
-                vectors.extend(self.together(inputs)?);
-            }
+            vectors.extend(self.answer(&inputs)?);
             if let Some(progress) = &self.options.progress {
                 progress(vectors.len(), pictures.len());
             }
@@ -149,11 +146,36 @@ impl ImageEmbedder {
         Ok(vectors)
     }
 
-    /// The model's input for a picture, `[3, height, width]`.
+    /// Whether a folder has such a model.
+    pub fn is_folder(dir: impl AsRef<Path>) -> bool {
+        let keys = || {
+            let path = model_folder(dir.as_ref())?.join(CONFIG);
+            VisionConfig::read(&Keys::parse(CONFIG, &text(&path)?)?)
+        };
+        keys().is_ok()
+    }
+
+    /// The tokens of a picture in the model, as many for all.
+    pub fn tokens(&self) -> usize {
+        self.model.tokens()
+    }
+
+    /// The vectors of inputs, in order, each with the same bits as if it were alone: for programs
+    /// with their own queues and limits.
+    ///
+    /// # Errors
+    /// When an input has another length than those of [`input`](Self::input), or the model fails.
+    pub fn answer(&self, inputs: &[impl AsRef<[f32]>]) -> Result<Vec<Vec<f32>>> {
+        let inputs: Vec<&[f32]> = inputs.iter().map(AsRef::as_ref).collect();
+        let at_once = if self.is_one_by_one { 1 } else { inputs.len() };
+        let batches = inputs.chunks(at_once.max(1)).map(|it| self.together(it));
+        Ok(batches.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The model's input for a picture, `[3, height, width]`, as the image processor makes it.
     ///
     /// # Errors
     /// As [`embed`](Self::embed).
-    #[doc(hidden)]
     pub fn input(&self, picture: &Picture<'_>) -> Result<Vec<f32>> {
         let input = self.processor.process(picture.pixels()?)?;
         let expected = 3 * self.size[0] * self.size[1];
@@ -165,7 +187,7 @@ impl ImageEmbedder {
         Ok(input)
     }
 
-    fn together(&self, inputs: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
+    fn together(&self, inputs: &[&[f32]]) -> Result<Vec<Vec<f32>>> {
         let [height, width] = self.size;
         let shape = (inputs.len(), 3, height, width);
         let pixels = Tensor::from_vec(inputs.concat(), shape, &Device::Cpu)?;
@@ -185,6 +207,7 @@ impl ImageEmbedder {
             })
         };
         let pictures = [picture(7)?, picture(7919)?];
+        let pictures = pictures.each_ref().map(Vec::as_slice);
         let mut alone = self.together(&pictures[..1])?;
         alone.extend(self.together(&pictures[1..])?);
         ensure!(
