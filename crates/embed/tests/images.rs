@@ -48,8 +48,30 @@ fn expected(name: &str, tensor: &str) -> Result<Tensor> {
     Ok(tensor.to_dtype(DType::F32)?)
 }
 
+fn is_jpeg(path: &Path) -> bool {
+    path.extension().is_some_and(|it| it == "jpg")
+}
+
+/// The folder of a model, quantized before it is opened.
+fn quantized(name: &str) -> Result<PathBuf> {
+    let out = empty(&format!("images-quantized-{name}"))?;
+    let source = Checkpoint::open(assets().join(name))?;
+    let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
+    quantize(&source, &plan, &out, |_| ())?;
+    Ok(out)
+}
+
+/// A path without a file, for a test of its own.
+fn empty(name: &str) -> Result<PathBuf> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
+    Ok(out)
+}
+
 fn embed(embedder: &ImageEmbedder, paths: &[PathBuf]) -> Result<Vec<Vec<f32>>> {
-    let pictures: Vec<Picture<'_>> = paths.iter().map(|path| Picture::from(&**path)).collect();
+    let pictures: Vec<Picture<'_>> = paths.iter().map(|path| Picture::Path(path)).collect();
     embedder.embed(&pictures)
 }
 
@@ -62,48 +84,36 @@ fn sqnr_db(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
     10. * (signal / noise).log10()
 }
 
-/// Pictures without loss have the bits of torchvision; those of a JPEG depend on its decoder.
+/// Pictures without loss have the values of torchvision; those of a JPEG depend on its decoder.
 #[test]
 fn pixels_are_those_of_transformers() -> Result<()> {
     for name in MODELS {
         let embedder = open(name, Some(Preset::NONE))?;
-        let config = fs::read_to_string(assets().join(name).join("preprocessor_config.json"))?;
-        let config: serde_json::Value = serde_json::from_str(&config)?;
-        let of = |key: &str, channel: usize| match config["do_normalize"].as_bool() {
-            Some(true) => config[key][channel].as_f64().unwrap_or_default(),
-            _ => f64::from(u8::from(key == "image_std")),
-        };
-        let expected_pixels = expected(name, "pixels")?;
-        let first: Vec<f32> = expected(name, "inputs")?.flatten_all()?.to_vec1()?;
+        let config = fs::read(assets().join(name).join("preprocessor_config.json"))?;
+        let config: serde_json::Value = serde_json::from_slice(&config)?;
+        let three = |key: &str| serde_json::from_value::<[f64; 3]>(config[key].clone());
+        let (mean, std) = (three("image_mean")?, three("image_std")?);
+        let pixels = expected(name, "pixels")?;
         for (index, path) in pictures()?.iter().enumerate() {
-            let input = embedder.input(&Picture::from(&**path))?;
-            if index == 0 {
-                let far = input
-                    .iter()
-                    .zip(&first)
-                    .find(|(a, b)| (*a - *b).abs() > 1e-6);
-                ensure!(far.is_none(), "{name}: {far:?}");
-            }
-            let pixels: Vec<f32> = expected_pixels.get(index)?.flatten_all()?.to_vec1()?;
+            let input = embedder.input(&Picture::Path(path))?;
+            let pixels: Vec<f32> = pixels.get(index)?.flatten_all()?.to_vec1()?;
             ensure!(input.len() == pixels.len(), "{name}: {}", input.len());
-            let of_channel = pixels.len() / 3;
-            let differences = input
-                .iter()
-                .zip(&pixels)
-                .enumerate()
-                .map(|(i, (x, pixel))| {
-                    let channel = i / of_channel;
-                    let x = f64::from(*x) * of("image_std", channel) + of("image_mean", channel);
-                    (x * 255. - f64::from(*pixel)).abs()
-                });
-            let differences: Vec<f64> = differences.collect();
-            let most = differences.iter().fold(0f64, |most, x| most.max(*x));
-            let mean = differences.iter().sum::<f64>() / pixels.len() as f64;
+            let difference = |(i, (x, pixel)): (usize, (&f32, &f32))| {
+                let channel = i / (pixels.len() / 3);
+                let value = f64::from(*x) * std[channel] + mean[channel];
+                (value * 255. - f64::from(*pixel)).abs()
+            };
+            let all = input.iter().zip(&pixels).enumerate().map(difference);
+            let all: Vec<f64> = all.collect();
+            let most = all.iter().fold(0f64, |most, x| most.max(*x));
+            let mean = all.iter().sum::<f64>() / all.len() as f64;
+            let limits = if is_jpeg(path) {
+                (3.01, 0.5)
+            } else {
+                (1e-4, 1e-4)
+            };
             let place = format!("{name}, {}: max {most}, mean {mean}", path.display());
-            println!("{place}");
-            let is_exact = path.extension().is_none_or(|it| it != "jpg");
-            let [limit, limit_of_mean] = if is_exact { [0.01; 2] } else { [3.01, 0.5] };
-            ensure!(most < limit && mean < limit_of_mean, place);
+            ensure!(most < limits.0 && mean < limits.1, place);
         }
     }
     Ok(())
@@ -124,11 +134,7 @@ fn vectors_equal_those_of_transformers() -> Result<()> {
             .fold(1f32, |max, x| max.max(x.abs()));
         for ((got, expected), path) in vectors.iter().zip(&expected).zip(&paths) {
             // The pixels of a JPEG differ.
-            let limit = if path.ends_with("rotated.jpg") {
-                0.05
-            } else {
-                1e-4
-            };
+            let limit = if is_jpeg(path) { 0.05 } else { 1e-4 };
             let far = got
                 .iter()
                 .zip(expected)
@@ -144,7 +150,6 @@ fn vectors_in_int8_are_near() -> Result<()> {
     for name in MODELS {
         let int8 = embed(&open(name, None)?, &pictures()?)?;
         let db = sqnr_db(&expected(name, "vectors")?.to_vec2()?, &int8);
-        println!("{name}: {db:.1} dB");
         ensure!(db > 25., "{name}: {db:.1} dB");
     }
     Ok(())
@@ -167,14 +172,7 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
                 );
             }
         }
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-images-{name}"));
-        if out.exists() {
-            fs::remove_dir_all(&out)?;
-        }
-        let source = Checkpoint::open(assets().join(name))?;
-        let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
-        quantize(&source, &plan, &out, |_| ())?;
-        let quantized = ImageEmbedder::open(&out).with_context(|| format!("quantized {name}"))?;
+        let quantized = ImageEmbedder::open(quantized(name)?)?;
         assert_eq!(quantized.dtype(), "quantized", "{name}");
         let together = embed(&open(name, None)?, &paths)?;
         assert_eq!(
@@ -230,7 +228,7 @@ fn hostile_pictures_are_refused() -> Result<()> {
     huge[29..33].copy_from_slice(&crc);
     cases.push((huge, "pixels, got 65536 x 65536"));
     for (bytes, expected) in cases {
-        let message = refused(&embedder, Picture::from(&*bytes));
+        let message = refused(&embedder, Picture::Bytes(&bytes));
         let message = message.with_context(|| format!("{} bytes: {expected}", bytes.len()))?;
         ensure!(message.contains(expected), "{message}");
     }
@@ -258,7 +256,7 @@ fn hostile_pictures_are_refused() -> Result<()> {
             "expected a picture of at most 67108864 pixels when it is resized, got 24 x 96000000",
         ),
         (
-            Picture::from(Path::new("/no/such.png")),
+            Picture::Path(Path::new("/no/such.png")),
             "/no/such.png: expected a readable file",
         ),
     ] {
@@ -275,11 +273,12 @@ clip | preprocessor_config.json | "resample": 3 | "colour": 3 | key "colour": ex
 clip | preprocessor_config.json | CLIPImageProcessor | Siglip2ImageProcessor | key "image_processor_type": expected one of CLIPImageProcessor
 clip | preprocessor_config.json | {"shortest_edge": 24} | {"longest_edge": 24} | key "size.longest_edge": expected no such key
 clip | preprocessor_config.json | {"shortest_edge": 24} | {"width": 24} | key "size": expected shortest_edge, or height and width
-clip | preprocessor_config.json | {"shortest_edge": 24} | 99999 | key "size": expected at most 4096
+clip | preprocessor_config.json | {"shortest_edge": 24} | 99999 | key "size": expected shortest_edge, or height and width, at most 4096, got 99999
 clip | preprocessor_config.json | "do_center_crop": true | "do_center_crop": false | key "do_center_crop": expected true
 clip | preprocessor_config.json | {"height": 24, "width": 24} | {"height": 24, "width": 25} | key "image_size": expected 24 x 25, as preprocessor_config.json says, got 24
+clip | preprocessor_config.json | "do_normalize": true | "do_normalize": false | key "do_normalize": expected true, got false
 clip | preprocessor_config.json | 0.26862954 | 0 | key "image_std": expected three numbers above 0
-clip | preprocessor_config.json | [0.26862954 | [1, 0.26862954 | key "image_std": expected three finite numbers
+clip | preprocessor_config.json | [0.26862954 | [1, 0.26862954 | key "image_std": expected three numbers
 clip | preprocessor_config.json | 0.00392156862745098 | -1 | key "rescale_factor": expected a number above 0
 clip | config.json | "model_type": "clip", | "model_type": "siglip2", | key "model_type": expected one of clip, clip_vision_model, siglip
 clip | config.json | "patch_size": 5 | "patch_size": 25 | key "patch_size": expected at most 24, the image_size, got 25
@@ -296,14 +295,11 @@ dinov2 | config.json | "num_hidden_layers": 2 | "num_hidden_layers": 1 | tensor 
 
 #[test]
 fn mistakes_in_files_are_named() -> Result<()> {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images-mistakes");
     for line in MISTAKES.trim().lines() {
         let [folder, file, from, to, expected] = line.split(" | ").collect::<Vec<_>>()[..] else {
             anyhow::bail!("{line}");
         };
-        if out.exists() {
-            fs::remove_dir_all(&out)?;
-        }
+        let out = empty("images-mistakes")?;
         fs::create_dir(&out)?;
         for entry in fs::read_dir(assets().join(folder))? {
             let entry = entry?;
@@ -324,10 +320,7 @@ fn mistakes_in_files_are_named() -> Result<()> {
 /// The form of `clip-ViT-B-32`, and the file in which newer releases nest the processor.
 #[test]
 fn folders_of_sentence_transformers_and_of_processors() -> Result<()> {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images-modules");
-    if out.exists() {
-        fs::remove_dir_all(&out)?;
-    }
+    let out = empty("images-modules")?;
     let below = out.join("0_CLIPModel");
     fs::create_dir_all(&below)?;
     for name in ["config.json", "model.safetensors"] {
@@ -378,11 +371,7 @@ fn texts_and_pictures_are_in_one_space() -> Result<()> {
         for ((picture, path), logits) in pictures.into_iter().zip(&paths).zip(&logits) {
             let picture = normalized(picture);
             // The pixels of a JPEG differ.
-            let limit = if path.ends_with("rotated.jpg") {
-                2e-2
-            } else {
-                1e-4
-            };
+            let limit = if is_jpeg(path) { 2e-2 } else { 1e-4 };
             for (text, logit) in texts.iter().zip(logits) {
                 let text = normalized(text.clone());
                 let cosine: f32 = text.iter().zip(&picture).map(|(a, b)| a * b).sum();
@@ -405,20 +394,12 @@ fn texts_of_towers_in_int8() -> Result<()> {
         assert!(!embedder.encoder().model.is_one_by_one(), "{name}");
         let together = embedder.embed(&texts)?;
         let db = sqnr_db(&expected(name, "texts")?.to_vec2()?, &together);
-        println!("{name}: {db:.1} dB");
         ensure!(db > 25., "{name}: {db:.1} dB");
         let options = Options::new().batch_size(1);
         let alone = Embedder::open_with(assets().join(name), options)?.embed(&texts)?;
         assert_eq!(alone, together, "{name}");
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-texts-{name}"));
-        if out.exists() {
-            fs::remove_dir_all(&out)?;
-        }
-        let source = Checkpoint::open(assets().join(name))?;
-        let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
-        quantize(&source, &plan, &out, |_| ())?;
         assert_eq!(
-            Embedder::open(&out)?.embed(&texts)?,
+            Embedder::open(quantized(name)?)?.embed(&texts)?,
             together,
             "{name}, quantized before"
         );

@@ -11,7 +11,7 @@ use dynquant_embed::{Direction, Head};
 use serde::{Deserialize, Serialize};
 
 use super::finish::Finish;
-use super::pictures::{Asked, Inputs, Message};
+use super::pictures::Inputs;
 use super::rest::Rest;
 use crate::app::App;
 use crate::body;
@@ -19,9 +19,7 @@ use crate::error::{OpenAi, Refusal};
 
 #[derive(Deserialize)]
 pub struct EmbeddingsRequest {
-    input: Option<Inputs>,
-    /// A chat of one message with one part, in place of the input.
-    messages: Option<Vec<Message>>,
+    input: Inputs,
     model: Option<String>,
     encoding_format: Option<String>,
     dimensions: Option<usize>,
@@ -72,12 +70,12 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
     let finish = Finish::new(embedder, request.dimensions, true)?;
     let prompt = embedder.prompt(request.prompt_name.as_deref())?;
     let cut = app.auto_truncate.then_some(Direction::Right);
-    let answered = match Asked::new(request.input, request.messages)? {
-        Asked::Texts(texts) => {
+    let answered = match request.input {
+        Inputs::Texts(texts) => {
             let texts = texts.behind("input", prompt, cut);
             app.ask(admission, Head::Embedding, texts).await?
         }
-        Asked::Items(items) => app.ask_items(admission, items, prompt, cut).await?,
+        Inputs::Items(items) => app.ask_items(admission, items, prompt, cut).await?,
     };
     let data = (answered.vectors)
         .into_iter()

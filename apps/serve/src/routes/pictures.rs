@@ -1,4 +1,4 @@
-//! Pictures in requests for embeddings, beside texts: items of the input, or a message of a chat.
+//! Pictures in requests for embeddings: items of the input, beside texts.
 
 use std::sync::Arc;
 
@@ -28,117 +28,11 @@ pub enum Inputs {
 
 /// A text or a picture of a list.
 #[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a string, or an object with a text or an image"
-)]
-pub enum Item {
-    Text(String),
-    Part {
-        text: Option<String>,
-        image: Option<String>,
-        #[serde(flatten)]
-        rest: Rest,
-    },
-}
-
-#[derive(Deserialize)]
-pub struct Message {
-    #[serde(rename = "role")]
-    _role: String,
-    content: Content,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of parts")]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-/// A part of a message.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Part {
-    Text { text: String },
-    ImageUrl { image_url: Url },
-}
-
-#[derive(Deserialize)]
-struct Url {
-    url: String,
-}
-
-/// What a request asks for.
-pub enum Asked {
-    Texts(Texts),
-    Items(Vec<Asks>),
-}
-
-/// A text, or the data URI of a picture.
-pub enum Asks {
-    Text(String),
-    Picture(String),
-}
-
-impl Asked {
-    pub fn new(input: Option<Inputs>, messages: Option<Vec<Message>>) -> Result<Self, Refusal> {
-        let items = match (input, messages) {
-            (Some(Inputs::Texts(texts)), None) => return Ok(Self::Texts(texts)),
-            (Some(Inputs::Items(items)), None) => {
-                let items = items.into_iter().enumerate();
-                let items = items.map(|(index, item)| item.asks(index));
-                items.collect::<Result<Vec<_>, _>>()?
-            }
-            (None, Some(messages)) => vec![of_chat(messages)?],
-            (Some(_), Some(_)) => {
-                let message = "messages: expected none beside input";
-                return Err(Refusal::invalid("messages", message));
-            }
-            (None, None) => {
-                let message = "input: expected texts or pictures, got none";
-                return Err(Refusal::invalid("input", message));
-            }
-        };
-        Ok(Self::Items(items))
-    }
-}
-
-impl Item {
-    fn asks(self, index: usize) -> Result<Asks, Refusal> {
-        match self {
-            Self::Text(text) => Ok(Asks::Text(text)),
-            Self::Part { text, image, rest } => {
-                rest.check_part(&format!("input[{index}]."))?;
-                match (text, image) {
-                    (Some(text), None) => Ok(Asks::Text(text)),
-                    (None, Some(uri)) => Ok(Asks::Picture(uri)),
-                    _ => Err(Refusal::invalid(
-                        "input",
-                        format!("input[{index}]: expected either a text or an image"),
-                    )),
-                }
-            }
-        }
-    }
-}
-
-/// The only part of a chat, whose embedding is its own.
-fn of_chat(messages: Vec<Message>) -> Result<Asks, Refusal> {
-    let mut parts = messages
-        .into_iter()
-        .flat_map(|message| match message.content {
-            Content::Text(text) => vec![Part::Text { text }],
-            Content::Parts(parts) => parts,
-        });
-    match (parts.next(), parts.next()) {
-        (Some(Part::Text { text }), None) => Ok(Asks::Text(text)),
-        (Some(Part::ImageUrl { image_url }), None) => Ok(Asks::Picture(image_url.url)),
-        _ => Err(Refusal::invalid(
-            "messages",
-            "messages: expected one message with one part, a text or an image",
-        )),
-    }
+pub struct Item {
+    text: Option<String>,
+    image: Option<String>,
+    #[serde(flatten)]
+    rest: Rest,
 }
 
 impl App {
@@ -146,18 +40,23 @@ impl App {
     pub async fn ask_items(
         &self,
         admission: Admission,
-        items: Vec<Asks>,
+        items: Vec<Item>,
         prompt: String,
         cut: Option<Direction>,
     ) -> Result<Answered, Refusal> {
         self.limits.check_texts("input", items.len())?;
         let (mut texts, mut pictures) = (Vec::new(), Vec::new());
         let mut is_text = Vec::with_capacity(items.len());
-        for (index, item) in items.into_iter().enumerate() {
-            is_text.push(matches!(item, Asks::Text(_)));
-            match item {
-                Asks::Text(text) => texts.push(Text::Characters(text)),
-                Asks::Picture(uri) => pictures.push((index, uri)),
+        for (index, Item { text, image, rest }) in items.into_iter().enumerate() {
+            rest.check_part(&format!("input[{index}]."))?;
+            is_text.push(text.is_some());
+            match (text, image) {
+                (Some(text), None) => texts.push(Text::Characters(text)),
+                (None, Some(uri)) => pictures.push((index, uri)),
+                _ => {
+                    let message = format!("input[{index}]: expected either a text or an image");
+                    return Err(Refusal::invalid("input", message));
+                }
             }
         }
         let mut answered = Answered {
@@ -245,5 +144,5 @@ fn input(model: &ImageEmbedder, uri: &str) -> anyhow::Result<Vec<f32>> {
     };
     let bytes = BASE64_STANDARD.decode(data);
     let bytes = bytes.map_err(|e| anyhow::anyhow!("expected base64 behind the comma: {e}"))?;
-    model.input(&Picture::from(&*bytes))
+    model.input(&Picture::Bytes(&bytes))
 }

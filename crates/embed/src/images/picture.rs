@@ -36,18 +36,6 @@ pub enum Picture<'a> {
     },
 }
 
-impl<'a> From<&'a [u8]> for Picture<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Self::Bytes(bytes)
-    }
-}
-
-impl<'a> From<&'a Path> for Picture<'a> {
-    fn from(path: &'a Path) -> Self {
-        Self::Path(path)
-    }
-}
-
 /// The pixels of a picture, as in [`Picture::Rgb`].
 #[derive(Clone)]
 pub(super) struct Pixels {

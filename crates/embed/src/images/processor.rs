@@ -16,7 +16,7 @@ use crate::tables;
 #[derive(Debug)]
 pub(super) struct Processor {
     /// The size that pictures are resized to.
-    size: Option<Size>,
+    size: Size,
     filter: Filter,
     /// The height and width cut out of the middle.
     crop: Option<[usize; 2]>,
@@ -70,13 +70,11 @@ impl Processor {
 
     fn parse(path: &str, map: Map<String, Value>, class: &str) -> Result<Self> {
         let given = Keys::new(path, map.clone());
-        let named = match given.word("image_processor_type")? {
-            Some(name) => Some(("image_processor_type", name)),
-            None => {
-                (given.word("feature_extractor_type")?).map(|name| ("feature_extractor_type", name))
-            }
-        };
-        let (key, name) = named.unwrap_or(("image_processor_type", class.to_owned()));
+        let mut key = "image_processor_type";
+        if given.get(key).is_none() && given.get("feature_extractor_type").is_some() {
+            key = "feature_extractor_type";
+        }
+        let name = given.word(key)?.unwrap_or_else(|| class.to_owned());
         let plain = name.trim_end_matches("Fast").trim_end_matches("Pil");
         let known = CLASSES.iter().find(|(class, _)| *class == plain);
         let (_, defaults) = known.ok_or_else(|| {
@@ -86,23 +84,20 @@ impl Processor {
         let mut all: Map<String, Value> = json::parse(defaults)?;
         all.extend(map.into_iter().filter(|(_, value)| !value.is_null()));
         let keys = Keys::flat(path, all, &tables::PROCESSOR)?;
-        let is_resized = keys.flag("do_resize", true)?;
-        let resized = is_resized.then(|| size(&keys, "size", false)).transpose()?;
         let is_cut = keys.flag("do_center_crop", false)?;
-        let cut = is_cut.then(|| size(&keys, "crop_size", true)).transpose()?;
-        let crop = match cut {
-            Some(Size::Exact(size)) => Some(size),
-            Some(Size::ShortestEdge(_)) | None => None,
-        };
-        let filter = match keys.get("resample").map(Value::as_u64) {
-            None | Some(Some(3)) => Filter::Bicubic,
-            Some(Some(2)) => Filter::Bilinear,
+        let crop = is_cut.then(|| size(&keys, "crop_size")).transpose()?;
+        let filter = match keys.number("resample")? {
+            None | Some(3) => Filter::Bicubic,
+            Some(2) => Filter::Bilinear,
             Some(_) => return Err(keys.fault("resample", "2 (bilinear) or 3 (bicubic)")),
         };
         Ok(Self {
-            size: resized,
+            size: size(&keys, "size")?,
             filter,
-            crop,
+            crop: crop.map(|crop| match crop {
+                Size::Exact(size) => size,
+                Size::ShortestEdge(side) => [side; 2],
+            }),
             scale: scale(&keys)?,
         })
     }
@@ -110,7 +105,7 @@ impl Processor {
     /// The height and width of the model's input.
     pub fn outputs(&self) -> Result<[usize; 2]> {
         match (self.crop, self.size) {
-            (Some(size), _) | (None, Some(Size::Exact(size))) => Ok(size),
+            (Some(size), _) | (None, Size::Exact(size)) => Ok(size),
             _ => anyhow::bail!(
                 "{PREPROCESSOR}: key \"do_center_crop\": expected true, or a size of height and \
                  width, so that all pictures have one size"
@@ -120,22 +115,20 @@ impl Processor {
 
     /// The model's input, `[3, height, width]`.
     pub fn process(&self, mut picture: Pixels) -> Result<Vec<f32>> {
-        if let Some(size) = self.size {
-            let from = [picture.height, picture.width];
-            let to = size.of(from);
-            let sizes = [to[1].checked_mul(from[0]), to[1].checked_mul(to[0])];
-            ensure!(
-                sizes.iter().all(|it| it.is_some_and(|it| it <= MAX_PIXELS)) && to[1] > 0,
-                "expected a picture of at most {MAX_PIXELS} pixels when it is resized, got {} x {}",
-                to[1],
-                to[0]
-            );
-            picture = Pixels {
-                values: resize(self.filter, &picture.values, from, to),
-                height: to[0],
-                width: to[1],
-            };
-        }
+        let from = [picture.height, picture.width];
+        let to = self.size.of(from);
+        let [height, width] = to;
+        let fits = |rows| width.checked_mul(rows).is_some_and(|it| it <= MAX_PIXELS);
+        ensure!(
+            fits(from[0]) && fits(height),
+            "expected a picture of at most {MAX_PIXELS} pixels when it is resized, got {width} x \
+             {height}"
+        );
+        picture = Pixels {
+            values: resize(self.filter, &picture.values, from, to),
+            height,
+            width,
+        };
         let [height, width] = self.crop.unwrap_or([picture.height, picture.width]);
         let [top, left] = [(picture.height, height), (picture.width, width)].map(start);
         let mut input = Vec::with_capacity(3 * height * width);
@@ -189,54 +182,36 @@ impl Size {
     }
 }
 
-/// A size of height and width, or of the shortest edge; a number is a square or the shortest edge.
-fn size(keys: &Keys, key: &str, is_square: bool) -> Result<Size> {
-    let part = |name: &str| {
-        let size = keys.number(&format!("{key}.{name}"))?;
-        if size.is_some_and(|size| size > 1 << 12) {
-            return Err(keys.fault(&format!("{key}.{name}"), "at most 4096"));
+/// A size of height and width, or of the shortest edge, which is also a number by itself.
+fn size(keys: &Keys, key: &str) -> Result<Size> {
+    const MOST: usize = 4096;
+    let part = |name: &str| keys.number(&format!("{key}.{name}"));
+    let alone = keys.number(key)?.or(part("shortest_edge")?);
+    let size = match (alone, part("height")?, part("width")?) {
+        (Some(side), ..) if side <= MOST => Size::ShortestEdge(side),
+        (None, Some(height), Some(width)) if height.max(width) <= MOST => {
+            Size::Exact([height, width])
         }
-        anyhow::Ok(size)
+        _ => {
+            let expected = format!("shortest_edge, or height and width, at most {MOST}");
+            return Err(keys.fault(key, &expected));
+        }
     };
-    if let Some(size) = keys.number(key)? {
-        ensure!(size <= 1 << 12, keys.fault(key, "at most 4096"));
-        return Ok(if is_square {
-            Size::Exact([size; 2])
-        } else {
-            Size::ShortestEdge(size)
-        });
-    }
-    // The default is nested, too.
-    if let (Some(short), false) = (part("shortest_edge")?, is_square) {
-        return Ok(Size::ShortestEdge(short));
-    }
-    match (part("height")?, part("width")?) {
-        (Some(height), Some(width)) => Ok(Size::Exact([height, width])),
-        _ => Err(keys.fault(key, "shortest_edge, or height and width")),
-    }
+    Ok(size)
 }
 
 /// Rescaling and normalization in one, in f32 as torch fuses them.
 fn scale(keys: &Keys) -> Result<[(f32, f32); 3]> {
-    let factor = keys.positive("rescale_factor")?.unwrap_or(1. / 255.);
-    let inverse = if keys.flag("do_rescale", true)? {
-        (1. / factor) as f32
-    } else {
-        1.
-    };
-    if !keys.flag("do_normalize", true)? {
-        return Ok([(0., inverse); 3]);
-    }
+    let inverse = 1. / keys.positive("rescale_factor")?.unwrap_or(1. / 255.);
     let three = |key: &str| {
-        let expected = "three finite numbers";
-        let numbers: [f32; 3] =
-            (keys.optional(key, expected)?).ok_or_else(|| keys.fault(key, expected))?;
-        Ok::<_, anyhow::Error>(numbers)
+        let numbers: Option<[f32; 3]> = keys.optional(key, "three numbers")?;
+        numbers.ok_or_else(|| keys.fault(key, "three numbers"))
     };
     let (mean, std) = (three("image_mean")?, three("image_std")?);
     if std.iter().any(|std| *std <= 0.) {
         return Err(keys.fault("image_std", "three numbers above 0"));
     }
+    let inverse = inverse as f32;
     Ok(std::array::from_fn(|i| {
         (mean[i] * inverse, std[i] * inverse)
     }))

@@ -58,28 +58,14 @@ enum Family {
 }
 
 /// The `model_type`s, their family, their class of image processors and transformers' defaults.
+#[rustfmt::skip]
 const ALL: [(&str, Family, &str, &str); 6] = [
     ("clip", Family::Clip, "CLIPImageProcessor", CLIP),
-    (
-        "clip_vision_model",
-        Family::Clip,
-        "CLIPImageProcessor",
-        CLIP,
-    ),
+    ("clip_vision_model", Family::Clip, "CLIPImageProcessor", CLIP),
     ("siglip", Family::Siglip, "SiglipImageProcessor", SIGLIP),
-    (
-        "siglip_vision_model",
-        Family::Siglip,
-        "SiglipImageProcessor",
-        SIGLIP,
-    ),
+    ("siglip_vision_model", Family::Siglip, "SiglipImageProcessor", SIGLIP),
     ("dinov2", Family::Dino, "BitImageProcessor", DINO),
-    (
-        "dinov2_with_registers",
-        Family::Dino,
-        "BitImageProcessor",
-        DINO,
-    ),
+    ("dinov2_with_registers", Family::Dino, "BitImageProcessor", DINO),
 ];
 
 const CLIP: &str = r#"{"hidden_size": 768, "intermediate_size": 3072, "projection_dim": 512, "num_hidden_layers": 12,
@@ -154,105 +140,76 @@ impl VisionConfig {
     pub fn load(&self, [height, width]: [usize; 2], vb: &VarBuilder<'_>) -> Result<Vision> {
         let (keys, sizes, hidden) = (&self.keys, &self.sizes, self.sizes.hidden);
         let [rows, columns] = [height / self.patch, width / self.patch];
+        let (is_dino, is_clip) = (self.family == Family::Dino, self.family == Family::Clip);
         let size = keys.size("image_size")?;
+        let expected = format!("{height} x {width}, as preprocessor_config.json says");
         ensure!(
-            (self.family == Family::Dino && rows > 0 && columns > 0)
-                || [height, width] == [size; 2],
-            keys.fault(
-                "image_size",
-                &format!("{height} x {width}, as preprocessor_config.json says")
-            )
+            (is_dino && rows > 0 && columns > 0) || [height, width] == [size; 2],
+            keys.fault("image_size", &expected)
         );
+        let [name, layers, last] = if is_dino {
+            ["patch_embeddings.projection", "encoder.layer", "layernorm"]
+        } else {
+            ["patch_embedding", TOWER.layers, "post_layernorm"]
+        };
         let names = ["vision_model", "dinov2", "dinov2_with_registers"];
         let mut below = names.into_iter().map(|name| vb.pp(name));
-        let tower = below.find(|vb| vb.contains_tensor(&format!("{}.weight", self.patches())));
+        let first = format!("embeddings.{name}.weight");
+        let tower = below.find(|vb| vb.contains_tensor(&first));
         let tower = tower.unwrap_or_else(|| vb.clone());
         let parts = tower.pp("embeddings");
         let config = Conv2dConfig {
             stride: self.patch,
             ..Conv2dConfig::default()
         };
-        let place = tower.pp(self.patches());
-        let patches = match self.family {
-            Family::Clip => nn::conv2d_no_bias(3, hidden, self.patch, config, place)?,
-            Family::Siglip | Family::Dino => nn::conv2d(3, hidden, self.patch, config, place)?,
+        let load = if is_clip {
+            nn::conv2d_no_bias
+        } else {
+            nn::conv2d
         };
         let (first, table) = self.table(&parts)?;
-        let table = interpolated(&table, self.side, [rows, columns])?;
-        let layers = 0..sizes.layers;
-        let layers = layers.map(|i| self.layer(tower.pp("encoder").pp(self.layers()).pp(i)));
         let norm = |name: &str| sizes.norm(tower.pp(name));
         let is_projected = keys.word("model_type")?.is_some_and(|it| it == "clip")
             || vb.contains_tensor("visual_projection.weight");
-        let projection = is_projected.then(|| {
-            sizes
-                .linear(
-                    keys.size("projection_dim")?,
-                    false,
-                    vb.pp("visual_projection"),
-                )
-                .map_err(anyhow::Error::from)
-        });
+        let outputs = keys.size_or("projection_dim", hidden)?;
+        let project = || sizes.linear(outputs, false, vb.pp("visual_projection"));
+        let head = || Head::load(sizes, &tower.pp("head"));
+        let is_pooled = self.family == Family::Siglip;
         Ok(Vision {
-            patches,
+            patches: load(3, hidden, self.patch, config, parts.pp(name))?,
             first,
-            positions: table,
-            layers: layers.collect::<Result<_>>()?,
-            before: (self.family == Family::Clip)
-                .then(|| norm("pre_layrnorm"))
-                .transpose()?,
-            norm: norm(match self.family {
-                Family::Dino => "layernorm",
-                Family::Clip | Family::Siglip => "post_layernorm",
-            })?,
-            head: (self.family == Family::Siglip)
-                .then(|| Head::load(sizes, &tower.pp("head")))
-                .transpose()?,
-            projection: projection.transpose()?,
+            positions: interpolated(&table, self.side, [rows, columns])?,
+            before: is_clip.then(|| norm("pre_layrnorm")).transpose()?,
+            layers: (0..sizes.layers)
+                .map(|i| self.layer(tower.pp(layers).pp(i)))
+                .collect::<Result<_>>()?,
+            norm: norm(last)?,
+            head: is_pooled.then(head).transpose()?,
+            projection: is_projected.then(project).transpose()?,
         })
-    }
-
-    fn patches(&self) -> &'static str {
-        match self.family {
-            Family::Dino => "embeddings.patch_embeddings.projection",
-            Family::Clip | Family::Siglip => "embeddings.patch_embedding",
-        }
-    }
-
-    fn layers(&self) -> &'static str {
-        match self.family {
-            Family::Dino => "layer",
-            Family::Clip | Family::Siglip => "layers",
-        }
     }
 
     /// The tokens before the patches, with their positions, and the patches' positions.
     fn table(&self, vb: &VarBuilder<'_>) -> Result<(Option<Tensor>, Tensor)> {
         let (patches, hidden) = (self.side * self.side, self.sizes.hidden);
-        let class = match self.family {
-            Family::Clip => vb.get(hidden, "class_embedding")?.unsqueeze(0)?,
-            Family::Dino => vb.get((1, 1, hidden), "cls_token")?.squeeze(0)?,
-            Family::Siglip => {
-                let table = nn::embedding(patches, hidden, vb.pp("position_embedding"))?;
-                return Ok((None, table.embeddings().clone()));
-            }
-        };
-        let table = match self.family {
-            Family::Dino => vb
-                .get((1, patches + 1, hidden), "position_embeddings")?
-                .squeeze(0)?,
-            _ => nn::embedding(patches + 1, hidden, vb.pp("position_embedding"))?
-                .embeddings()
-                .clone(),
+        let get = |rows, name| vb.get((1, rows, hidden), name)?.squeeze(0);
+        let positions = |rows| nn::embedding(rows, hidden, vb.pp("position_embedding"));
+        let (class, table) = match self.family {
+            Family::Siglip => return Ok((None, positions(patches)?.embeddings().clone())),
+            Family::Clip => (
+                vb.get(hidden, "class_embedding")?.unsqueeze(0)?,
+                positions(patches + 1)?.embeddings().clone(),
+            ),
+            Family::Dino => (
+                get(1, "cls_token")?,
+                get(patches + 1, "position_embeddings")?,
+            ),
         };
         let mut first = vec![(class + table.narrow(0, 0, 1)?)?];
-        if self
-            .keys
-            .word("model_type")?
-            .is_some_and(|it| it == "dinov2_with_registers")
-        {
+        let model_type = self.keys.word("model_type")?;
+        if model_type.is_some_and(|it| it == "dinov2_with_registers") {
             let count = self.keys.size("num_register_tokens")?;
-            first.push(vb.get((1, count, hidden), "register_tokens")?.squeeze(0)?);
+            first.push(get(count, "register_tokens")?);
         }
         Ok((Some(Tensor::cat(&first, 0)?), table.narrow(0, 1, patches)?))
     }

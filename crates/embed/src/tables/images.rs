@@ -34,9 +34,10 @@ pub(crate) const TOWER: Table = Table(&[
 #[cfg(feature = "images")]
 #[rustfmt::skip]
 pub(crate) const PROCESSOR: Table = Table(&[
-    (&["image_processor_type", "feature_extractor_type", "do_resize", "size", "size.shortest_edge", "size.height",
-       "size.width", "resample", "do_center_crop", "crop_size", "crop_size.height", "crop_size.width", "do_rescale",
-       "rescale_factor", "do_normalize", "image_mean", "image_std"], Used),
+    (&["image_processor_type", "feature_extractor_type", "size", "size.shortest_edge", "size.height",
+       "size.width", "resample", "do_center_crop", "crop_size", "crop_size.height", "crop_size.width",
+       "rescale_factor", "image_mean", "image_std"], Used),
+    (&["do_resize", "do_rescale", "do_normalize"], Only(&["true"])),
     (&["do_convert_rgb", "input_data_format", "data_format"], Harmless("pictures are RGB")),
     (&["device", "disable_grouping", "return_tensors"], Harmless("how the same numbers are computed")),
     (&["processor_class", "_valid_processor_keys", "auto_map*"], Harmless("names of what wrote the file")),
