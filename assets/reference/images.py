@@ -4,13 +4,14 @@
     python images.py
 
 Needs torch==2.9.1 torchvision==0.24.1 transformers==5.24.0 pillow==13.0.0. Writes pictures into images/pictures, and a
-folder images/NAME for each model, with weights in float16, and in it expected.safetensors: `pixels` u8
+folder images/NAME for each model, keys.json with the keys that transformers knows, with weights in float16, and in it expected.safetensors: `pixels` u8
 [pictures, 3, height, width], the picture as the processor resizes and cuts it, of `load_image`; `vectors` by
 `get_image_features`, or the pooled output of a model without it. With texts, expected.json has `texts`, the
 tensors `texts` their vectors by `get_text_features`, and `logits` the `logits_per_image`. All in float32, of the
 weights as they are stored.
 """
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -116,8 +117,20 @@ def write(name, model, processor, files, seed, made=None, scale=0.2):
     print(name, tuple(pixels.shape), tuple(vectors.shape))
 
 
+def keys():
+    """The keys that transformers knows in the files of these models."""
+    towers = [t.CLIPTextConfig, t.CLIPVisionConfig, t.SiglipTextConfig, t.SiglipVisionConfig, t.Dinov2Config]
+    towers.append(t.Dinov2WithRegistersConfig)
+    of = lambda kinds: sorted(set().union(*({f.name for f in dataclasses.fields(k)} | set(k().to_dict()) for k in kinds)))
+    processors = [t.CLIPImageProcessor, t.SiglipImageProcessor, t.BitImageProcessor]
+    steps = set().union(*(set(k.valid_kwargs.__annotations__) | set(k().to_dict()) for k in processors))
+    all = dict(towers=of(towers), pairs=of([t.CLIPConfig, t.SiglipConfig]), processors=sorted(steps))
+    (HERE / "keys.json").write_text(json.dumps(all) + "\n")
+
+
 def main():
     files = pictures()
+    keys()
     clip = t.CLIPImageProcessor(size=dict(shortest_edge=24), crop_size=dict(height=24, width=24))
     siglip = t.SiglipImageProcessor(size=dict(height=26, width=26))
     vision = VISION | dict(image_size=24, patch_size=5)

@@ -71,6 +71,11 @@ impl Config {
         self.splade.is_some()
     }
 
+    /// The beginnings of the names of tensors that belong to a tower of pictures.
+    pub(crate) fn others(&self) -> &'static [&'static str] {
+        self.tower.map_or(&[], |tower| &tower.others)
+    }
+
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
         let path = format!("{}/config.json", texts.name);
         let mut keys = Keys::parse(&path, texts.config)?;

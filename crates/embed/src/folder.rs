@@ -146,6 +146,7 @@ impl Encoder {
             ..Texts::default()
         })?;
         let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
+        let loaded = loaded.without(config.others());
         let network = load(&config, None, loaded.var_builder()).with_context(|| name.to_owned())?;
         loaded.check(&name)?;
         Ok(Self {
@@ -252,7 +253,7 @@ impl Encoder {
             tokenizer.write_pairs(template)?;
         }
 
-        let loaded = loaded.without(config.tower.map_or(&[], |tower| &tower.others));
+        let loaded = loaded.without(config.others());
         let mut network =
             load(&config, score, loaded.var_builder()).with_context(|| name.clone())?;
         loaded.check(&name)?;

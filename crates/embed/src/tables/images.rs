@@ -19,7 +19,7 @@ pub(crate) const TOWER: Table = Table(&[
     (&["num_channels"], Only(&["3"])),
     (&["qkv_bias", "vision_use_head"], Only(&["true"])),
     (&["layerscale_value", "use_mask_token"], Harmless("the weights have them")),
-    (&["apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names"],
+    (&["apply_layernorm", "reshape_hidden_states", "*out_features", "*out_indices", "stage_names"],
      Harmless("of a backbone")),
     (&["drop_path_rate"], Harmless("for training")),
     (&["bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size", "diversity_penalty", "do_sample",
@@ -41,5 +41,6 @@ pub(crate) const PROCESSOR: Table = Table(&[
     (&["do_convert_rgb", "input_data_format", "data_format"], Harmless("pictures are RGB")),
     (&["device", "disable_grouping", "return_tensors"], Harmless("how the same numbers are computed")),
     (&["processor_class", "_valid_processor_keys", "auto_map*"], Harmless("names of what wrote the file")),
+    (&["pad_size", "image_seq_length"], Harmless("without do_pad, and of models that write texts")),
     (&["do_pad", "default_to_square", "use_square_size"], Only(&["false"])),
 ]);
