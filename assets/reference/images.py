@@ -29,6 +29,8 @@ VISION = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_att
 TEXT = VISION | dict(vocab_size=32, max_position_embeddings=12)
 WORDS = "a photo of the cat dog river city snow bread market train on with two three red green blue sky".split()
 TEXTS = ["a photo of a cat", "a photo of the red river", "snow", "two dog on the train with three bread of the blue sky"]
+# The token that ends a text, within it.
+TEXTS.append("a cat </s> on the train")
 
 
 def gradient(width, height, seed):

@@ -329,6 +329,11 @@ fn folders_of_sentence_transformers_and_of_processors() -> Result<()> {
     let modules = r#"[{"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]"#;
     fs::write(out.join("modules.json"), modules)?;
     let processor = fs::read_to_string(assets().join("clip/preprocessor_config.json"))?;
+    // As older releases wrote sizes and the class.
+    let processor = processor.replace(r#"{"height": 24, "width": 24}"#, "24");
+    let processor = processor.replace(r#"{"shortest_edge": 24}"#, "24");
+    let processor = processor.replace("CLIPImageProcessor", "CLIPFeatureExtractor");
+    let processor = processor.replace("image_processor_type", "feature_extractor_type");
     let processor = format!("{{\"image_processor\": {processor}}}");
     fs::write(below.join("processor_config.json"), processor)?;
     let paths = pictures()?;
