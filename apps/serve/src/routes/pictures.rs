@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use dynquant_embed::{Direction, Head, ImageEmbedder, Picture};
+use dynquant_embed::{Direction, Head, ImageEmbedder, Picture, Tokens};
 use serde::Deserialize;
 
 use super::ask::Answered;
-use super::inputs::{Text, Texts};
+use super::inputs::{Behind, Texts, TokenizerRequest};
 use super::rest::Rest;
 use crate::app::App;
 use crate::error::Refusal;
@@ -51,7 +51,7 @@ impl App {
             rest.check_part(&format!("input[{index}]."))?;
             is_text.push(text.is_some());
             match (text, image) {
-                (Some(text), None) => texts.push(Text::Characters(text)),
+                (Some(text), None) => texts.push((index, text)),
                 (None, Some(uri)) => pictures.push((index, uri)),
                 _ => {
                     let message = format!("input[{index}]: expected either a text or an image");
@@ -66,7 +66,7 @@ impl App {
             admission,
         };
         if !texts.is_empty() {
-            let texts = Texts::Many(texts).behind("input", prompt, cut);
+            let texts = behind(texts, prompt, cut);
             answered = self.ask(answered.admission, Head::Embedding, texts).await?;
         }
         if pictures.is_empty() {
@@ -107,7 +107,9 @@ impl App {
             request,
             mut memory,
         } = admission;
-        memory.at_least(bytes)?;
+        let values = count * pictures.model.input_size();
+        let held = bytes + values * size_of::<f32>();
+        self.limits.reserve(&mut memory, "input", held)?;
         let model = Arc::clone(&pictures.model);
         let work = move |client: &crate::workers::Client| {
             let input = |(index, uri): &(usize, String)| {
@@ -118,14 +120,34 @@ impl App {
             let inputs = uris.iter().map(input).collect::<Result<Vec<_>, _>>();
             (inputs, places, memory)
         };
-        let (inputs, places, mut memory) = self.limits.workers.run(bytes, work).await?;
-        let inputs = inputs?;
-        let values: usize = inputs.iter().map(Vec::len).sum();
-        self.limits
-            .reserve(&mut memory, "input", values * size_of::<f32>())?;
-        let vectors = pictures.queue.answer(places, inputs.into_iter()).await?;
+        let (inputs, places, memory) = self.limits.workers.run(bytes, work).await?;
+        let vectors = pictures.queue.answer(places, inputs?.into_iter()).await?;
         let tokens = count * pictures.model.tokens();
         Ok((Admission { request, memory }, (vectors, tokens)))
+    }
+}
+
+/// Tokenizes texts, given with their places, after a prompt.
+fn behind(
+    texts: Vec<(usize, String)>,
+    prompt: String,
+    cut: Option<Direction>,
+) -> TokenizerRequest<Vec<Tokens>> {
+    let bytes = texts.iter().map(|(_, text)| prompt.len() + text.len());
+    TokenizerRequest {
+        param: "input",
+        count: texts.len(),
+        bytes: bytes.sum(),
+        kept: 0,
+        work: Box::new(move |tokenizer, client| {
+            let behind = Behind::new(tokenizer, &prompt, cut)?;
+            let tokens = texts.iter().map(|(index, text)| {
+                client.check()?;
+                let tokens = behind.characters(text);
+                tokens.map_err(|fault| fault.at("input", &format!("input[{index}]")))
+            });
+            tokens.collect()
+        }),
     }
 }
 

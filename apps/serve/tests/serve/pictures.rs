@@ -78,6 +78,10 @@ fn mistakes_name_the_picture() {
             "input[0].crop: not supported",
         ),
         (
+            json!([{"image": good}, {"text": ""}]),
+            "input[1]: expected a text, got an empty one",
+        ),
+        (
             json!([7, {"image": good}]),
             "expected a string, a list of strings",
         ),

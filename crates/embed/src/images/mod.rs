@@ -160,6 +160,11 @@ impl ImageEmbedder {
         self.model.tokens()
     }
 
+    /// The number of values of a picture's input.
+    pub fn input_size(&self) -> usize {
+        3 * self.size[0] * self.size[1]
+    }
+
     /// The vectors of inputs, in order, each with the same bits as if it were alone: for programs
     /// with their own queues and limits.
     ///
@@ -167,6 +172,10 @@ impl ImageEmbedder {
     /// When an input has another length than those of [`input`](Self::input), or the model fails.
     pub fn answer(&self, inputs: &[impl AsRef<[f32]>]) -> Result<Vec<Vec<f32>>> {
         let inputs: Vec<&[f32]> = inputs.iter().map(AsRef::as_ref).collect();
+        let size = self.input_size();
+        let other = inputs.iter().find(|input| input.len() != size);
+        let got = other.map_or(size, |input| input.len());
+        ensure!(got == size, "an input: expected {size} values, got {got}");
         let at_once = if self.is_one_by_one { 1 } else { inputs.len() };
         let batches = inputs.chunks(at_once.max(1)).map(|it| self.together(it));
         Ok(batches.collect::<Result<Vec<_>>>()?.concat())
@@ -178,7 +187,7 @@ impl ImageEmbedder {
     /// As [`embed`](Self::embed).
     pub fn input(&self, picture: &Picture<'_>) -> Result<Vec<f32>> {
         let input = self.processor.process(picture.pixels()?)?;
-        let expected = 3 * self.size[0] * self.size[1];
+        let expected = self.input_size();
         ensure!(
             input.len() == expected && input.iter().all(|x| x.is_finite()),
             "expected {expected} finite values of the image processor, got {}",
