@@ -385,7 +385,9 @@ fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
         (FusedActivation::Relu, &|x| x.max(0.)),
         (FusedActivation::Gelu, &erf_gelu),
         (FusedActivation::GeluTanh, &tanh_gelu),
-        (FusedActivation::QuickGelu, &|x| x / (1. + (-1.702 * x).exp())),
+        (FusedActivation::QuickGelu, &|x| {
+            x / (1. + (-1.702 * x).exp())
+        }),
         (FusedActivation::Silu, &|x| x / (1. + (-x).exp())),
         (FusedActivation::Tanh, &f64::tanh),
         (FusedActivation::Sigmoid, &|x| 1. / (1. + (-x).exp())),
