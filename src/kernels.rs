@@ -23,6 +23,8 @@ pub enum FusedActivation {
     Gelu,
     /// GELU's approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
     GeluTanh,
+    /// GELU's approximation `x sigmoid(1.702 x)`, CLIP's `quick_gelu`.
+    QuickGelu,
     /// `x sigmoid(x)`.
     Silu,
     /// The hyperbolic tangent.
@@ -34,7 +36,7 @@ pub enum FusedActivation {
 }
 
 converted!(FusedActivation => candle_dynquant_kernels::Activation {
-    Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid, Elu
+    Relu, Gelu, GeluTanh, QuickGelu, Silu, Tanh, Sigmoid, Elu
 });
 
 /// The precision of the factors that attention multiplies: queries by keys, weights by values.

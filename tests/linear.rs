@@ -381,10 +381,13 @@ fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
         let inner = (2. / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
         x * 0.5 * (1. + inner.tanh())
     };
-    let functions: [(FusedActivation, &dyn Fn(f64) -> f64); 7] = [
+    let functions: [(FusedActivation, &dyn Fn(f64) -> f64); 8] = [
         (FusedActivation::Relu, &|x| x.max(0.)),
         (FusedActivation::Gelu, &erf_gelu),
         (FusedActivation::GeluTanh, &tanh_gelu),
+        (FusedActivation::QuickGelu, &|x| {
+            x / (1. + (-1.702 * x).exp())
+        }),
         (FusedActivation::Silu, &|x| x / (1. + (-x).exp())),
         (FusedActivation::Tanh, &f64::tanh),
         (FusedActivation::Sigmoid, &|x| 1. / (1. + (-x).exp())),

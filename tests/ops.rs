@@ -6,10 +6,11 @@ use candle_core::{D, DType, Device, IndexOp, Module, Result, Tensor};
 use candle_dynquant::{FusedActivation, ops};
 use common::tensor;
 
-const ACTIVATIONS: [FusedActivation; 7] = [
+const ACTIVATIONS: [FusedActivation; 8] = [
     FusedActivation::Relu,
     FusedActivation::Gelu,
     FusedActivation::GeluTanh,
+    FusedActivation::QuickGelu,
     FusedActivation::Silu,
     FusedActivation::Tanh,
     FusedActivation::Sigmoid,

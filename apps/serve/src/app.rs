@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::extract::Request;
 use candle_dynquant_decoder::Texts;
 use candle_dynquant_decoder::sampling::Sampling;
-use dynquant_embed::{Config, Encoder, Prompts, Tokenizer};
+use dynquant_embed::{Config, Encoder, ImageEmbedder, Prompts, Tokenizer};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -15,7 +15,7 @@ use crate::error::Refusal;
 use crate::generate::{GenerationJob, Grammars};
 use crate::limits::{Admission, Limits};
 use crate::metrics::Metrics;
-use crate::queue::{Job, Queue};
+use crate::queue::{Job, Queue, Text};
 
 /// The state that requests share.
 pub struct App {
@@ -50,7 +50,15 @@ pub struct Embedder {
     /// The prompt for requests that name none.
     pub default_prompt: Before,
     pub tokenizer: Arc<Tokenizer>,
-    pub queue: Queue<Job>,
+    pub queue: Queue<Job<Text>>,
+    /// The model of pictures in the same space.
+    pub pictures: Option<Pictures>,
+}
+
+/// A model from pictures to embeddings.
+pub struct Pictures {
+    pub model: Arc<ImageEmbedder>,
+    pub queue: Queue<Job<Vec<f32>>>,
 }
 
 /// What stands before a text.

@@ -10,16 +10,55 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use dynquant_embed::{Model, Task};
+use dynquant_embed::{ImageEmbedder, Model, Task};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::metrics::Metrics;
-use crate::queue::{Job, TextAnswer};
+use crate::queue::{Job, Text, TextAnswer};
+
+/// A model that is asked for vectors.
+pub trait Answers: Send + 'static {
+    type Input: Send + 'static;
+
+    /// The number of tokens of an input.
+    fn tokens(&self, input: &Self::Input) -> usize;
+
+    /// The answers, each with the same bits as if it were alone.
+    fn answer(&self, inputs: &[&Self::Input]) -> anyhow::Result<Vec<Vec<f32>>>;
+}
+
+impl Answers for Model {
+    type Input = Text;
+
+    fn tokens(&self, input: &Text) -> usize {
+        input.tokens.len()
+    }
+
+    fn answer(&self, inputs: &[&Text]) -> anyhow::Result<Vec<Vec<f32>>> {
+        let tasks = inputs.iter().map(|input| Task {
+            tokens: &input.tokens,
+            head: input.head,
+        });
+        Model::answer(self, &tasks.collect::<Vec<_>>())
+    }
+}
+
+impl Answers for Arc<ImageEmbedder> {
+    type Input = Vec<f32>;
+
+    fn tokens(&self, _: &Vec<f32>) -> usize {
+        ImageEmbedder::tokens(self)
+    }
+
+    fn answer(&self, inputs: &[&Vec<f32>]) -> anyhow::Result<Vec<Vec<f32>>> {
+        ImageEmbedder::answer(self, inputs)
+    }
+}
 
 /// Starts the thread. It ends when the last sender of jobs is dropped and all jobs are answered.
-pub fn start(
-    model: Model,
-    jobs: UnboundedReceiver<Job>,
+pub fn start<M: Answers>(
+    model: M,
+    jobs: UnboundedReceiver<Job<M::Input>>,
     max_tokens: usize,
     metrics: Arc<Metrics>,
 ) -> io::Result<JoinHandle<()>> {
@@ -38,49 +77,45 @@ pub fn start(
     Builder::new().name("model".to_owned()).spawn(run)
 }
 
-struct Batcher {
-    model: Model,
-    jobs: UnboundedReceiver<Job>,
+struct Batcher<M: Answers> {
+    model: M,
+    jobs: UnboundedReceiver<Job<M::Input>>,
     /// The job that did not fit into the last batch.
-    held: Option<Job>,
+    held: Option<Job<M::Input>>,
     max_tokens: usize,
     metrics: Arc<Metrics>,
 }
 
-impl Batcher {
+impl<M: Answers> Batcher<M> {
     /// Waits for a job, and takes all others that fit beside it; `None` when no more can come.
-    fn next_batch(&mut self) -> Option<Vec<Job>> {
+    fn next_batch(&mut self) -> Option<Vec<Job<M::Input>>> {
         let first = match self.held.take() {
             Some(job) => job,
             None => self.jobs.blocking_recv()?,
         };
-        let mut tokens = first.tokens.len();
+        let mut tokens = self.model.tokens(&first.input);
         let mut batch = vec![first];
         while let Ok(job) = self.jobs.try_recv() {
-            if tokens + job.tokens.len() > self.max_tokens {
+            let more = self.model.tokens(&job.input);
+            if tokens + more > self.max_tokens {
                 self.held = Some(job);
                 break;
             }
-            tokens += job.tokens.len();
+            tokens += more;
             batch.push(job);
         }
         batch.retain(|job| !job.is_abandoned());
         Some(batch)
     }
 
-    fn answer(&self, batch: Vec<Job>) {
+    fn answer(&self, batch: Vec<Job<M::Input>>) {
         if batch.is_empty() {
             return;
         }
         let start = Instant::now();
-        let tasks: Vec<Task<'_>> = (batch.iter())
-            .map(|job| Task {
-                tokens: &job.tokens,
-                head: job.head,
-            })
-            .collect();
-        let answers = answers(&self.model, &tasks);
-        let tokens = batch.iter().map(|job| job.tokens.len()).sum();
+        let inputs: Vec<&M::Input> = batch.iter().map(|job| &job.input).collect();
+        let answers = answers(&self.model, &inputs);
+        let tokens = inputs.iter().map(|input| self.model.tokens(input)).sum();
         let waited = batch
             .iter()
             .map(|job| start.saturating_duration_since(job.since));
@@ -91,20 +126,20 @@ impl Batcher {
     }
 }
 
-/// The answers to all tasks. If they fail together, each is computed alone, so that an error
+/// The answers to all inputs. If they fail together, each is computed alone, so that an error
 /// concerns only the texts that cause it.
-fn answers(model: &Model, tasks: &[Task<'_>]) -> Vec<TextAnswer> {
+fn answers<M: Answers>(model: &M, inputs: &[&M::Input]) -> Vec<TextAnswer> {
     // A panic concerns the texts of this batch; the next batch may succeed.
-    let message = match catch_unwind(AssertUnwindSafe(|| model.answer(tasks))) {
+    let message = match catch_unwind(AssertUnwindSafe(|| model.answer(inputs))) {
         Ok(Ok(answers)) => return answers.into_iter().map(Ok).collect(),
         Ok(Err(error)) => format!("the model failed: {error:#}"),
         Err(_) => "the model panicked".to_owned(),
     };
-    tracing::error!(texts = tasks.len(), message);
-    if tasks.len() == 1 {
+    tracing::error!(texts = inputs.len(), message);
+    if inputs.len() == 1 {
         return vec![Err(message)];
     }
-    let alone = tasks.chunks(1).flat_map(|task| answers(model, task));
+    let alone = inputs.chunks(1).flat_map(|input| answers(model, input));
     alone.collect()
 }
 
@@ -128,13 +163,15 @@ mod tests {
     fn a_text_that_fails_ends_no_other() {
         const FOLDER: &str = "../../assets/reference/encoders/bert";
         let encoder = Encoder::open(FOLDER.as_ref(), None).unwrap();
-        let tokens = &encoder
-            .tokenizer
-            .encode(Input::Text("river"), None)
-            .unwrap();
-        let tasks = [Head::Embedding, Head::Classes].map(|head| Task { tokens, head });
-        let alone = encoder.model.answer(&tasks[..1]).unwrap().remove(0);
-        let found = answers(&encoder.model, &tasks);
+        let tokens = encoder.tokenizer.encode(Input::Text("river"), None);
+        let tokens = tokens.unwrap();
+        let inputs = [Head::Embedding, Head::Classes].map(|head| Text {
+            tokens: tokens.clone(),
+            head,
+        });
+        let inputs = inputs.each_ref();
+        let alone = answers(&encoder.model, &inputs[..1]).remove(0).unwrap();
+        let found = answers(&encoder.model, &inputs);
         assert_eq!((&found[0], found[1].is_err()), (&Ok(alone), true));
     }
 }

@@ -11,17 +11,22 @@ use crate::places::{Permit, Places};
 /// The answer to a text, or the reason for its failure.
 pub type TextAnswer = Result<Vec<f32>, String>;
 
-/// A text on its way to the model.
-pub struct Job {
+/// A text for the model, and the kind of answer.
+pub struct Text {
     pub tokens: Tokens,
     pub head: Head,
+}
+
+/// A text or a picture on its way to the model.
+pub struct Job<I> {
+    pub input: I,
     pub since: Instant,
     reply: oneshot::Sender<TextAnswer>,
     /// The place in the queue, freed when the job is dropped.
     place: Option<Permit>,
 }
 
-impl Job {
+impl<I> Job<I> {
     /// Whether nobody waits for the answer.
     pub fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
@@ -68,21 +73,19 @@ impl<J> Queue<J> {
     }
 }
 
-impl Queue<Job> {
-    /// Queues the texts and waits for their answers, in the same order.
+impl<I> Queue<Job<I>> {
+    /// Queues the inputs and waits for their answers, in the same order.
     pub async fn answer(
         &self,
         mut places: Permit,
-        head: Head,
-        texts: Vec<Tokens>,
+        inputs: impl ExactSizeIterator<Item = I>,
     ) -> Result<Vec<Vec<f32>>, Refusal> {
         let since = Instant::now();
-        let mut replies = Vec::with_capacity(texts.len());
-        for tokens in texts {
+        let mut replies = Vec::with_capacity(inputs.len());
+        for input in inputs {
             let (reply, receiver) = oneshot::channel();
             self.send(Job {
-                tokens,
-                head,
+                input,
                 since,
                 reply,
                 place: places.split(1),

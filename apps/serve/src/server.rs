@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use candle_dynquant_decoder::sampling::Sampling;
-use dynquant_embed::{Encoder, ModelOptions};
+use dynquant_embed::{Encoder, ImageEmbedder, ModelOptions, Preset};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::app::{self, App, Before, Embedder, Generator, ModelKind, Served};
+use crate::app::{self, App, Before, Embedder, Generator, ModelKind, Pictures, Served};
 use crate::batcher;
 use crate::connections::{self, Terms};
 use crate::generate::{self, Grammars, PAGE, SharedLimits};
@@ -51,11 +51,14 @@ pub fn run(options: &Options) -> Result<()> {
     served
 }
 
-fn open_encoder(options: &Options, path: Option<PathBuf>) -> Result<Encoder> {
+fn preset(options: &Options) -> Result<Option<Preset>> {
     let preset = options.preset.as_ref().map(|name| name.parse());
-    let preset = preset.transpose().map_err(Error::msg).context("--preset")?;
+    preset.transpose().map_err(Error::msg).context("--preset")
+}
+
+fn open_encoder(options: &Options, path: Option<PathBuf>) -> Result<Encoder> {
     let model = ModelOptions {
-        preset,
+        preset: preset(options)?,
         model: path,
         equalize: options.equalize.clone(),
     };
@@ -150,6 +153,12 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
         options.attention.is_none(),
         "--attention: expected a decoder in --model, got a model of embeddings or classes"
     );
+    let pictures = path
+        .as_deref()
+        .filter(|path| ImageEmbedder::is_folder(path));
+    let pictures = pictures
+        .map(|path| open_pictures(options, path))
+        .transpose()?;
     let encoder = open_encoder(options, path)?;
     let kind = ModelKind::new(&encoder);
     let default_prompt = default_prompt(options, &encoder)?;
@@ -162,6 +171,7 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
     );
     warn_of_one_by_one(encoder.model.is_one_by_one());
     let metrics = Arc::new(Metrics::new(limits));
+    let pictures = pictures.map(|model| start_pictures(options, model, limits, &metrics));
     let (queue, jobs) = Queue::new(limits.queue.clone());
     let served = Served::Embedder(Box::new(Embedder {
         kind,
@@ -170,6 +180,7 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
         config: encoder.config,
         tokenizer: Arc::new(encoder.tokenizer),
         queue,
+        pictures: pictures.transpose()?,
     }));
     let limit = options.max_batch_tokens;
     let thread = batcher::start(encoder.model, jobs, limit, Arc::clone(&metrics));
@@ -180,6 +191,32 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
         metrics,
         thread: thread.context("cannot start the model's thread")?,
     })
+}
+
+/// Reads the model of pictures in the folder of a model of texts.
+fn open_pictures(options: &Options, path: &Path) -> Result<ImageEmbedder> {
+    let mut opening = dynquant_embed::Options::new();
+    if let Some(preset) = preset(options)? {
+        opening = opening.preset(preset);
+    }
+    let model = ImageEmbedder::open_with(path, opening).context("--model")?;
+    tracing::info!(weights = model.dtype(), "model of pictures loaded");
+    Ok(model)
+}
+
+/// Starts the thread of a model of pictures, which ends with its last job.
+fn start_pictures(
+    options: &Options,
+    model: ImageEmbedder,
+    limits: &Limits,
+    metrics: &Arc<Metrics>,
+) -> Result<Pictures> {
+    let model = Arc::new(model);
+    let (queue, jobs) = Queue::new(limits.queue.clone());
+    let (limit, metrics) = (options.max_batch_tokens, Arc::clone(metrics));
+    batcher::start(Arc::clone(&model), jobs, limit, metrics)
+        .context("cannot start the thread of the model of pictures")?;
+    Ok(Pictures { model, queue })
 }
 
 fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<Started> {

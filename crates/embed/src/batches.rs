@@ -11,7 +11,7 @@ use crate::tokenizer::each;
 use crate::tokens::{Direction, Prompt, Tokens};
 
 /// The most tokens of a batch of several texts, so that the activations of a layer stay in some MB.
-const MOST_TOKENS: usize = 8192;
+pub(crate) const MOST_TOKENS: usize = 8192;
 
 /// The options for opening and running a model.
 ///
@@ -25,13 +25,13 @@ const MOST_TOKENS: usize = 8192;
 ///     .on_progress(|done, all| eprintln!("{done} of {all}"));
 /// ```
 pub struct Options {
-    preset: Option<Preset>,
+    pub(crate) preset: Option<Preset>,
     equalize: Option<Vec<String>>,
     /// Whether embeddings are by the head of bge-m3.
     is_lexical: bool,
-    batch_size: usize,
+    pub(crate) batch_size: usize,
     max_tokens: Option<usize>,
-    progress: Option<Box<Progress>>,
+    pub(crate) progress: Option<Box<Progress>>,
 }
 
 /// A callback with the number of texts that are done, and of all texts.
@@ -107,8 +107,22 @@ impl Options {
         Self { is_lexical, ..self }
     }
 
-    pub(crate) fn open(self, dir: &Path) -> Result<Batches> {
+    fn check(&self) -> Result<()> {
         ensure!(self.batch_size > 0, "batch_size: expected 1 or more, got 0");
+        Ok(())
+    }
+
+    /// Checks the options of a model of pictures.
+    #[cfg(feature = "images")]
+    pub(crate) fn check_pictures(&self) -> Result<()> {
+        let none = "expected no such option of a model of pictures";
+        ensure!(self.equalize.is_none(), "equalize: {none}");
+        ensure!(self.max_tokens.is_none(), "max_tokens: {none}");
+        self.check()
+    }
+
+    pub(crate) fn open(self, dir: &Path) -> Result<Batches> {
+        self.check()?;
         let texts = self.equalize.as_deref();
         let mut encoder = Encoder::open_with(dir, self.preset, texts, self.is_lexical)?;
         if let Some(limit) = self.max_tokens {

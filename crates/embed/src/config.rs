@@ -9,7 +9,7 @@ use crate::files::ADDED_TOKENS;
 use crate::json;
 use crate::keys::Keys;
 use crate::lexical::Lexical;
-use crate::models::{Architecture, Sizes, TABLE};
+use crate::models::{Architecture, Sizes, TABLE, Tower};
 use crate::pooling::Pooling;
 use crate::sentence::Sentence;
 use crate::splade::Splade;
@@ -48,6 +48,9 @@ pub struct Config {
     /// Whether texts are lower-cased before the tokenizer.
     pub(crate) lower_case: bool,
     pub(crate) tokenizer: TokenizerConfig,
+    /// What a tower of texts has of its kind, and the token that has a text's vector.
+    pub(crate) tower: Option<&'static Tower>,
+    pub(crate) ending: Option<u32>,
 }
 
 /// The text of the files that hold the configuration; `name` is the folder's.
@@ -83,6 +86,11 @@ impl Config {
         self.is_late
     }
 
+    /// The beginnings of the names of tensors that belong to a tower of pictures.
+    pub(crate) fn others(&self) -> &'static [&'static str] {
+        self.tower.map_or(&[], |tower| &tower.others)
+    }
+
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
         let path = format!("{}/config.json", texts.name);
         let mut keys = Keys::parse(&path, texts.config)?;
@@ -90,7 +98,12 @@ impl Config {
             keys.limit(bytes);
         }
         let architecture = Architecture::find(&keys)?;
-        let mut notes: Vec<String> = unread(&path, keys.check(architecture.tables)?).collect();
+        let mut notes = Vec::new();
+        let tower = architecture.tower;
+        if let Some(tower) = tower {
+            keys = keys.tower("text_config", tower.defaults, &mut notes)?;
+        }
+        notes.extend(keys.notes(architecture.tables)?);
         let sizes = architecture.sizes(&keys)?;
         let (splade, pooling) = match &texts.pooling {
             Some((path, text)) if texts.is_splade => (Some(Splade::parse(path, text)?), None),
@@ -99,7 +112,18 @@ impl Config {
         let pooling = pooling
             .map(|(path, text)| Pooling::parse(path, text))
             .transpose()?;
-        let pooling = pooling.unwrap_or_default();
+        ensure!(
+            tower.is_none() || pooling.is_none() && splade.is_none(),
+            keys.fault("model_type", "another one before a pooling")
+        );
+        // transformers' pooling of a tower is that of its last token.
+        let pooling = pooling.unwrap_or_else(|| match tower {
+            Some(_) => Pooling::last_token(),
+            None => Pooling::default(),
+        });
+        let projected = tower
+            .map(|tower| tower.outputs(&keys, &sizes))
+            .transpose()?;
         let tokenizer = TokenizerConfig::parse(texts, &keys, &mut notes)?;
         let (limited, max_tokens) = max_tokens(texts, &tokenizer, &sizes)?;
         Ok(Self {
@@ -107,7 +131,7 @@ impl Config {
             hidden_size: sizes.hidden,
             embedding_size: match splade {
                 Some(_) => sizes.vocab,
-                None => sizes.hidden * pooling.modes.len(),
+                None => projected.unwrap_or(sizes.hidden * pooling.modes.len()),
             },
             is_late: texts.is_late,
             splade,
@@ -119,6 +143,8 @@ impl Config {
             limited,
             notes,
             sizes,
+            ending: tower.map_or(Ok(None), |tower| tower.ending(&keys))?,
+            tower,
             keys,
             lower_case: texts.sentence.lower_case,
             tokenizer,

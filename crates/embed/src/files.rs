@@ -13,6 +13,9 @@ pub const ADAPTER: &str = "adapter_config.json";
 /// The files in which releases of transformers before 5 also name tokens.
 pub const TOKENS: [&str; 2] = ["special_tokens_map.json", ADDED_TOKENS];
 pub const ADDED_TOKENS: &str = "added_tokens.json";
+/// The files of image processors, newer releases' first.
+#[cfg(any(feature = "hub", feature = "images"))]
+pub const PROCESSORS: [&str; 2] = ["processor_config.json", "preprocessor_config.json"];
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The largest text file that is read. Parsed, JSON takes up to a hundred times its length.

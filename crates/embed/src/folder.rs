@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
-use candle_dynquant::{Checkpoint, Equalization, equalize, quantize_dynamic};
+use candle_dynquant::{Checkpoint, Equalization, Quantizable, equalize, quantize_dynamic};
 use candle_dynquant_io::input;
-use candle_nn::VarBuilder;
+use candle_nn::{Module as _, VarBuilder};
 
 use crate::config::Config;
 use crate::config::Texts;
@@ -21,7 +21,7 @@ use crate::lexical::Lexical;
 use crate::loaded::Loaded;
 use crate::model::Model;
 use crate::models::{Answers, Architecture, Network, Rows, static_config};
-use crate::modules::{LogitScore, MODULES, Module, Modules};
+use crate::modules::{LogitScore, MODULES, Module, Modules, model_folder};
 use crate::pairs::PairTemplate;
 use crate::preset::Preset;
 use crate::prompts::{Prompts, SETTINGS};
@@ -152,6 +152,7 @@ impl Encoder {
             ..Texts::default()
         })?;
         let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
+        let loaded = loaded.without(config.others());
         let answers = Answers::Classes(config.labels.len());
         let network = load(&config, answers, loaded.var_builder());
         let network = network.with_context(|| name.to_owned())?;
@@ -187,6 +188,7 @@ impl Encoder {
         texts: Option<&[String]>,
         is_lexical: bool,
     ) -> Result<Self> {
+        let dir = &*model_folder(dir)?;
         let mut files = Files::read(dir)?;
         let mut tokenizer = files.tokenizer()?;
         let (behind, is_scored) = if is_lexical {
@@ -213,20 +215,13 @@ impl Encoder {
             );
             equalize_norms(&mut network, &tokenizer, texts).context("equalize")?;
         }
-        let (network, dtype) = match (is_quantized, preset) {
-            (true, None) => (network, "quantized".to_owned()),
-            (true, Some(preset)) => anyhow::bail!(
-                "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
-            ),
-            // The default preset is for products, of which a table of words has none.
-            (false, None) if modules.static_embedding.is_some() => {
-                (network, Preset::NONE.to_string())
-            }
-            (false, preset) => {
-                let preset = preset.unwrap_or_default();
-                (quantized(network, preset)?, preset.to_string())
-            }
+        // The default preset is for products, of which a table of words has none.
+        let default = if modules.static_embedding.is_some() {
+            Preset::NONE
+        } else {
+            Preset::default()
         };
+        let (network, dtype) = by_preset(network, is_quantized, preset, default, &name)?;
         let model = Model::new(network, &config, behind, is_scored);
         let model = model.with_context(|| name.clone())?;
         let (hidden, most) = (late.and_then(|it| it.hidden()), model.most_hidden());
@@ -333,6 +328,7 @@ impl<'a> Files<'a> {
             weights: Some(loaded.bytes()),
         })?;
         config.notes.extend(notes);
+        let loaded = loaded.without(config.others());
         let mut prompts = Prompts::read(dir, &modules, &mut config.notes)?;
         if late.is_some() {
             prompts = prompts.with_sides();
@@ -442,6 +438,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
         }
         return Ok(all.finalize().to_string());
     };
+    let dir = &*model_folder(dir)?;
     let reading = || format!("{}: expected a readable folder", dir.display());
     let mut names: Vec<PathBuf> = TEXTS
         .iter()
@@ -498,13 +495,16 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
     let rows = Rows::new(tokens.iter());
     let report = equalize(network, &Equalization::default(), |network| {
         let hidden = network.forward(&rows)?;
-        let Some(head) = network.head.as_ref().or(network.of_tokens.as_ref()) else {
-            return Ok(hidden);
-        };
-        // Both outputs are computed: a layer that is not reached would keep norms from being
+        // All outputs are computed: a layer that is not reached would keep norms from being
         // equalized.
-        let logits = head.forward(&hidden)?;
-        Tensor::cat(&[hidden.flatten_all()?, logits.flatten_all()?], 0)
+        let mut outputs = vec![hidden.flatten_all()?];
+        if let Some(head) = network.head.as_ref().or(network.of_tokens.as_ref()) {
+            outputs.push(head.forward(&hidden)?.flatten_all()?);
+        }
+        if let Some(projection) = &network.pooled_projection {
+            outputs.push(projection.forward(&hidden)?.flatten_all()?);
+        }
+        Tensor::cat(&outputs, 0)
     })?;
     ensure!(
         !report.pairs.is_empty(),
@@ -514,7 +514,27 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
     Ok(())
 }
 
-fn quantized(mut network: Network, preset: Preset) -> Result<Network> {
+/// A float model in a preset, or a quantized one, with the name of its format.
+pub(crate) fn by_preset<N: Quantizable>(
+    network: N,
+    is_quantized: bool,
+    preset: Option<Preset>,
+    default: Preset,
+    name: &str,
+) -> Result<(N, String)> {
+    match (is_quantized, preset) {
+        (true, None) => Ok((network, "quantized".to_owned())),
+        (true, Some(preset)) => anyhow::bail!(
+            "{name}: expected float weights for the preset {preset}, got quantized ones; leave the preset out"
+        ),
+        (false, preset) => {
+            let preset = preset.unwrap_or(default);
+            Ok((quantized(network, preset)?, preset.to_string()))
+        }
+    }
+}
+
+fn quantized<N: Quantizable>(mut network: N, preset: Preset) -> Result<N> {
     if let Some(spec) = preset.spec()? {
         quantize_dynamic(&mut network, &spec)?;
     }

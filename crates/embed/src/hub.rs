@@ -7,7 +7,7 @@ use candle_dynquant_decoder::hub as decoders;
 pub use candle_dynquant_io::hub::Progress;
 use candle_dynquant_io::hub::{self, Files, Reads, is_plain};
 
-use crate::files::{self, ADAPTER};
+use crate::files::{self, ADAPTER, text};
 use crate::modules::{MODULES, Modules};
 use crate::sentence;
 
@@ -63,9 +63,15 @@ pub fn fetch_with(name: &str, progress: impl FnMut(Progress<'_>)) -> Result<Path
 /// Asks for every file of a model.
 fn visit(files: &mut Files<'_>) -> Result<()> {
     let folder = files.folder().to_owned();
-    for file in [files::CONFIG, files::TOKENIZER] {
-        files.require(file)?;
+    let config = text(&files.require(files::CONFIG)?)?;
+    let has_tokenizer = files.get(files::TOKENIZER)?.is_some();
+    let has = |key: &str| config.contains(&format!("\"{key}\""));
+    let is_of_pictures = has("vision_config") || has("image_size") || !has_tokenizer;
+    let mut steps = false;
+    for file in files::PROCESSORS.iter().filter(|_| is_of_pictures) {
+        steps |= files.get(file)?.is_some();
     }
+    ensure!(has_tokenizer || steps, "it has no {}", files::TOKENIZER);
     for file in sentence::FILES
         .into_iter()
         .chain(OPTIONAL)

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::files::{CONFIG, optional_text};
 use crate::json;
+use crate::tables;
 
 /// The keys of the file, with its path for error messages.
 #[derive(Clone, Debug)]
@@ -73,6 +74,39 @@ impl Keys {
             checked.map_err(|refused| anyhow::anyhow!("{}: {refused}", self.path))?;
         }
         Ok(unknown)
+    }
+
+    /// A note for each key that nothing reads.
+    pub fn notes(&self, tables: &[&Table]) -> Result<impl Iterator<Item = String> + use<>> {
+        let (path, unread) = (self.path.clone(), self.check(tables)?);
+        let note = move |key| format!("{path}: key {key:?} is not read");
+        Ok(unread.into_iter().map(note))
+    }
+
+    /// The keys of a tower over transformers' defaults: those of a nested object, of which the
+    /// other keys are checked here, or of a whole file.
+    pub fn tower(&self, part: &str, defaults: &str, notes: &mut Vec<String>) -> Result<Self> {
+        let mut all: Map<String, Value> = json::parse(defaults)?;
+        let mut path = self.path.clone();
+        let mut given = self.map.clone();
+        if let Some("clip" | "siglip") = self.word("model_type")?.as_deref() {
+            notes.extend(self.notes(&[&tables::PAIR, &tables::COMMON])?);
+            // Releases before 4.23 wrote such an object, which replaces the other.
+            let dict = format!("{part}_dict");
+            let name = self.get(&dict).map_or(part, |_| &dict);
+            path = format!("{path}: {name}");
+            given = self.optional(name, "an object")?.unwrap_or_default();
+            for key in ["model_type", "projection_dim"] {
+                given.insert(key.to_owned(), self.get(key).cloned().unwrap_or_default());
+            }
+        }
+        all.extend(given.into_iter().filter(|(_, value)| !value.is_null()));
+        let most = self.most;
+        Ok(Self {
+            path,
+            map: all,
+            most,
+        })
     }
 
     /// Limits every size to the bytes of the weights.
@@ -191,9 +225,13 @@ impl Keys {
         match name {
             "gelu" => Ok(FusedActivation::Gelu),
             "gelu_new" | "gelu_pytorch_tanh" => Ok(FusedActivation::GeluTanh),
+            "quick_gelu" => Ok(FusedActivation::QuickGelu),
             "relu" => Ok(FusedActivation::Relu),
             "silu" | "swish" => Ok(FusedActivation::Silu),
-            _ => Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh, relu or silu")),
+            _ => Err(self.fault(
+                key,
+                "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or silu",
+            )),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Today's encoders of texts on the CPU, quantized by candle-dynquant: [`Embedder`] for vectors,
-//! [`MultiVectorEmbedder`] for vectors of tokens, [`SparseEmbedder`] for weights of tokens,
+//! Today's encoders of texts and pictures on the CPU, quantized by candle-dynquant: [`Embedder`] for
+//! vectors, [`MultiVectorEmbedder`] for vectors of tokens, [`SparseEmbedder`] for weights of tokens,
 //! [`Reranker`] for the order of answers, [`Classifier`] and [`TokenClassifier`] for classes, each from
 //! a folder of transformers or sentence-transformers.
 //!
@@ -49,6 +49,36 @@
 //! | `qwen3` | Qwen3-Embedding, Qwen3-Reranker | `score`, `LogitScore` |
 //! | `gemma3_text` | EmbeddingGemma | `score` |
 //! | none: `StaticEmbedding` | static-retrieval-mrl, potion of model2vec | no |
+//! | `clip`, `siglip`: texts | clip-ViT-B-32, SigLIP, SigLIP 2 of a fixed size | no |
+//!
+//! # Pictures
+//!
+//! `ImageEmbedder`, with the feature `images`, makes vectors of pictures:
+//!
+//! | `model_type` | for example | vector |
+//! |---|---|---|
+//! | `clip`, `clip_vision_model` | clip-ViT-B-32 | the projection of the pooled token |
+//! | `siglip`, `siglip_vision_model` | SigLIP, SigLIP 2 of a fixed size | the pooling by attention |
+//! | `dinov2`, `dinov2_with_registers` | DINOv2 | the first token |
+//!
+//! Texts and pictures of CLIP and SigLIP are in one space:
+//!
+#![cfg_attr(feature = "images", doc = "```")]
+#![cfg_attr(not(feature = "images"), doc = "```ignore")]
+//! use dynquant_embed::{Embedder, ImageEmbedder, Picture, normalized};
+//!
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/images/clip");
+//! # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/images/pictures/wide.png");
+//! let texts = Embedder::open(folder)?.embed(&["a photo of a cat", "a photo of a dog"])?;
+//! let pictures = ImageEmbedder::open(folder)?.embed(&[Picture::Path(file.as_ref())])?;
+//! let picture = normalized(pictures[0].clone());
+//! let cosine = |text: Vec<f32>| -> f32 {
+//!     normalized(text).iter().zip(&picture).map(|(a, b)| a * b).sum()
+//! };
+//! let cosines: Vec<f32> = texts.into_iter().map(cosine).collect();
+//! assert_eq!(cosines.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! [`SparseEmbedder`] takes `bert`, `distilbert`, `roberta`, `xlm-roberta`, `camembert` and
 //! `modernbert`, or any by the head of bge-m3; [`MultiVectorEmbedder`] all but `StaticEmbedding`;
@@ -63,6 +93,8 @@ mod folder;
 mod functions;
 #[cfg(feature = "hub")]
 pub mod hub;
+#[cfg(feature = "images")]
+mod images;
 mod json;
 mod keys;
 mod late;
@@ -94,6 +126,8 @@ pub use config::Config;
 pub use embedder::{Embedder, Int8Vector};
 pub use folder::Encoder;
 pub use functions::{normalized, sigmoid, softmax};
+#[cfg(feature = "images")]
+pub use images::{ImageEmbedder, Picture};
 pub use model::{Head, Model, Task};
 pub use multi_vector::{MultiVector, MultiVectorEmbedder};
 pub use options::ModelOptions;

@@ -16,14 +16,24 @@ use crate::tables::TENSORS;
 pub(crate) struct Loaded {
     checkpoint: Checkpoint,
     asked: Arc<Mutex<HashSet<String>>>,
+    /// The beginnings of the names of tensors that belong to another model.
+    others: &'static [&'static str],
 }
 
 const WEIGHT: &str = ".weight";
 
 impl Loaded {
     pub fn new(checkpoint: Checkpoint) -> Self {
-        let asked = Arc::default();
-        Self { checkpoint, asked }
+        Self {
+            checkpoint,
+            asked: Arc::default(),
+            others: &[],
+        }
+    }
+
+    /// Leaves out the tensors whose names begin so.
+    pub fn without(self, others: &'static [&'static str]) -> Self {
+        Self { others, ..self }
     }
 
     /// Whether a weight is quantized.
@@ -56,7 +66,11 @@ impl Loaded {
         };
         let mut names = self.checkpoint.tensors().map(|tensor| tensor.name);
         let passed_over = names.find(|name| {
-            !asked.contains(name) && TENSORS.treatment(name).is_none() && !is_part(name)
+            let is_other = self.others.iter().any(|other| name.starts_with(other));
+            !is_other
+                && !asked.contains(name)
+                && TENSORS.treatment(name).is_none()
+                && !is_part(name)
         });
         ensure!(
             passed_over.is_none(),
@@ -76,9 +90,9 @@ struct Backend {
 impl Backend {
     /// Records a tensor; the description of a quantized weight is requested by a longer name.
     fn remember(&self, name: &str) {
-        let end = name
-            .rfind(WEIGHT)
-            .map_or(name.len(), |at| at + WEIGHT.len());
+        let end = name.rfind(WEIGHT).map(|at| at + WEIGHT.len());
+        let end = end.filter(|end| !name[*end..].starts_with(char::is_alphanumeric));
+        let end = end.unwrap_or(name.len());
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.insert(name[..end].to_owned());
     }

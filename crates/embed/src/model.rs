@@ -5,6 +5,7 @@ use candle_core::{Device, Tensor};
 use candle_dynquant::LayerKind;
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
+use candle_nn::Module as _;
 
 use crate::config::Config;
 use crate::lexical::Lexical;
@@ -48,6 +49,8 @@ pub struct Model {
     lexical: Option<Lexical>,
     /// The modules after the pooling.
     modules: Vec<Module>,
+    /// The token that has a text's vector: see `Tower::ending`.
+    ending: Option<u32>,
     /// Whether the modules end in a reranker's score, in place of a head.
     is_scored: bool,
     /// Whether the modules are for the vectors of tokens.
@@ -74,6 +77,7 @@ impl Model {
             pooling: config.pooling.clone(),
             splade: config.splade,
             lexical: config.lexical.clone(),
+            ending: config.ending,
             modules,
             is_scored,
             is_late: config.is_late,
@@ -187,8 +191,7 @@ impl Model {
             .map(|(task, vectors)| (*vectors, task.tokens.ids()))
             .collect();
         let mut logits = self.logits(&classified, size)?.into_iter();
-        let pool =
-            |task: &Task<'_>, vectors: &[f32]| self.pooling.pool(vectors, size, task.tokens.prompt);
+        let pool = |task: &Task<'_>, vectors: &[f32]| self.pool(task.tokens, vectors, size);
         let of_tokens = self.network.of_tokens.as_ref();
         let sparse = self.splade.zip(of_tokens);
         let answer = |(task, vectors): (&Task<'_>, &[f32])| match task.head {
@@ -216,10 +219,10 @@ impl Model {
                 let weights = sparse.map(|(splade, words)| splade.pool(words, vectors, size));
                 Ok(weights.transpose()?.unwrap_or_default())
             }
-            Head::Embedding if self.is_scored => Ok(pool(task, vectors)),
+            Head::Embedding if self.is_scored => pool(task, vectors),
             head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
                 let mut modules = self.modules.iter();
-                modules.try_fold(pool(task, vectors), |embedding, module| {
+                modules.try_fold(pool(task, vectors)?, |embedding, module| {
                     module.apply(embedding, 1)
                 })
             }
@@ -233,6 +236,26 @@ impl Model {
             Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
+    }
+
+    /// The pooled vector of a text, behind the product of a tower.
+    fn pool(&self, tokens: &Tokens, vectors: &[f32], size: usize) -> Result<Vec<f32>> {
+        let ids = tokens.ids();
+        let largest = ids.iter().max();
+        let end = match self.ending {
+            None => ids.len(),
+            Some(2) => 1 + ids.iter().position(|id| Some(id) == largest).unwrap_or(0),
+            Some(ending) => 1 + ids.iter().position(|id| *id == ending).unwrap_or(0),
+        };
+        let pooled = self
+            .pooling
+            .pool(&vectors[..end * size], size, tokens.prompt);
+        let Some(projection) = &self.network.pooled_projection else {
+            return Ok(pooled);
+        };
+        // A text at a time, so that no other can influence it.
+        let ys = projection.forward(&matrix(vec![pooled])?)?;
+        Ok(ys.flatten_all()?.to_vec1()?)
     }
 
     /// The logits from the vectors of each text's tokens.
@@ -305,7 +328,7 @@ impl Visitor for Precisions {
 }
 
 /// Whether a product has a float weight.
-fn has_float_products(network: &impl Quantizable) -> Result<bool> {
+pub(crate) fn has_float_products(network: &impl Quantizable) -> Result<bool> {
     let mut floats = FloatProducts(0);
     Walk::over(network, &mut floats)?;
     Ok(floats.0 > 0)

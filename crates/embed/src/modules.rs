@@ -283,6 +283,33 @@ impl Modules {
     }
 }
 
+/// The folder of a model: below `dir` of a CLIP model that sentence-transformers wrote, else `dir`.
+pub(crate) fn model_folder(dir: &Path) -> Result<PathBuf> {
+    let path = dir.join(MODULES);
+    let entries = optional_text(&path)?.map(|text| json::parse(&text));
+    let entries: Vec<Map<String, Value>> = entries
+        .transpose()
+        .with_context(|| {
+            format!(
+                "{}: expected the modules of sentence-transformers",
+                path.display()
+            )
+        })?
+        .unwrap_or_default();
+    let [entry] = entries.as_slice() else {
+        return Ok(dir.to_owned());
+    };
+    let keys = Keys::flat(&path.display().to_string(), entry.clone(), &tables::MODULES)?;
+    let is_clip = keys
+        .word("type")?
+        .is_some_and(|it| it.ends_with(".CLIPModel"));
+    if !is_clip {
+        return Ok(dir.to_owned());
+    }
+    let subfolder = keys.word("path")?.unwrap_or_default();
+    Ok(dir.join(plain(&path.display().to_string(), &subfolder)?))
+}
+
 /// A path within the folder, of at most one component.
 fn plain<'a>(path: &str, subfolder: &'a str) -> Result<&'a str> {
     let is_name = Path::new(subfolder)

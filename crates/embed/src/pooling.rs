@@ -65,6 +65,14 @@ impl Default for Pooling {
 }
 
 impl Pooling {
+    /// The last token alone.
+    pub(crate) fn last_token() -> Self {
+        Self {
+            modes: vec![Mode::LastToken],
+            ..Self::default()
+        }
+    }
+
     /// Reads a configuration of sentence-transformers.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self> {
         let map = json::parse(text)

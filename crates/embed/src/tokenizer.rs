@@ -24,6 +24,8 @@ pub struct Tokenizer {
     takes_pairs: bool,
     /// Whether the model is given token types.
     gives_types: bool,
+    /// The token that texts are padded with to the most tokens.
+    pad: Option<u32>,
     /// The chat template of a model that takes pairs as one text.
     chat: Option<Chat>,
     /// The prompt before the first text of pairs.
@@ -94,7 +96,12 @@ impl Tokenizer {
             "{path}: expected token ids below vocab_size {} of config.json, got {largest}",
             config.vocab_size,
         );
+        let pad = config.tower.is_some_and(|tower| tower.is_padded);
+        let pad = pad
+            .then(|| padding(&whole, path, &config.tokenizer))
+            .transpose()?;
         let mut tokenizer = Self {
+            pad,
             whole,
             vocab_size: config.vocab_size,
             max_tokens: 0,
@@ -470,8 +477,13 @@ impl Tokenizer {
         self.checked(tokens, self.max_tokens)
     }
 
-    fn checked(&self, tokens: Tokens, limit: usize) -> Result<Tokens, TokensError> {
+    fn checked(&self, mut tokens: Tokens, limit: usize) -> Result<Tokens, TokensError> {
         self.check_ids(&tokens.ids)?;
+        if let Some(pad) = self.pad.filter(|_| tokens.len() > 0) {
+            let length = tokens.len().max(self.max_tokens);
+            tokens.ids.resize(length, pad);
+            tokens.types.resize(length, 0);
+        }
         let got = tokens.len();
         match got {
             0 => Err(TokensError::Empty),
@@ -583,6 +595,15 @@ fn add_tokens(
         );
     }
     Ok(())
+}
+
+/// The id of the token for padding.
+fn padding(whole: &tokenizers::Tokenizer, path: &str, files: &TokenizerConfig) -> Result<u32> {
+    let named = files.named.iter().find(|it| it.key == "pad_token");
+    let named =
+        named.context("tokenizer_config.json: key \"pad_token\": expected a token, got none")?;
+    let id = whole.token_to_id(&named.token.content);
+    id.with_context(|| format!("{path}: expected the pad_token {:?}", named.token.content))
 }
 
 /// Checks that the tokenizer has the parts that its class makes, and no others of these.

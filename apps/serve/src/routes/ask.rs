@@ -12,6 +12,7 @@ use crate::body;
 use crate::error::Refusal;
 use crate::limits::Admission;
 use crate::places::Permit;
+use crate::queue::Text;
 
 /// The most bytes of a number in an answer: four in memory, and its characters in JSON.
 const NUMBER: usize = 4 + 16;
@@ -52,7 +53,8 @@ impl App {
         };
         self.limits
             .reserve(&mut admission.memory, param, kept + bytes)?;
-        let vectors = embedder.queue.answer(places, head, texts).await?;
+        let texts = texts.into_iter().map(|tokens| Text { tokens, head });
+        let vectors = embedder.queue.answer(places, texts).await?;
         Ok(Answered {
             vectors,
             tokens,

@@ -6,6 +6,7 @@ mod generate;
 mod inputs;
 mod openai;
 mod operations;
+mod pictures;
 mod rest;
 mod tei;
 

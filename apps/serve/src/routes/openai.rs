@@ -11,7 +11,7 @@ use dynquant_embed::{Direction, Head};
 use serde::{Deserialize, Serialize};
 
 use super::finish::Finish;
-use super::inputs::Texts;
+use super::pictures::Inputs;
 use super::rest::Rest;
 use crate::app::App;
 use crate::body;
@@ -19,7 +19,7 @@ use crate::error::{OpenAi, Refusal};
 
 #[derive(Deserialize)]
 pub struct EmbeddingsRequest {
-    input: Texts,
+    input: Inputs,
     model: Option<String>,
     encoding_format: Option<String>,
     dimensions: Option<usize>,
@@ -70,8 +70,13 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
     let finish = Finish::new(embedder, request.dimensions, true)?;
     let prompt = embedder.prompt(request.prompt_name.as_deref())?;
     let cut = app.auto_truncate.then_some(Direction::Right);
-    let texts = request.input.behind("input", prompt, cut);
-    let answered = app.ask(admission, Head::Embedding, texts).await?;
+    let answered = match request.input {
+        Inputs::Texts(texts) => {
+            let texts = texts.behind("input", prompt, cut);
+            app.ask(admission, Head::Embedding, texts).await?
+        }
+        Inputs::Items(items) => app.ask_items(admission, items, prompt, cut).await?,
+    };
     let data = (answered.vectors)
         .into_iter()
         .enumerate()

@@ -12,6 +12,7 @@ mod grammar;
 mod limits;
 mod mistakes;
 mod models;
+mod pictures;
 mod pipes;
 mod prefixes;
 mod process;

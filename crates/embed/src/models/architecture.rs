@@ -6,6 +6,7 @@ use candle_dynquant::{Quantizable, nn};
 use candle_dynquant_io::keys::Table;
 use candle_nn::{Module, VarBuilder};
 
+use super::clip::{self, Tower};
 use super::head::{ClassHead, Guesses, Source};
 use super::rows::Rows;
 use super::sizes::Sizes;
@@ -33,6 +34,8 @@ pub(crate) struct Architecture {
     of_tokens: fn(&Source<'_>) -> Result<ClassHead>,
     /// The head that guesses words, if it is known.
     guesses: Option<&'static Guesses>,
+    /// What a tower of texts beside one of pictures has of its kind.
+    pub tower: Option<&'static Tower>,
 }
 
 /// The answers of a model beside vectors.
@@ -61,6 +64,7 @@ const BERT: Architecture = Architecture {
     head: bert::head,
     of_tokens: |source| Ok(ClassHead::of_first(source.classes("classifier", true)?)),
     guesses: None,
+    tower: None,
 };
 
 const DECODER: Architecture = Architecture {
@@ -74,9 +78,22 @@ const DECODER: Architecture = Architecture {
     head: decoder::head,
     of_tokens: |source| Ok(ClassHead::of_first(source.classes("score", true)?)),
     guesses: None,
+    tower: None,
 };
 
-static ALL: [Architecture; 16] = [
+const CLIP: Architecture = Architecture {
+    model_types: &["clip"],
+    tables: &[&tables::TOWER, &tables::COMMON],
+    prefixes: &["text_model"],
+    words: "embeddings.token_embedding.weight",
+    sizes: clip::sizes,
+    load: clip::load,
+    head: |_| Ok(None),
+    tower: Some(&clip::CLIP),
+    ..BERT
+};
+
+static ALL: [Architecture; 18] = [
     Architecture {
         model_types: &[""],
         mark: Some((static_embedding::TABLE, None)),
@@ -164,6 +181,7 @@ static ALL: [Architecture; 16] = [
         of_tokens: modernbert::any_head,
         mark: None,
         guesses: Some(&modernbert::GUESSES),
+        tower: None,
         tables: &[&tables::MODERNBERT, &tables::BERT, &tables::COMMON],
     },
     Architecture {
@@ -209,6 +227,12 @@ static ALL: [Architecture; 16] = [
         load: decoder::load_gemma3,
         ..DECODER
     },
+    CLIP,
+    Architecture {
+        model_types: &["siglip"],
+        tower: Some(&clip::SIGLIP),
+        ..CLIP
+    },
 ];
 
 /// A model and its head.
@@ -220,6 +244,8 @@ pub(crate) struct Network {
     pub of_tokens: Option<ClassHead>,
     /// The product that makes shorter vectors of tokens.
     pub projection: Option<nn::Linear>,
+    /// The product behind the pooling of a tower.
+    pub pooled_projection: Option<nn::Linear>,
 }
 
 impl Network {
@@ -266,6 +292,10 @@ impl Architecture {
         let mut below = below.filter(|vb| vb.contains_tensor(self.words));
         let model = below.next().unwrap_or_else(|| vb.clone());
         let transformer = (self.load)(keys, sizes, model.clone())?;
+        let pooled_projection = self
+            .tower
+            .map(|tower| tower.project(keys, sizes, &vb, &model));
+        let pooled_projection = pooled_projection.transpose()?;
         let source = Source {
             keys,
             sizes,
@@ -300,6 +330,7 @@ impl Architecture {
             head,
             of_tokens,
             projection,
+            pooled_projection,
         })
     }
 }

@@ -300,19 +300,34 @@ fn embeddings(sizes: &Sizes, pad: Option<u32>, vb: VarBuilder<'_>) -> Result<Emb
 }
 
 fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
+    layer_around(sizes, names, mlp(sizes, names, &vb)?, &vb)
+}
+
+/// The products behind attention.
+pub(super) fn mlp(sizes: &Sizes, names: &Names, vb: &VarBuilder<'_>) -> Result<Mlp> {
+    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
+    Ok(Mlp {
+        up: Up::Plain(up.with_activation(sizes.activation)),
+        down: sizes.down(true, vb.pp(names.down))?,
+    })
+}
+
+/// A layer with these inner products.
+pub(super) fn layer_around(
+    sizes: &Sizes,
+    names: &Names,
+    mlp: Mlp,
+    vb: &VarBuilder<'_>,
+) -> Result<Layer> {
     let square = |name| sizes.linear(sizes.hidden, true, vb.pp(name));
     let [q, k, v] = names.inputs.map(square);
     let inputs = Inputs::Each(Box::new([q?, k?, v?]));
     let output = square(names.output)?;
     let place = vb.pp("attention.self.attention");
-    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
     Ok(Layer {
         attention: Attention::new(inputs, output, sizes.heads, place),
         around_attention: Residual::post_norm(sizes.norm(vb.pp(names.attention_norm))?),
-        mlp: Mlp {
-            up: Up::Plain(up.with_activation(sizes.activation)),
-            down: sizes.down(true, vb.pp(names.down))?,
-        },
+        mlp,
         around_mlp: Residual::post_norm(sizes.norm(vb.pp(names.norm))?),
         view: 0,
     })

@@ -188,7 +188,7 @@ fn layer(sizes: &Sizes, style: &Style, view: usize, vb: VarBuilder<'_>) -> Candl
         around_attention: Residual {
             before: Some(norm("input_layernorm")?),
             after: behind_attention,
-            last: None,
+            ..Residual::default()
         },
         mlp: Mlp {
             up: Up::Gated {
@@ -201,7 +201,7 @@ fn layer(sizes: &Sizes, style: &Style, view: usize, vb: VarBuilder<'_>) -> Candl
         around_mlp: Residual {
             before: Some(before_mlp),
             after: behind_mlp,
-            last: None,
+            ..Residual::default()
         },
         view,
     })

@@ -4,6 +4,7 @@
 mod architecture;
 mod attention;
 mod bert;
+mod clip;
 mod deberta;
 mod decoder;
 mod disentangled;
@@ -21,10 +22,15 @@ mod static_embedding;
 mod t5;
 mod transformer;
 mod view;
+#[cfg(feature = "images")]
+mod vision;
 
 pub(crate) use architecture::{Answers, Architecture, Network};
+pub(crate) use clip::Tower;
 pub(crate) use head::{ClassHead, matrix};
 pub(crate) use rows::Rows;
 pub(crate) use sizes::Sizes;
 pub(crate) use static_embedding::{TABLE, config as static_config};
 pub(crate) use view::Sees;
+#[cfg(feature = "images")]
+pub(crate) use vision::{Vision, VisionConfig};

@@ -38,6 +38,20 @@ impl Rows {
         rows
     }
 
+    /// The rows of texts of one length, for layers, which read nothing else of them.
+    #[cfg(feature = "images")]
+    pub fn of_one_length(texts: usize, tokens: usize) -> Self {
+        let mut rows = Self::new([].into_iter());
+        let hidden = 0;
+        rows.runs.push(Run {
+            texts,
+            tokens,
+            hidden,
+        });
+        rows.longest = tokens;
+        rows
+    }
+
     /// The positions behind that of `pad`, where the others are counted.
     pub fn positions_without(&self, pad: u32) -> Vec<u32> {
         let mut last = pad;

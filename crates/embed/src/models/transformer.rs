@@ -115,19 +115,22 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    fn forward(&self, xs: &Tensor, rows: &Rows, view: &Viewed) -> Result<Tensor> {
+    pub fn forward(&self, xs: &Tensor, rows: &Rows, view: &Viewed) -> Result<Tensor> {
         let attend = |xs: &Tensor| self.attention.forward(xs, rows, view);
         let xs = self.around_attention.forward(xs, attend)?;
         self.around_mlp.forward(&xs, |xs| self.mlp.forward(xs))
     }
 }
 
-/// A part of a layer with its norms, `last(xs + after(inner(before(xs))))`.
+/// A part of a layer with its norms, `last(xs + scale * after(inner(before(xs))))`.
 #[derive(Clone, Default, Quantizable)]
 pub(crate) struct Residual {
     pub before: Option<nn::LayerNorm>,
     pub after: Option<nn::LayerNorm>,
     pub last: Option<nn::LayerNorm>,
+    /// The factors of what is added.
+    #[quantizable(skip)]
+    pub scale: Option<Tensor>,
 }
 
 impl Residual {
@@ -156,6 +159,9 @@ impl Residual {
         };
         if let Some(norm) = &self.after {
             ys = norm.forward(&ys)?;
+        }
+        if let Some(scale) = &self.scale {
+            ys = ys.broadcast_mul(scale)?;
         }
         match &self.last {
             Some(norm) => norm.forward_add(&ys, xs),

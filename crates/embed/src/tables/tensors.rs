@@ -12,5 +12,7 @@ pub(crate) const TENSORS: Table = Table(&[
        "head.dense.*", "head.norm.*", "decoder.*", "predictions.*", "sop_classifier.*",
        "generator_predictions.*", "generator_lm_head.*", "discriminator_predictions.*",
        "lm_predictions.*", "mask_predictions.*"], Harmless("guess words")),
+    (&["logit_scale", "logit_bias"], Harmless("of scores, which callers compute")),
+    (&["*embeddings.mask_token"], Harmless("for training")),
     (&["qa_outputs.*"], Harmless("find answers in a text")),
 ]);

@@ -25,6 +25,16 @@ fn check(what: &str, tables: &[&Table], keys: &[String]) -> Result<()> {
     Ok(())
 }
 
+#[cfg(feature = "images")]
+#[test]
+fn every_key_of_models_of_pictures_has_a_row() -> Result<()> {
+    let text = include_str!("../../../../assets/reference/images/keys.json");
+    let known: BTreeMap<String, Vec<String>> = serde_json::from_str(text)?;
+    check("towers", &[&TOWER, &COMMON], &known["towers"])?;
+    check("pairs", &[&PAIR, &COMMON], &known["pairs"])?;
+    check("processors", &[&PROCESSOR], &known["processors"])
+}
+
 #[test]
 fn every_key_that_other_programs_know_has_a_row() -> Result<()> {
     let text = include_str!("../../../../assets/reference/encoder_keys.json");

@@ -55,7 +55,7 @@ const CHUNK: usize = 4_096;
 mod tests {
     use super::*;
     use crate::arch::op::Activate;
-    use crate::loops::activation::{elu, gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+    use crate::loops::activation::{elu, gelu, gelu_tanh, quick_gelu, relu, sigmoid, silu, tanh};
 
     #[test]
     fn products_are_those_of_the_parts() {
@@ -82,10 +82,11 @@ mod tests {
     #[test]
     fn every_isa_gives_the_bits_of_the_formulas() {
         type Case = (Activation, fn(f32) -> f32);
-        let functions: [Case; 7] = [
+        let functions: [Case; 8] = [
             (Activation::Relu, relu),
             (Activation::Gelu, gelu),
             (Activation::GeluTanh, gelu_tanh),
+            (Activation::QuickGelu, quick_gelu),
             (Activation::Silu, silu),
             (Activation::Tanh, tanh),
             (Activation::Sigmoid, sigmoid),

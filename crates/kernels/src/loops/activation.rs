@@ -3,9 +3,9 @@
 //! Each is a formula without branches over one element, which the compiler turns into vector
 //! code. NaN stays NaN, and an infinity gives the limit. Bounds, tested against f64 over the
 //! whole range, in units in the last place: exp 1.5, sigmoid 2.5, tanh 2, elu 2; tanh saturates to
-//! exactly 1 where the rounded tanh does. gelu, gelu_tanh and silu are within `2^-23 |x|`, and
-//! below zero, where they vanish, also within 2.5% of their value (gelu), 0.01% (gelu_tanh) and
-//! 4 units (silu), or 1e-36.
+//! exactly 1 where the rounded tanh does. gelu, gelu_tanh, quick_gelu and silu are within `2^-23 |x|`,
+//! and below zero, where they vanish, also within 2.5% of their value (gelu), 0.01% (gelu_tanh and
+//! quick_gelu) and 4 units (silu), or 1e-36.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -23,6 +23,8 @@ pub enum Activation {
     Gelu,
     /// GELU's approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
     GeluTanh,
+    /// GELU's approximation `x sigmoid(1.702 x)`, CLIP's `quick_gelu`.
+    QuickGelu,
     /// `x sigmoid(x)`.
     Silu,
     /// The hyperbolic tangent.
@@ -120,6 +122,7 @@ formulas!(
     Relu => relu,
     Gelu => gelu,
     GeluTanh => gelu_tanh,
+    QuickGelu => quick_gelu,
     Silu => silu,
     Tanh => tanh,
     Sigmoid => sigmoid,
@@ -229,6 +232,14 @@ pub fn gelu_tanh<N: Number>(x: N) -> N {
     x / (N::from(1.) + exp(-x * cubic))
 }
 
+/// `x / (1 + e^(-1.702 x))`.
+#[inline(always)]
+pub fn quick_gelu<N: Number>(x: N) -> N {
+    // As in `gelu_tanh`: the least power is e^-88.3.
+    let x = x.at_least(-88.3 / 1.702);
+    x / (N::from(1.) + exp(x * N::from(-1.702)))
+}
+
 /// `x / (1 + e^-x)`.
 #[inline(always)]
 pub fn silu<N: Number>(x: N) -> N {
@@ -293,6 +304,10 @@ mod tests {
         x / (1. + (-2. * u).exp())
     }
 
+    fn quick_gelu64(x: f64) -> f64 {
+        x / (1. + (-1.702 * x).exp())
+    }
+
     fn silu64(x: f64) -> f64 {
         x / (1. + (-x).exp())
     }
@@ -301,9 +316,10 @@ mod tests {
     #[cfg_attr(miri, ignore = "accuracy of safe code, at millions of points")]
     fn functions_that_vanish_are_within_the_stated_bounds() {
         type Case = (&'static str, fn(f32) -> f32, fn(f64) -> f64, f64);
-        let cases: [Case; 3] = [
+        let cases: [Case; 4] = [
             ("gelu", gelu, gelu64, 0.025),
             ("gelu_tanh", gelu_tanh, gelu_tanh64, 1e-4),
+            ("quick_gelu", quick_gelu, quick_gelu64, 1e-4),
             ("silu", silu, silu64, 4. * f64::from(f32::EPSILON)),
         ];
         for (name, f, exact, relative) in cases {

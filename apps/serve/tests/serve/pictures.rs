@@ -1,0 +1,100 @@
+//! Pictures on `/v1/embeddings`, beside texts of the same space.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use dynquant_embed::{Embedder, ImageEmbedder, Picture, normalized};
+use serde_json::{Value, json};
+
+use crate::process::Server;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/images");
+
+fn uri(name: &str) -> (Vec<u8>, String) {
+    let bytes = std::fs::read(format!("{FOLDER}/pictures/{name}")).unwrap();
+    let data = BASE64_STANDARD.encode(&bytes);
+    (bytes, format!("data:image/png;base64,{data}"))
+}
+
+fn vector(entry: &Value) -> Vec<f32> {
+    serde_json::from_value(entry["embedding"].clone()).unwrap()
+}
+
+#[test]
+fn pictures_and_texts_have_the_library_s_vectors() {
+    let clip = format!("{FOLDER}/clip");
+    let server = Server::start(&["--model", &clip]);
+    let (wide, wide_uri) = uri("wide.png");
+    let (gray, gray_uri) = uri("gray.png");
+    let pictures = ImageEmbedder::open(&clip).unwrap();
+    let embed =
+        |bytes: &[u8]| normalized(pictures.embed(&[Picture::Bytes(bytes)]).unwrap().remove(0));
+    let text = "a photo of a cat";
+    let of_text = Embedder::open(&clip)
+        .unwrap()
+        .embed(&[text])
+        .unwrap()
+        .remove(0);
+    let of_text = normalized(of_text);
+
+    let input = json!([{"image": wide_uri}, {"text": text}, {"image": gray_uri}, {"text": text}]);
+    let reply = server.post("/v1/embeddings", &json!({"input": input}));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let data = reply.json()["data"].as_array().unwrap().clone();
+    let expected = [embed(&wide), of_text.clone(), embed(&gray), of_text];
+    for (index, (entry, expected)) in data.iter().zip(&expected).enumerate() {
+        assert_eq!(entry["index"], index);
+        assert_eq!(&vector(entry), expected, "{index}");
+    }
+    assert_eq!(data.len(), 4);
+
+    let usage = &reply.json()["usage"]["prompt_tokens"];
+    assert!(usage.as_u64() > Some(2 * pictures.tokens() as u64));
+}
+
+#[test]
+fn mistakes_name_the_picture() {
+    let clip = format!("{FOLDER}/clip");
+    let server = Server::start(&["--model", &clip]);
+    let (_, good) = uri("wide.png");
+    for (input, expected) in [
+        (
+            json!([{"image": good}, {"image": "https://example.org/a.png"}]),
+            "input[1].image: expected a data URI, data:image/png;base64,.., got a URL: the server fetches none",
+        ),
+        (
+            json!([{"image": "data:image/png;base64,@"}]),
+            "input[0].image: expected base64 behind the comma",
+        ),
+        (
+            json!([{"image": "data:image/png;base64,aGVsbG8="}]),
+            "input[0].image: expected a PNG, JPEG or WebP picture",
+        ),
+        (
+            json!([{"image": good, "text": "a"}]),
+            "input[0]: expected either a text or an image",
+        ),
+        (
+            json!([{"image": good, "crop": 1}]),
+            "input[0].crop: not supported",
+        ),
+        (
+            json!([{"image": good}, {"text": ""}]),
+            "input[1]: expected a text, got an empty one",
+        ),
+        (
+            json!([7, {"image": good}]),
+            "expected a string, a list of strings",
+        ),
+    ] {
+        let reply = server.post("/v1/embeddings", &json!({"input": input}));
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert!(reply.message().contains(expected), "{}", reply.message());
+    }
+    let other = Server::start(&[]);
+    let reply = other.post("/v1/embeddings", &json!({"input": [{"image": good}]}));
+    assert!(
+        reply.message().contains("no embeddings of pictures"),
+        "{}",
+        reply.message()
+    );
+}
