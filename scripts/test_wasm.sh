@@ -28,10 +28,12 @@ fi
 export CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS="-C target-feature=+simd128,+relaxed-simd"
 export CARGO_TARGET_WASM32_WASIP1_RUNNER="node --no-warnings $PWD/scripts/wasi_runner.mjs"
 options=(--no-default-features --target "$target")
-# In two processes: behind all tests in one, Node 20.20 ends with a fault of its own memory.
-first=(tests::attention tests::convolution tests::products tests::recurrences)
-test_kernels "${first[@]}" --skip threads::
-test_kernels "${first[@]/#/--skip=}" --skip threads::
+# In several processes: behind a minute of tests in one, Node 20.20 ends with a fault of its own memory.
+groups=(tests::attention tests::convolution tests::products tests::recurrences)
+for group in "${groups[@]}"; do
+    test_kernels "$group" --skip threads::
+done
+test_kernels "${groups[@]/#/--skip=}" --skip threads::
 [ -z "$all" ] || test_library
 for isa in portable simd128; do
     test_bits "$isa" "DYNQUANT_ISA=$isa"
