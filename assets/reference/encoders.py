@@ -657,6 +657,67 @@ def nomic(seed):
     )
 
 
+JINA = SIZES | dict(type_vocab_size=1, rope_theta=20000.0)
+
+
+def jina_v3(seed):
+    """Jina embeddings v3 as published: adapters of two tasks as torch's parametrizations, and no sentence_bert_config.json.
+    transformers has the model without adapters; with them, W of a product is W + alpha / rank * B A, and W of a table
+    W + alpha / rank * A B (LoRA, arXiv 2106.09685; Jina's modeling_lora.py)."""
+    tasks = {"retrieval.query": "query the ", "text-matching": ""}
+    rank, alpha = 2, 3.0
+    folder = embedder("jina-v3-lora", t.JinaEmbeddingsV3Model(t.JinaEmbeddingsV3Config(**JINA)), seed, [pooling("mean"), normalize], prompts=tasks)
+    path = folder / "model.safetensors"
+    base, published = load_file(path), {}
+    folded = {task: {} for task in tasks}
+    torch.manual_seed(seed + 2)
+    for name, weight in base.items():
+        if weight.dim() == 1:
+            published["roberta." + name] = weight
+            continue
+        rows, columns = weight.shape
+        is_table = "embeddings" in name
+        shapes = [(rows, rank), (rank, columns)] if is_table else [(rank, columns), (rows, rank)]
+        a, b = [(torch.randn(len(tasks), *shape) * 0.3).half() for shape in shapes]
+        place = "roberta." + name.removesuffix("weight") + "parametrizations.weight."
+        published |= {place + "original": weight, place + "0.lora_A": a, place + "0.lora_B": b}
+        for i, task in enumerate(tasks):
+            left, right = (a, b) if is_table else (b, a)
+            folded[task][name] = weight.float() + alpha / rank * left[i].float() @ right[i].float()
+    expected = json.loads((folder / "expected.json").read_text())
+    expected = {key: expected[key] for key in ("texts", "vectors")} | dict(tasks={})
+    for task, weights in folded.items():
+        save_file({name: weights.get(name, weight.float()) for name, weight in base.items()}, path, metadata={"format": "pt"})
+        sentence = SentenceTransformer(str(folder), device="cpu", model_kwargs=dict(dtype="float32"))
+        expected["tasks"][task] = sentence.encode(TEXTS, prompt_name=task).tolist()
+    save_file(published, path, metadata={"format": "pt"})
+    change = dict(
+        model_type="xlm-roberta",
+        architectures=["XLMRobertaModel"],
+        position_embedding_type="rotary",
+        rotary_emb_base=20000.0,
+        lora_adaptations=list(tasks),
+        lora_rank=rank,
+        lora_alpha=alpha,
+        lora_dropout_p=0.0,
+        lora_main_params_trainable=False,
+        load_trained_adapters=True,
+        matryoshka_dimensions=[16, 32],
+        task_instructions=tasks,
+        truncate_dim=None,
+        use_flash_attn=True,
+        use_reentrant=False,
+        emb_pooler=None,
+    )
+    edit(folder, change, ["rope_parameters"])
+    edit(folder, dict(prompts=tasks), file="config_sentence_transformers.json")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0] |= dict(type="custom_st.Transformer", kwargs=["task"])
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").unlink()
+    write(folder, expected)
+
+
 def modernbert(seed):
     """Under the keys of the published models."""
     folder = embedder(
@@ -887,6 +948,13 @@ MADE = {
     "tokens-qwen3": lambda s: namer(
         "tokens-qwen3", t.Qwen3ForTokenClassification(t.Qwen3Config(**DECODER, **NAMED)), s, tokenizer(0, (False, True))
     ),
+    "jina-v3": lambda s: embedder(
+        "jina-v3",
+        t.JinaEmbeddingsV3Model(t.JinaEmbeddingsV3Config(**JINA), add_pooling_layer=False),
+        s,
+        [pooling("mean"), normalize],
+    ),
+    "jina-v3-lora": jina_v3,
 }
 
 

@@ -80,7 +80,7 @@ impl Backend {
             .rfind(WEIGHT)
             .map_or(name.len(), |at| at + WEIGHT.len());
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.insert(name[..end].to_owned());
+        asked.extend([name, &name[..end]].map(str::to_owned));
     }
 }
 

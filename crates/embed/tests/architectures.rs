@@ -1,6 +1,7 @@
 //! Each architecture against transformers and sentence-transformers, with the folders that
 //! `assets/reference/encoders.py` writes, float and quantized.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +15,11 @@ use dynquant_embed::{
 };
 use serde::Deserialize;
 
-use crate::common::{check, float, folder, quantized, read};
+use crate::common::{check, copy, fault, float, folder, quantized, read};
 
 mod common;
 
-const EMBEDDERS: [&str; 17] = [
+const EMBEDDERS: [&str; 18] = [
     "bert",
     "xlm-roberta",
     "distilbert",
@@ -36,6 +37,7 @@ const EMBEDDERS: [&str; 17] = [
     "t5",
     "t5-relu",
     "eurobert",
+    "jina-v3",
 ];
 const CLASSIFIERS: [&str; 9] = [
     "classes-roberta",
@@ -71,6 +73,9 @@ struct Expected {
     documents: Vec<Vec<f32>>,
     #[serde(default)]
     logits: Vec<Vec<f32>>,
+    /// The vectors by the adapters and prompts of tasks.
+    #[serde(default)]
+    tasks: BTreeMap<String, Vec<Vec<f32>>>,
     #[serde(default)]
     query: String,
     #[serde(default)]
@@ -136,6 +141,69 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
             "{name}, quantized before"
         );
     }
+    Ok(())
+}
+
+/// A model for each task, whose adapters are added to its weights, and the model without them.
+#[test]
+fn adapters_are_those_of_the_task() -> Result<()> {
+    let name = "jina-v3-lora";
+    let expected = expected(name)?;
+    let texts = &expected.texts;
+    let float = Embedder::open_with(folder(name), float())?;
+    assert_eq!(float.encoder().config.notes, [""; 0]);
+    check(name, &float.embed(texts)?, &expected.vectors)?;
+    assert_eq!(expected.tasks.len(), 2);
+    for (task, expected) in &expected.tasks {
+        let open = |options: Options| Embedder::open_with(folder(name), options.task(task));
+        check(task, &open(common::float())?.embed(texts)?, expected)?;
+        let int8 = open(Options::new())?;
+        let together = int8.embed_documents(texts)?;
+        let sqnr = sqnr_db(expected, &together);
+        assert!(sqnr > 25., "{task}: {sqnr:.1} dB");
+        let alone = open(Options::new().batch_size(1))?;
+        assert_eq!(alone.embed_queries(texts)?, together, "{task}");
+    }
+    let error = fault(quantized(name));
+    assert!(error.contains("`name.weight`"), "{error}");
+    // Without the file of prompts, those of config.json.
+    let dir = tempfile::tempdir()?;
+    copy(name, dir.path())?;
+    fs::remove_file(dir.path().join("config_sentence_transformers.json"))?;
+    let task = "retrieval.query";
+    let vectors = Embedder::open_with(dir.path(), common::float().task(task))?.embed(texts)?;
+    check(task, &vectors, &expected.tasks[task])
+}
+
+#[test]
+#[rustfmt::skip]
+fn mistakes_in_adapters_are_named() -> Result<()> {
+    let (config, weights) = ("config.json", "model.safetensors");
+    for (file, from, to, task, expected) in [
+        (config, "rank", "rank", "separation", "expected a list with the task \"separation\""),
+        (config, "\"lora_rank\": 2", "\"lora_rank\": 3", "", "lora_A"),
+        (config, "\"lora_rank\": 2", "\"lora_rank\": 0", "", "a positive integer"),
+        (config, "\"lora_alpha\": 3.0", "\"lora_alpha\": \"\"", "", "a number above 0"),
+        (config, "[\"retrieval.query\", ", "[", "", "lora_A"),
+        (config, "[\"retrieval.query\", ", "[7, ", "", "a list of tasks"),
+        (config, "lora_adaptations", "adaptations", "", "with lora_adaptations in config.json"),
+        (config, "\"load_trained_adapters\": true", "\"load_trained_adapters\": false", "", "load_trained"),
+        (config, "\"truncate_dim\": null", "\"truncate_dim\": 16", "", "truncate_dim"),
+        (config, "{\"retrieval.query\": \"query the \"", "{\"retrieval.query\": 7", "", "the prompt of each task"),
+        (config, "rotary_emb_base", "rotary_base", "", "\"rotary_emb_base\": expected a number"),
+        (config, "\"rotary\"", "\"absolute\"", "", "position_embeddings"),
+        (weights, "fc1.parametrizations.weight.0.lora_A", "fc1.parametrizations.weight.1.lora_A", "", "fc1.parametrizations.weight.0.lora_A"),
+        (weights, "fc2.parametrizations.weight.original", "fc2.parametrizations.weight.originel", "", "fc2.weight"),
+        ("modules.json", "custom_st.Transformer", "custom_xy.Transformer", "", "custom_xy.Transformer"),
+        ("modules.json", "[\"task\"]", "[\"mask\"]", "", "key \"kwargs\""),
+    ] {
+        let dir = common::edited("jina-v3-lora", file, [from, to])?;
+        let options = if task.is_empty() { float() } else { float().task(task) };
+        let error = fault(Embedder::open_with(dir.path(), options));
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+    let error = fault(Embedder::open_with(folder("jina-v3"), float().task("separation")));
+    assert!(error.contains("a list with the task \"separation\", got no such key"), "{error}");
     Ok(())
 }
 

@@ -76,7 +76,17 @@ const DECODER: Architecture = Architecture {
     guesses: None,
 };
 
-static ALL: [Architecture; 16] = [
+const JINA_V3: Architecture = Architecture {
+    model_types: &["jina_embeddings_v3"],
+    tables: &[&tables::JINA_V3, &tables::BERT, &tables::COMMON],
+    prefixes: &["roberta"],
+    sizes: nomic::jina_sizes,
+    load: nomic::load_jina,
+    head: bert::roberta_head,
+    ..BERT
+};
+
+static ALL: [Architecture; 18] = [
     Architecture {
         model_types: &[""],
         mark: Some((static_embedding::TABLE, None)),
@@ -93,6 +103,12 @@ static ALL: [Architecture; 16] = [
         sizes: jina::sizes,
         load: jina::load,
         ..BERT
+    },
+    Architecture {
+        model_types: &["xlm-roberta"],
+        mark: Some(("position_embedding_type", Some("rotary"))),
+        sizes: nomic::published_jina_sizes,
+        ..JINA_V3
     },
     Architecture {
         guesses: Some(&bert::GUESSES),
@@ -209,6 +225,7 @@ static ALL: [Architecture; 16] = [
         load: decoder::load_gemma3,
         ..DECODER
     },
+    JINA_V3,
 ];
 
 /// A model and its head.

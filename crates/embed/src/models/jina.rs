@@ -8,10 +8,11 @@ use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
 use super::attention::Attention;
+use super::bert;
 use super::mlp::{Mlp, Up};
 use super::projections::Inputs;
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::transformer::{Layer, Residual, Transformer};
 use super::view::{Bias, Sees, View};
 use crate::keys::Keys;
 
@@ -30,24 +31,19 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let embeddings = vb.pp("embeddings");
-    let embeddings = Embeddings {
-        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
-        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
-        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
-    };
+    let tables = vb.pp("embeddings");
+    let embeddings = bert::embeddings(sizes, None, &tables, tables.pp("LayerNorm"))?;
     let heads = sizes.heads.queries;
     let slopes = slopes(heads);
     let term = move |head: usize, distance: i64| -slopes[head] * distance.abs() as f32;
     let term = Arc::new(term);
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, vb.pp("encoder.layer").pp(index)));
-    Ok(Transformer {
+    Transformer::new(
         embeddings,
-        layers: layers.collect::<Result<_>>()?,
-        norm: None,
-        views: vec![View::plain(Sees::Biased(Bias { heads, term }))],
-    })
+        layers,
+        View::plain(Sees::Biased(Bias { heads, term })),
+    )
 }
 
 /// The slope of each head's scores: powers of `2^(-8 / n)` for `n` heads, a power of two; further

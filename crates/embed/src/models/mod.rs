@@ -1,6 +1,7 @@
 //! The models: `architecture` is the table of known models, each with a file; `transformer`,
 //! `attention` and `mlp` are their common parts.
 
+mod adapters;
 mod architecture;
 mod attention;
 mod bert;
@@ -22,6 +23,7 @@ mod t5;
 mod transformer;
 mod view;
 
+pub(crate) use adapters::{TASKS, adapted};
 pub(crate) use architecture::{Answers, Architecture, Network};
 pub(crate) use head::{ClassHead, matrix};
 pub(crate) use rows::Rows;

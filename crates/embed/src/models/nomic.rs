@@ -1,5 +1,5 @@
-//! Nomic BERT: BERT's norms, with rotary positions and products gated by SiLU. `config.json` has
-//! GPT-2's keys, or BERT's if transformers wrote it.
+//! Nomic BERT and Jina embeddings v3: BERT's norms, with rotary positions. Nomic's products are gated
+//! by SiLU, and its `config.json` has GPT-2's keys, or BERT's if transformers wrote it.
 
 use anyhow::Result;
 use candle_dynquant::FusedActivation;
@@ -10,9 +10,19 @@ use super::mlp::{Mlp, Up};
 use super::projections::{Heads, Inputs};
 use super::rope::Rope;
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::transformer::{Layer, Residual, Transformer};
 use super::view::{Sees, View};
+use super::{bert, gte};
 use crate::keys::Keys;
+
+/// What the layers of the two models differ in.
+struct Parts {
+    /// The name of attention.
+    mixer: &'static str,
+    has_gate: bool,
+    /// Whether attention and the products up and down have biases.
+    biases: [bool; 3],
+}
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     if keys.get("n_embd").is_none() {
@@ -51,46 +61,77 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     })
 }
 
-pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let embeddings = vb.pp("embeddings");
-    let embeddings = Embeddings {
-        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
-        norm: Some(sizes.norm(vb.pp("emb_ln"))?),
-        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
-    };
-    let theta = keys.positive("rotary_emb_base")?.unwrap_or(1000.);
-    let frequencies = Rope::read(keys, theta)?.frequencies(sizes.heads.dim)?;
-    let layers = 0..sizes.layers;
-    let layers = layers.map(|index| layer(keys, sizes, vb.pp("encoder.layers").pp(index)));
-    Ok(Transformer {
-        embeddings,
-        layers: layers.collect::<Result<_>>()?,
-        norm: None,
-        views: vec![View::rotary(Sees::All, frequencies)],
-    })
+pub(super) fn jina_sizes(keys: &Keys) -> Result<Sizes> {
+    let eps = keys.epsilon("layer_norm_eps", 1e-5)?;
+    let sizes = gte::sizes(keys)?;
+    Ok(Sizes { eps, ..sizes })
 }
 
-fn layer(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
-    let bias = keys.flag("qkv_proj_bias", false)?;
-    let inputs = sizes.linear(3 * sizes.hidden, bias, vb.pp("attn.Wqkv"))?;
-    let output = sizes.linear(sizes.hidden, bias, vb.pp("attn.out_proj"))?;
-    let bias = keys.flag("mlp_fc1_bias", false)?;
-    let up = |name| sizes.linear(sizes.inner, bias, vb.pp(name));
+/// The sizes by the keys of Jina's code, which must say how fast positions rotate.
+pub(super) fn published_jina_sizes(keys: &Keys) -> Result<Sizes> {
+    let key = "rotary_emb_base";
+    let base = keys.positive(key)?;
+    base.ok_or_else(|| keys.fault(key, "a number above 0"))?;
+    gte::sizes(keys)
+}
+
+pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let biases = ["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"];
+    let [attention, up, down] = biases.map(|key| keys.flag(key, false));
+    let parts = Parts {
+        mixer: "attn",
+        has_gate: true,
+        biases: [attention?, up?, down?],
+    };
+    transformer(keys, sizes, &parts, 1000., vb)
+}
+
+pub(super) fn load_jina(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let parts = Parts {
+        mixer: "mixer",
+        has_gate: false,
+        biases: [true; 3],
+    };
+    transformer(keys, sizes, &parts, 20_000., vb)
+}
+
+fn transformer(
+    keys: &Keys,
+    sizes: &Sizes,
+    parts: &Parts,
+    theta: f64,
+    vb: VarBuilder<'_>,
+) -> Result<Transformer> {
+    let embeddings = bert::embeddings(sizes, None, &vb.pp("embeddings"), vb.pp("emb_ln"))?;
+    let theta = keys.positive("rotary_emb_base")?.unwrap_or(theta);
+    let frequencies = Rope::read(keys, theta)?.frequencies(sizes.heads.dim)?;
+    let layers = 0..sizes.layers;
+    let layers = layers.map(|index| layer(sizes, parts, vb.pp("encoder.layers").pp(index)));
+    Transformer::new(embeddings, layers, View::rotary(Sees::All, frequencies))
+}
+
+fn layer(sizes: &Sizes, parts: &Parts, vb: VarBuilder<'_>) -> Result<Layer> {
+    let [bias, of_up, of_down] = parts.biases;
+    let mixer = vb.pp(parts.mixer);
+    let inputs = sizes.linear(3 * sizes.hidden, bias, mixer.pp("Wqkv"))?;
+    let output = sizes.linear(sizes.hidden, bias, mixer.pp("out_proj"))?;
+    let up = |name| sizes.linear(sizes.inner, of_up, vb.pp("mlp").pp(name));
+    let activation = sizes.activation;
+    let place = mixer.pp("attention");
     Ok(Layer {
-        attention: Attention::new(
-            Inputs::Fused(inputs),
-            output,
-            sizes.heads,
-            vb.pp("attn.attention"),
-        ),
+        attention: Attention::new(Inputs::Fused(inputs), output, sizes.heads, place),
         around_attention: Residual::post_norm(sizes.norm(vb.pp("norm1"))?),
         mlp: Mlp {
-            up: Up::Gated {
-                gate: up("mlp.fc12")?,
-                value: up("mlp.fc11")?,
-                activation: sizes.activation,
+            up: if parts.has_gate {
+                Up::Gated {
+                    gate: up("fc12")?,
+                    value: up("fc11")?,
+                    activation,
+                }
+            } else {
+                Up::Plain(up("fc1")?.with_activation(activation))
             },
-            down: sizes.down(keys.flag("mlp_fc2_bias", false)?, vb.pp("mlp.fc2"))?,
+            down: sizes.down(of_down, vb.pp("mlp.fc2"))?,
         },
         around_mlp: Residual::post_norm(sizes.norm(vb.pp("norm2"))?),
         view: 0,

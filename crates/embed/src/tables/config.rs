@@ -9,7 +9,7 @@ use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 pub(crate) const COMMON: Table = Table(&[
     (&["architectures", "model_type", "id2label", "num_labels", "problem_type", "tie_word_embeddings",
        "tokenizer_class", "vocab_size", "sentence_transformers", "sbert_ce_default_activation_function",
-       "quantization_config", "compression_config"], Used),
+       "quantization_config", "compression_config", "lora_adaptations", "lora_rank", "lora_alpha"], Used),
     (&["_name_or_path", "name_or_path", "transformers_version", "auto_map", "finetuning_task"],
      Harmless("names and versions of what wrote the file")),
     (&["dtype", "torch_dtype"], Harmless("weights are read as they are stored")),
@@ -72,6 +72,19 @@ pub(crate) const ROBERTA: Table =
 pub(crate) const JINA: Table = Table(&[
     (&["position_embedding_type", "feed_forward_type"], Used),
     (&["emb_pooler"], Harmless("1_Pooling has the pooling")),
+]);
+
+/// The keys of Jina embeddings v3, from its original code and from transformers.
+#[rustfmt::skip]
+pub(crate) const JINA_V3: Table = Table(&[
+    (&["rotary_emb_base", "rope_theta", "rope_scaling", "rope_parameters", "task_instructions"], Used),
+    (&["position_embedding_type"], Only(&["\"rotary\""])),
+    (&["truncate_dim", "head_dim"], Only(&["null"])),
+    (&["load_trained_adapters"], Only(&["true"])),
+    (&["emb_pooler"], Harmless("1_Pooling has the pooling")),
+    (&["matryoshka_dimensions"], Harmless("callers cut vectors")),
+    (&["lora_main_params_trainable", "use_reentrant"], Harmless("for training")),
+    (&["use_flash_attn"], Harmless("how the same numbers are computed")),
 ]);
 
 #[rustfmt::skip]
