@@ -45,7 +45,7 @@
 //! | `distilbert` | multi-qa-distilbert | yes |
 //! | `mpnet` | all-mpnet-base | yes |
 //! | `modernbert` | gte-modernbert, modernbert-embed, its reranker | yes |
-//! | `nomic_bert` | nomic-embed-text-v1.5 (no mixture of experts) | yes |
+//! | `nomic_bert` | nomic-embed-text-v1.5, nomic-embed-text-v2-moe | yes |
 //! | `new`, `gte` | gte-multilingual, arctic-embed-m-v2.0 | yes |
 //! | `qwen3` | Qwen3-Embedding, Qwen3-Reranker | `score`, `LogitScore` |
 //! | `gemma3_text` | EmbeddingGemma | `score` |

@@ -310,7 +310,7 @@ fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
     Ok(Layer {
         attention: Attention::new(inputs, output, sizes.heads, place),
         around_attention: Residual::post_norm(sizes.norm(vb.pp(names.attention_norm))?),
-        mlp: Mlp {
+        mlp: Mlp::Products {
             up: Up::Plain(up.with_activation(sizes.activation)),
             down: sizes.down(true, vb.pp(names.down))?,
         },

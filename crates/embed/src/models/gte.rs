@@ -36,7 +36,7 @@ fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
     Ok(Layer {
         attention: Attention::new(Inputs::Fused(inputs), output, sizes.heads, place),
         around_attention: Residual::post_norm(sizes.norm(vb.pp("attn_ln"))?),
-        mlp: Mlp {
+        mlp: Mlp::Products {
             up: Up::Fused {
                 both: sizes.linear(2 * sizes.inner, false, vb.pp("mlp.up_gate_proj"))?,
                 activation: sizes.activation,

@@ -75,7 +75,7 @@ fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
     Ok(Layer {
         attention: Attention::new(Inputs::Each(Box::new(inputs)), output, sizes.heads, place),
         around_attention: Residual::post_norm(norm),
-        mlp: Mlp {
+        mlp: Mlp::Products {
             up: Up::Fused {
                 both: sizes.linear(2 * sizes.inner, false, vb.pp("mlp.gated_layers"))?,
                 activation: sizes.activation,
