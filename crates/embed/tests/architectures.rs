@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::checkpoint::{Plan, quantize};
@@ -14,11 +13,13 @@ use dynquant_embed::{
     SparseVector, Task,
 };
 use serde::Deserialize;
+use tempfile::TempDir;
 
-use crate::common::{check, copy, fault, float, folder, quantized, read};
+use crate::common::{check, copy, edited, fault, float, folder, quantized, read};
 
 mod common;
 
+const CONFIG: &str = "config.json";
 const EMBEDDERS: [&str; 19] = [
     "bert",
     "xlm-roberta",
@@ -87,13 +88,16 @@ fn expected(name: &str) -> Result<Expected> {
     read(name, "expected.json")
 }
 
-fn sqnr_db(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
+/// Checks that values have a signal to noise ratio above 25 dB.
+fn check_int8(what: &str, expected: &[Vec<f32>], got: &[Vec<f32>]) -> Result<()> {
     let (mut signal, mut noise) = (0., 0.);
     for (a, b) in expected.iter().flatten().zip(got.iter().flatten()) {
         signal += f64::from(a * a);
         noise += f64::from((a - b) * (a - b));
     }
-    10. * (signal / noise).log10()
+    let sqnr = 10. * (signal / noise).log10();
+    ensure!(sqnr > 25., "{what}: {sqnr:.1} dB");
+    Ok(())
 }
 
 #[test]
@@ -139,7 +143,7 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
         let again = quantized.embed(&texts)?;
         // Files keep experts in float whose rows are inputs.
         if name == "nomic-moe" {
-            assert!(sqnr_db(&expected(name)?.vectors, &again) > 25.);
+            check_int8(name, &expected(name)?.vectors, &again)?;
         } else {
             assert_eq!(again, together, "{name}, quantized before");
         }
@@ -162,16 +166,14 @@ fn adapters_are_those_of_the_task() -> Result<()> {
         check(task, &open(common::float())?.embed(texts)?, expected)?;
         let int8 = open(Options::new())?;
         let together = int8.embed_documents(texts)?;
-        let sqnr = sqnr_db(expected, &together);
-        assert!(sqnr > 25., "{task}: {sqnr:.1} dB");
+        check_int8(task, expected, &together)?;
         let alone = open(Options::new().batch_size(1))?;
         assert_eq!(alone.embed_queries(texts)?, together, "{task}");
     }
     let error = fault(quantized(name));
     assert!(error.contains("`name.weight`"), "{error}");
     // Without the file of prompts, those of config.json.
-    let dir = tempfile::tempdir()?;
-    copy(name, dir.path())?;
+    let dir = copied(name)?;
     fs::remove_file(dir.path().join("config_sentence_transformers.json"))?;
     let task = "retrieval.query";
     let vectors = Embedder::open_with(dir.path(), common::float().task(task))?.embed(texts)?;
@@ -181,7 +183,7 @@ fn adapters_are_those_of_the_task() -> Result<()> {
 #[test]
 #[rustfmt::skip]
 fn mistakes_in_adapters_are_named() -> Result<()> {
-    let (config, weights) = ("config.json", "model.safetensors");
+    let (config, weights) = (CONFIG, "model.safetensors");
     for (file, from, to, task, expected) in [
         (config, "rank", "rank", "separation", "expected a list with the task \"separation\""),
         (config, "\"lora_rank\": 2", "\"lora_rank\": 3", "", "lora_A"),
@@ -200,7 +202,7 @@ fn mistakes_in_adapters_are_named() -> Result<()> {
         ("modules.json", "custom_st.Transformer", "custom_xy.Transformer", "", "custom_xy.Transformer"),
         ("modules.json", "[\"task\"]", "[\"mask\"]", "", "key \"kwargs\""),
     ] {
-        let dir = common::edited("jina-v3-lora", file, [from, to])?;
+        let dir = edited("jina-v3-lora", file, [from, to])?;
         let options = if task.is_empty() { float() } else { float().task(task) };
         let error = fault(Embedder::open_with(dir.path(), options));
         assert!(error.contains(expected), "{to}: {error}");
@@ -271,35 +273,19 @@ fn padding_and_long_prompts_are_pooled_as_sentence_transformers_does() -> Result
     Ok(())
 }
 
-/// A folder with other keys of `config.json`, quoted text for text.
-fn edited(name: &str, pairs: &[[&str; 2]]) -> Result<PathBuf> {
-    // Tests run at the same time.
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("edited-{name}-{count}"));
-    fs::create_dir_all(&out)?;
-    for file in [
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ] {
-        fs::copy(folder(name).join(file), out.join(file))?;
-    }
-    let mut config = fs::read_to_string(folder(name).join("config.json"))?;
-    for [from, to] in pairs {
-        ensure!(config.contains(from), "{name}: {from}");
-        config = config.replace(from, to);
-    }
-    fs::write(out.join("config.json"), config)?;
-    Ok(out)
+/// A copy of a fixture that can be changed.
+fn copied(name: &str) -> Result<TempDir> {
+    let dir = tempfile::tempdir()?;
+    copy(name, dir.path())?;
+    Ok(dir)
 }
 
 #[test]
 fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
     // MPNet's padding is fixed.
     let embed = |pad| -> Result<Vec<Vec<f32>>> {
-        let dir = edited("mpnet", &[["\"pad_token_id\": 1", pad]])?;
-        Embedder::open_with(dir, float())?.embed(&["bread"])
+        let dir = edited("mpnet", CONFIG, ["\"pad_token_id\": 1", pad])?;
+        Embedder::open_with(dir.path(), float())?.embed(&["bread"])
     };
     assert_eq!(embed("\"pad_token_id\": 0")?, embed("\"pad_token_id\": 1")?);
     for (name, from, to, expected) in [
@@ -334,7 +320,7 @@ fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
             "key \"rotary_emb_base\": expected rope_parameters beside the keys of BERT",
         ),
     ] {
-        let error = fault(Classifier::open(edited(name, &[[from, to]])?));
+        let error = fault(Classifier::open(edited(name, CONFIG, [from, to])?));
         assert!(error.contains(expected), "{name}: {error}");
     }
     Ok(())
@@ -382,7 +368,7 @@ fn mistakes_in_the_architectures_are_named() -> Result<()> {
         ("classes-eurobert", "\"late\"", "\"max\"", "late, mean or bos"),
         ("eurobert", "\"head_dim\": 16", "\"head_dim\": 0", "a positive integer"),
     ] {
-        let error = fault(Embedder::open_with(edited(name, &[[from, to]])?, float()));
+        let error = fault(Embedder::open_with(edited(name, CONFIG, [from, to])?, float()));
         assert!(error.contains(expected), "{name}, {to}: {error}");
     }
     Ok(())
@@ -391,7 +377,8 @@ fn mistakes_in_the_architectures_are_named() -> Result<()> {
 /// Classes that make the spaces before words do so by `tokenizer_config.json`.
 #[test]
 fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
-    let dir = edited("classes-roberta", &[])?;
+    let dir = copied("classes-roberta")?;
+    let dir = dir.path();
     let path = dir.join("tokenizer.json");
     let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
     tokenizer["model"]["type"] = "BPE".into();
@@ -404,7 +391,7 @@ fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
         let text =
             format!("{{\"tokenizer_class\": \"RobertaTokenizer\", \"add_prefix_space\": {space}}}");
         fs::write(dir.join("tokenizer_config.json"), text)?;
-        let error = Classifier::open(&dir).err().map(|e| format!("{e:#}"));
+        let error = Classifier::open(dir).err().map(|e| format!("{e:#}"));
         assert_eq!(error.is_none(), opens, "{error:?}");
         let expected = "key \"add_prefix_space\": expected true, as in";
         assert!(error.is_none_or(|error| error.contains(expected)));
@@ -415,7 +402,8 @@ fn spaces_before_texts_are_those_of_both_files() -> Result<()> {
 /// Classes that make the normalizer do so by `tokenizer_config.json`, which must say the same.
 #[test]
 fn parts_of_a_tokenizer_are_those_of_both_files() -> Result<()> {
-    let dir = edited("deberta", &[])?;
+    let dir = copied("deberta")?;
+    let dir = dir.path();
     let path = dir.join("tokenizer.json");
     let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
     let words = tokenizer["model"]["vocab"].take();
@@ -444,15 +432,16 @@ fn parts_of_a_tokenizer_are_those_of_both_files() -> Result<()> {
     ] {
         let text = format!("{{\"tokenizer_class\": \"DebertaV2TokenizerFast\", {keys}}}");
         fs::write(dir.join("tokenizer_config.json"), text)?;
-        let error = fault(Embedder::open(&dir));
+        let error = fault(Embedder::open(dir));
         assert!(
             error.contains(expected) && error.is_empty() == expected.is_empty(),
             "{keys}: {error}"
         );
     }
-    let dir = edited("classes-modernbert", &[])?;
+    let dir = copied("classes-modernbert")?;
+    let dir = dir.path();
     fs::write(dir.join("added_tokens.json"), r#"{"<pad>": 1}"#)?;
-    Embedder::open(&dir)?;
+    Embedder::open(dir)?;
     Ok(())
 }
 
@@ -480,10 +469,8 @@ fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
             let alone = embedder.embed(&[text])?;
             assert_eq!(alone, std::slice::from_ref(vector), "{name}");
         }
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("quantized-{name}"));
-        if out.exists() {
-            fs::remove_dir_all(&out)?;
-        }
+        let dir = tempfile::tempdir()?;
+        let out = dir.path().join(name);
         let source = Checkpoint::open(folder(name))?;
         let spec = QConfigSpec::int8().embeddings();
         let Ok(plan) = Plan::new(&source, &spec, &[], &[]) else {
@@ -491,8 +478,11 @@ fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
             continue;
         };
         quantize(&source, &plan, &out, |_| ())?;
-        let sqnr = sqnr_db(&expected.vectors, &Embedder::open(&out)?.embed(texts)?);
-        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+        check_int8(
+            name,
+            &expected.vectors,
+            &Embedder::open(&out)?.embed(texts)?,
+        )?;
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
     let inner = dir.join("0_StaticEmbedding");
@@ -571,8 +561,7 @@ fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
         let int8 = SparseEmbedder::open(folder(name))?;
         assert!(!int8.encoder().model.is_one_by_one(), "{name}");
         let together = int8.embed(texts)?;
-        let sqnr = sqnr_db(&expected.vectors, &dense(&together));
-        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+        check_int8(name, &expected.vectors, &dense(&together))?;
         for (text, vector) in texts.iter().zip(&together) {
             assert_eq!(int8.embed(&[text])?, std::slice::from_ref(vector), "{name}");
         }
@@ -585,7 +574,8 @@ fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
 #[test]
 #[rustfmt::skip]
 fn mistakes_in_sparse_folders_are_named() -> Result<()> {
-    let dir = edited("splade", &[])?;
+    let dir = copied("splade")?;
+    let dir = dir.path();
     fs::create_dir_all(dir.join("1_SpladePooling"))?;
     let files = ["modules.json", "sentence_bert_config.json", "1_SpladePooling/config.json", "config.json"];
     for (file, from, to, expected) in [
@@ -606,7 +596,7 @@ fn mistakes_in_sparse_folders_are_named() -> Result<()> {
         let text = fs::read_to_string(dir.join(files[file]))?;
         ensure!(text.contains(from), "{text}");
         fs::write(dir.join(files[file]), text.replace(from, to))?;
-        let error = fault(SparseEmbedder::open_with(&dir, float()));
+        let error = fault(SparseEmbedder::open_with(dir, float()));
         assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{to}: {error}");
     }
     let error = SparseEmbedder::open(folder("bert")).err().map(|e| format!("{e:#}"));
@@ -619,8 +609,7 @@ fn int8_keeps_the_vectors() -> Result<()> {
     for name in EMBEDDERS {
         let expected = expected(name)?;
         let vectors = Embedder::open(folder(name))?.embed(&expected.texts)?;
-        let sqnr = sqnr_db(&expected.vectors, &vectors);
-        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+        check_int8(name, &expected.vectors, &vectors)?;
     }
     Ok(())
 }
@@ -638,8 +627,7 @@ fn models_are_equalized_by_texts_of_their_own() -> Result<()> {
         check(name, &float, &expected.vectors)?;
         let int8 = vectors(equalized())?;
         assert_ne!(int8, vectors(Options::new())?, "{name}");
-        let sqnr = sqnr_db(&expected.vectors, &int8);
-        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+        check_int8(name, &expected.vectors, &int8)?;
     }
     for name in CLASSIFIERS {
         let reranker = expected(name)?;
@@ -692,8 +680,7 @@ fn logits_equal_those_of_transformers() -> Result<()> {
             Ok(together)
         };
         check(name, &logits(Preset::NONE)?, &expected.logits)?;
-        let sqnr = sqnr_db(&expected.logits, &logits(Preset::default())?);
-        assert!(sqnr > 25., "{name}: {sqnr:.1} dB");
+        check_int8(name, &expected.logits, &logits(Preset::default())?)?;
     }
     Ok(())
 }

@@ -43,8 +43,8 @@ pub(crate) fn adapted<'a>(
         rank,
         task: index.map(|index| (index, scale)),
     };
-    let (dtype, device) = (vb.dtype(), vb.device().clone());
-    Ok(VarBuilder::from_backend(Box::new(adapters), dtype, device))
+    let (all, device) = (Box::new(adapters), vb.device().clone());
+    Ok(VarBuilder::from_backend(all, vb.dtype(), device))
 }
 
 impl Adapters<'_> {

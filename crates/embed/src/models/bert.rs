@@ -26,6 +26,7 @@ pub(super) struct Names {
     pub up: &'static str,
     pub down: &'static str,
     pub norm: &'static str,
+    pub mlp: fn(&Sizes, &Names, &VarBuilder<'_>) -> Result<Mlp>,
 }
 
 pub(super) const BERT: Names = Names {
@@ -40,6 +41,7 @@ pub(super) const BERT: Names = Names {
     up: "intermediate.dense",
     down: "output.dense",
     norm: "output.LayerNorm",
+    mlp,
 };
 
 const DISTILBERT: Names = Names {
@@ -50,6 +52,7 @@ const DISTILBERT: Names = Names {
     up: "ffn.lin1",
     down: "ffn.lin2",
     norm: "output_layer_norm",
+    mlp,
 };
 
 const MPNET: Names = Names {
@@ -306,16 +309,20 @@ fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
     let inputs = Inputs::Each(Box::new([q?, k?, v?]));
     let output = square(names.output)?;
     let place = vb.pp("attention.self.attention");
-    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
     Ok(Layer {
         attention: Attention::new(inputs, output, sizes.heads, place),
         around_attention: Residual::post_norm(sizes.norm(vb.pp(names.attention_norm))?),
-        mlp: Mlp::Products {
-            up: Up::Plain(up.with_activation(sizes.activation)),
-            down: sizes.down(true, vb.pp(names.down))?,
-        },
+        mlp: (names.mlp)(sizes, names, &vb)?,
         around_mlp: Residual::post_norm(sizes.norm(vb.pp(names.norm))?),
         view: 0,
+    })
+}
+
+fn mlp(sizes: &Sizes, names: &Names, vb: &VarBuilder<'_>) -> Result<Mlp> {
+    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
+    Ok(Mlp::Products {
+        up: Up::Plain(up.with_activation(sizes.activation)),
+        down: sizes.down(true, vb.pp(names.down))?,
     })
 }
 

@@ -57,11 +57,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         heads: Heads::equal(heads, hidden),
         inner: keys.size_or("n_inner", 4 * hidden)?,
         eps: keys.epsilon("layer_norm_epsilon", 1e-12)?,
-        activation: if has_gate(keys) {
-            FusedActivation::Silu
-        } else {
-            FusedActivation::Gelu
-        },
+        activation: [FusedActivation::Gelu, FusedActivation::Silu][usize::from(has_gate(keys))],
         tokens: keys.positions("n_positions")?,
         has_table: false,
         types: keys.count_or("type_vocab_size", 2)?,
