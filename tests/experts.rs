@@ -55,6 +55,22 @@ fn mixture(variables: &VarMap) -> Result<Mixture> {
     Ok(Mixture::load(vb)?)
 }
 
+/// The mixture of these weights without gates, by GELU.
+fn plain(variables: &VarMap) -> Result<Mixture> {
+    let vb = VarBuilder::from_varmap(variables, DType::F32, &Device::Cpu);
+    let expert = |index| {
+        let vb = vb.pp("experts").pp(index);
+        let up = nn::linear_no_bias(INPUTS, INNER, vb.pp("up_proj"))?;
+        let expert = nn::Expert::plain(up, nn::linear_no_bias(INNER, INPUTS, vb.pp("down_proj"))?);
+        Ok(expert.with_activation(FusedActivation::Gelu))
+    };
+    let experts: Result<_> = (0..COUNT).map(expert).collect();
+    Ok(Mixture {
+        experts: nn::Experts::new(experts?),
+        ..mixture(variables)?
+    })
+}
+
 fn bits(xs: &Tensor) -> Result<Vec<u32>> {
     let values = xs.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
     Ok(values.into_iter().map(f32::to_bits).collect())
@@ -66,7 +82,7 @@ fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
 }
 
 /// Row by row, by the layers of each expert in f64, as transformers computes it.
-fn expected(variables: &VarMap, xs: &Tensor) -> Result<Tensor> {
+fn expected(variables: &VarMap, xs: &Tensor, has_gates: bool) -> Result<Tensor> {
     let all = variables.data().lock().expect("variables");
     let weight = |name: &str| all[&format!("{name}.weight")].to_dtype(DType::F64);
     let mut rows = Vec::new();
@@ -82,8 +98,12 @@ fn expected(variables: &VarMap, xs: &Tensor) -> Result<Tensor> {
             let product = |x: &Tensor, name: &str| {
                 x.matmul(&weight(&format!("experts.{expert}.{name}"))?.t()?)
             };
-            let gate = product(&x, "gate_proj")?.silu()?;
-            let inner = (gate * product(&x, "up_proj")?)?;
+            let up = product(&x, "up_proj")?;
+            let inner = if has_gates {
+                (product(&x, "gate_proj")?.silu()? * up)?
+            } else {
+                up.gelu_erf()?
+            };
             sum = (sum + (product(&inner, "down_proj")? * (shares[*expert] / total))?)?;
         }
         rows.push(sum);
@@ -106,19 +126,23 @@ fn presets() -> [QConfig; 6] {
 fn results_are_those_of_each_expert() -> Result<()> {
     let variables = variables()?;
     let xs = tensor(&[37, INPUTS], 1)?;
-    let expected = expected(&variables, &xs)?;
-    let mut mixture = mixture(&variables)?;
-    let scale = expected.abs()?.max_all()?.to_scalar::<f32>()?;
-    let error = difference(&mixture.forward(&xs)?, &expected)?;
-    assert!(error < 2e-6 * scale, "{error} {scale}");
-    let report = quantize_dynamic(&mut mixture, &QConfigSpec::int8())?;
-    assert_eq!(report.swapped().count(), COUNT * 3);
-    let router = report.layers.iter().find(|layer| layer.path == "gate");
-    let outcome = &router.expect("a router").outcome;
-    let no_rule = LeftReason::NoRule;
-    assert!(matches!(outcome, Outcome::Left { reason } if *reason == no_rule));
-    let error = difference(&mixture.forward(&xs)?, &expected)?;
-    assert!(error < 0.02 * scale, "{error} {scale}");
+    for (mut mixture, has_gates) in [(mixture(&variables)?, true), (plain(&variables)?, false)] {
+        let expected = expected(&variables, &xs, has_gates)?;
+        let scale = expected.abs()?.max_all()?.to_scalar::<f32>()?;
+        let error = difference(&mixture.forward(&xs)?, &expected)?;
+        assert!(error < 2e-6 * scale, "{error} {scale}");
+        let report = quantize_dynamic(&mut mixture, &QConfigSpec::int8())?;
+        assert_eq!(
+            report.swapped().count(),
+            COUNT * (2 + usize::from(has_gates))
+        );
+        let router = report.layers.iter().find(|layer| layer.path == "gate");
+        let outcome = &router.expect("a router").outcome;
+        let no_rule = LeftReason::NoRule;
+        assert!(matches!(outcome, Outcome::Left { reason } if *reason == no_rule));
+        let error = difference(&mixture.forward(&xs)?, &expected)?;
+        assert!(error < 0.02 * scale, "{error} {scale}");
+    }
     Ok(())
 }
 
@@ -127,8 +151,11 @@ fn a_row_has_the_bits_that_it_has_alone() -> Result<()> {
     let variables = variables()?;
     for dtype in [DType::F32, DType::BF16] {
         let xs = tensor(&[3, 23, INPUTS], 2)?.to_dtype(dtype)?;
-        for qconfig in presets() {
-            let mut mixture = mixture(&variables)?;
+        for (qconfig, load) in presets()
+            .into_iter()
+            .flat_map(|it| [(it.clone(), mixture as fn(&VarMap) -> _), (it, plain)])
+        {
+            let mut mixture = load(&variables)?;
             quantize_dynamic(
                 &mut mixture,
                 &QConfigSpec::new().kind(LayerKind::Linear, qconfig.clone()),

@@ -42,6 +42,7 @@ CONFIGS = [
     t.DebertaV2Config,
     t.T5Config,
     t.EuroBertConfig,
+    t.JinaEmbeddingsV3Config,
 ]
 TOKENIZERS = [
     t.BertTokenizer,

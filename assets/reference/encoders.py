@@ -448,24 +448,6 @@ class Jina(torch.nn.Module):
 
 
 def jina(seed):
-    folder = HERE / "jina"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "1_Pooling").mkdir(parents=True)
-    torch.manual_seed(seed)
-    model = randomize(Jina(), seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 2:
-                parameter.copy_((torch.randn_like(parameter) * 0.2).half().float())
-    save_file(
-        {k: v.half().clone() for k, v in model.state_dict().items()},
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    made = tokenizer(1)
-    made.save_pretrained(folder)
-    with torch.no_grad():
-        vectors = [model(torch.tensor(made(text).input_ids)).mean(0).tolist() for text in TEXTS]
     config = SIZES | dict(
         hidden_size=Jina.HIDDEN,
         num_attention_heads=Jina.HEADS,
@@ -478,6 +460,29 @@ def jina(seed):
         type_vocab_size=2,
         hidden_act="gelu",
     )
+    written("jina", Jina(), seed, 1, config)
+
+
+def written(name, model, seed, pair_type, config):
+    """A folder of a model that is written out here."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "1_Pooling").mkdir(parents=True)
+    torch.manual_seed(seed)
+    model = randomize(model, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_((torch.randn_like(parameter) * 0.2).half().float())
+    save_file(
+        {k: v.half().clone() for k, v in model.state_dict().items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    made = tokenizer(pair_type)
+    made.save_pretrained(folder)
+    with torch.no_grad():
+        vectors = [model(torch.tensor(made(text).input_ids)).mean(0).tolist() for text in TEXTS]
     (folder / "config.json").write_text(json.dumps(config, sort_keys=True))
     modules = [
         dict(idx=i, name=str(i), path=path, type=f"sentence_transformers.models.{kind}")
@@ -485,7 +490,7 @@ def jina(seed):
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     mean = dict(
-        word_embedding_dimension=Jina.HIDDEN,
+        word_embedding_dimension=config.get("hidden_size", config.get("n_embd")),
         pooling_mode_cls_token=False,
         pooling_mode_mean_tokens=True,
     )
@@ -655,6 +660,160 @@ def nomic(seed):
             "head_dim",
         ],
     )
+
+
+class NomicMoe(torch.nn.Module):
+    """The second version of Nomic BERT, whose experts transformers lacks: GELU without gates; in every second layer the
+    two best of a softmax over experts, each gelu(x w1^T) w2, summed by their shares, and a bias; names as published."""
+
+    EXPERTS, LAYERS = 4, 2
+
+    def __init__(self):
+        super().__init__()
+        h, inner = SIZES["hidden_size"], SIZES["intermediate_size"]
+        linear, norm, parts = torch.nn.Linear, lambda: torch.nn.LayerNorm(h), lambda **all: torch.nn.ModuleDict(all)
+        self.embeddings = parts(word_embeddings=torch.nn.Embedding(112, h), token_type_embeddings=torch.nn.Embedding(1, h))
+        self.emb_ln = norm()
+
+        def mlp(is_mixture):
+            if not is_mixture:
+                return parts(fc1=linear(h, inner), fc2=linear(inner, h))
+            experts = parts(mlp=torch.nn.Module())
+            for name in ("w1", "w2"):
+                experts["mlp"].register_parameter(name, torch.nn.Parameter(torch.empty(self.EXPERTS * inner, h)))
+            experts.register_parameter("bias", torch.nn.Parameter(torch.zeros(h)))
+            return parts(router=parts(layer=linear(h, self.EXPERTS, bias=False)), experts=experts)
+
+        layers = [
+            parts(attn=parts(Wqkv=linear(h, 3 * h), out_proj=linear(h, h)), norm1=norm(), mlp=mlp(i % 2 == 1), norm2=norm())
+            for i in range(self.LAYERS)
+        ]
+        self.encoder = parts(layers=torch.nn.ModuleList(layers))
+
+    def forward(self, ids):
+        n, heads = len(ids), SIZES["num_attention_heads"]
+        xs = self.emb_ln(self.embeddings["word_embeddings"](ids) + self.embeddings["token_type_embeddings"].weight[0])
+        dim = xs.shape[1] // heads
+        angles = torch.arange(n)[:, None] * 10000.0 ** (-torch.arange(0, dim, 2) / dim)
+        cos, sin = [torch.cat([part, part], -1) for part in (angles.cos(), angles.sin())]
+        turn = lambda x: x * cos + torch.cat([-x[..., dim // 2 :], x[..., : dim // 2]], -1) * sin
+        for layer in self.encoder["layers"]:
+            q, k, v = layer["attn"]["Wqkv"](xs).reshape(n, 3, heads, dim).permute(1, 2, 0, 3)
+            context = torch.softmax(turn(q) @ turn(k).transpose(1, 2) / math.sqrt(dim), -1) @ v
+            xs = layer["norm1"](layer["attn"]["out_proj"](context.transpose(0, 1).reshape(n, -1)) + xs)
+            mlp = layer["mlp"]
+            if "router" in mlp:
+                shares, chosen = mlp["router"]["layer"](xs).softmax(-1).topk(2, -1)
+                w1, w2 = [getattr(mlp["experts"]["mlp"], name).view(self.EXPERTS, -1, xs.shape[1]) for name in ("w1", "w2")]
+                ys = torch.zeros_like(xs)
+                for row in range(n):
+                    for share, expert in zip(shares[row], chosen[row]):
+                        ys[row] += share * (F.gelu(xs[row] @ w1[expert].T) @ w2[expert])
+                ys = ys + mlp["experts"].bias
+            else:
+                ys = mlp["fc2"](F.gelu(mlp["fc1"](xs)))
+            xs = layer["norm2"](ys + xs)
+        return xs
+
+
+def nomic_moe(seed):
+    config = dict(
+        model_type="nomic_bert",
+        architectures=["NomicBertModel"],
+        vocab_size=112,
+        n_embd=32,
+        n_layer=NomicMoe.LAYERS,
+        n_head=4,
+        n_inner=64,
+        n_positions=152,
+        type_vocab_size=1,
+        layer_norm_epsilon=1e-05,
+        activation_function="gelu",
+        rotary_emb_base=10000,
+        rotary_emb_fraction=1.0,
+        rotary_emb_interleaved=False,
+        rotary_scaling_factor=None,
+        qkv_proj_bias=True,
+        mlp_fc1_bias=True,
+        mlp_fc2_bias=True,
+        prenorm=False,
+        num_experts=NomicMoe.EXPERTS,
+        moe_every_n_layers=2,
+        moe_top_k=2,
+        moe_normalize_expert_weights=False,
+        moe_impl="megablocks",
+        moe_resid_pdrop=0.0,
+        router_aux_loss_coef=0.1,
+        expert_choice_router=False,
+        num_shared_experts=0,
+        ffn_div=1,
+        pad_token_id=1,
+    )
+    model = NomicMoe()
+    # An outlier: see "deberta".
+    model.encoder["layers"][0]["norm1"].weight.data[0].mul_(4)
+    written("nomic-moe", model, seed, 0, config)
+
+
+JINA = SIZES | dict(type_vocab_size=1, rope_theta=20000.0)
+
+
+def jina_v3(seed):
+    """Jina embeddings v3 as published: adapters of two tasks as torch's parametrizations, and no sentence_bert_config.json.
+    transformers has the model without adapters; with them, W of a product is W + alpha / rank * B A, and W of a table
+    W + alpha / rank * A B (LoRA, arXiv 2106.09685; Jina's modeling_lora.py)."""
+    tasks = {"retrieval.query": "query the ", "text-matching": ""}
+    rank, alpha = 2, 3.0
+    folder = embedder("jina-v3-lora", t.JinaEmbeddingsV3Model(t.JinaEmbeddingsV3Config(**JINA)), seed, [pooling("mean"), normalize], prompts=tasks)
+    path = folder / "model.safetensors"
+    base, published = load_file(path), {}
+    folded = {task: {} for task in tasks}
+    torch.manual_seed(seed + 2)
+    for name, weight in base.items():
+        if weight.dim() == 1:
+            published["roberta." + name] = weight
+            continue
+        rows, columns = weight.shape
+        is_table = "embeddings" in name
+        shapes = [(rows, rank), (rank, columns)] if is_table else [(rank, columns), (rows, rank)]
+        a, b = [(torch.randn(len(tasks), *shape) * 0.3).half() for shape in shapes]
+        place = "roberta." + name.removesuffix("weight") + "parametrizations.weight."
+        published |= {place + "original": weight, place + "0.lora_A": a, place + "0.lora_B": b}
+        for i, task in enumerate(tasks):
+            left, right = (a, b) if is_table else (b, a)
+            folded[task][name] = weight.float() + alpha / rank * left[i].float() @ right[i].float()
+    expected = json.loads((folder / "expected.json").read_text())
+    expected = {key: expected[key] for key in ("texts", "vectors")} | dict(tasks={})
+    for task, weights in folded.items():
+        save_file({name: weights.get(name, weight.float()) for name, weight in base.items()}, path, metadata={"format": "pt"})
+        sentence = SentenceTransformer(str(folder), device="cpu", model_kwargs=dict(dtype="float32"))
+        expected["tasks"][task] = sentence.encode(TEXTS, prompt_name=task).tolist()
+    save_file(published, path, metadata={"format": "pt"})
+    change = dict(
+        model_type="xlm-roberta",
+        architectures=["XLMRobertaModel"],
+        position_embedding_type="rotary",
+        rotary_emb_base=20000.0,
+        lora_adaptations=list(tasks),
+        lora_rank=rank,
+        lora_alpha=alpha,
+        lora_dropout_p=0.0,
+        lora_main_params_trainable=False,
+        load_trained_adapters=True,
+        matryoshka_dimensions=[16, 32],
+        task_instructions=tasks,
+        truncate_dim=None,
+        use_flash_attn=True,
+        use_reentrant=False,
+        emb_pooler=None,
+    )
+    edit(folder, change, ["rope_parameters"])
+    edit(folder, dict(prompts=tasks), file="config_sentence_transformers.json")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0] |= dict(type="custom_st.Transformer", kwargs=["task"])
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").unlink()
+    write(folder, expected)
 
 
 def modernbert(seed):
@@ -887,6 +1046,14 @@ MADE = {
     "tokens-qwen3": lambda s: namer(
         "tokens-qwen3", t.Qwen3ForTokenClassification(t.Qwen3Config(**DECODER, **NAMED)), s, tokenizer(0, (False, True))
     ),
+    "jina-v3": lambda s: embedder(
+        "jina-v3",
+        t.JinaEmbeddingsV3Model(t.JinaEmbeddingsV3Config(**JINA), add_pooling_layer=False),
+        s,
+        [pooling("mean"), normalize],
+    ),
+    "jina-v3-lora": jina_v3,
+    "nomic-moe": nomic_moe,
 }
 
 

@@ -1,4 +1,4 @@
-//! Mixtures of experts: gated MLPs, of which each row is computed by those that its router chose.
+//! Mixtures of experts: MLPs, of which each row is computed by those that its router chose.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::trace;
 /// The experts that are computed by one call of the kernels.
 const AT_ONCE: usize = 8;
 
-/// A gated MLP: `down(activation(gate(x)) * up(x))`.
+/// An MLP, `down(activation(gate(x)) * up(x))`, or without a gate `down(activation(up(x)))`.
 #[derive(Clone, Debug)]
 pub struct Expert {
-    gate_proj: Linear,
+    gate_proj: Option<Linear>,
     up_proj: Linear,
     down_proj: Linear,
     activation: FusedActivation,
@@ -30,8 +30,17 @@ pub struct Expert {
 impl Expert {
     /// An expert of these layers, with the activation function SiLU.
     pub fn new(gate_proj: Linear, up_proj: Linear, down_proj: Linear) -> Self {
+        let gate_proj = Some(gate_proj);
         Self {
             gate_proj,
+            ..Self::plain(up_proj, down_proj)
+        }
+    }
+
+    /// An expert without a gate, with the activation function SiLU.
+    pub fn plain(up_proj: Linear, down_proj: Linear) -> Self {
+        Self {
+            gate_proj: None,
             up_proj,
             down_proj,
             activation: FusedActivation::Silu,
@@ -45,26 +54,43 @@ impl Expert {
     }
 
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
-        let [gate, up] = Linear::forward_each([&self.gate_proj, &self.up_proj], xs)?;
-        (self.down_proj).forward(&ops::activate_mul(&gate, &up, self.activation)?)
+        let inner = match &self.gate_proj {
+            Some(gate) => {
+                let [gate, up] = Linear::forward_each([gate, &self.up_proj], xs)?;
+                ops::activate_mul(&gate, &up, self.activation)?
+            }
+            None => ops::activate(&self.up_proj.forward(xs)?, self.activation)?,
+        };
+        self.down_proj.forward(&inner)
     }
 
     /// The features of an input and of an output.
     fn sizes(&self) -> Result<[usize; 2]> {
-        let [gate, up, down] = self.projections();
-        let ((inner, inputs), (outputs, of_down)) = (gate.shape()?, down.shape()?);
-        let (of_up, features) = up.shape()?;
-        if [of_up, features, of_down] != [inner, inputs, inner] {
+        let shape = |linear: &Linear| linear.projection().shape();
+        let ((inner, inputs), (outputs, of_down)) =
+            (shape(&self.up_proj)?, shape(&self.down_proj)?);
+        let (of_gate, features) = self.gate_proj.as_ref().map_or(Ok((inner, inputs)), shape)?;
+        if [of_gate, features, of_down] != [inner, inputs, inner] {
             let expected =
-                format!("up [{inner}, {inputs}] and down [{outputs}, {inner}] as of gate");
-            let got = [of_up, features, outputs, of_down];
+                format!("gate [{inner}, {inputs}] and down [{outputs}, {inner}] as of up");
+            let got = [of_gate, features, outputs, of_down];
             return Err(Error::shape("experts", expected, &got));
         }
         Ok([inputs, outputs])
     }
 
-    fn projections(&self) -> [&Projection; 3] {
-        [&self.gate_proj, &self.up_proj, &self.down_proj].map(Linear::projection)
+    /// The products of the input: of the gate, if there is one, and up.
+    fn firsts(&self) -> impl Iterator<Item = &Projection> {
+        let all = self.gate_proj.iter().chain([&self.up_proj]);
+        all.map(Linear::projection)
+    }
+
+    /// Whether the products are quantized alike, and report to nobody.
+    fn is_computed_as(&self, other: &Self) -> bool {
+        let [up, down] = [&other.up_proj, &other.down_proj].map(Linear::projection);
+        (self.activation, self.gate_proj.is_some()) == (other.activation, other.gate_proj.is_some())
+            && self.firsts().all(|first| first.is_computed_as(up))
+            && self.down_proj.projection().is_computed_as(down)
     }
 }
 
@@ -231,7 +257,6 @@ impl Experts {
         };
         let first = &self.0[*first];
         let sizes = first.sizes()?;
-        let [gate, _, down] = first.projections();
         let mut are_alike = true;
         for (index, _) in shares {
             let expert = &self.0[*index];
@@ -241,9 +266,7 @@ impl Experts {
                 let expected = format!("{sizes:?}, as of the others");
                 return Err(Error::argument("features of experts", expected, got));
             }
-            let mut pairs = expert.projections().into_iter().zip([gate, gate, down]);
-            are_alike &= expert.activation == first.activation
-                && pairs.all(|(projection, other)| projection.is_computed_as(other));
+            are_alike &= expert.is_computed_as(first);
         }
         Ok(are_alike)
     }
@@ -296,20 +319,24 @@ impl Experts {
                 if !is_there(share) {
                     (input, rest) = rest.split_at(rows * inputs);
                 }
-                let [gate, up, _] = self.0[*index].projections();
-                [(gate, input, rows), (up, input, rows)]
+                let firsts = self.0[*index].firsts();
+                firsts.map(move |first| (first, input, rows))
             });
             let firsts: Vec<_> = firsts.collect();
-            let both = Projection::multiply_all::<{ 2 * AT_ONCE }>(&firsts);
-            let inner = both.chunks_exact(2).zip(some).map(|(both, (index, _))| {
+            let each = firsts.len() / some.len();
+            let firsts = Projection::multiply_all::<{ 2 * AT_ONCE }>(&firsts);
+            let inner = firsts.chunks_exact(each).zip(some).map(|(ys, (index, _))| {
                 let activation = self.0[*index].activation.into();
-                kernels::activate_mul(isa, activation, &both[0], &both[1])
+                match ys {
+                    [gate, up] => kernels::activate_mul(isa, activation, gate, up),
+                    _ => kernels::activate(isa, activation, &ys[0]),
+                }
             });
             let inner: Vec<_> = inner.collect();
             let lasts = some.iter().zip(&inner);
             let lasts = lasts.map(|((index, share), inner)| {
                 (
-                    self.0[*index].projections()[2],
+                    self.0[*index].down_proj.projection(),
                     &inner[..],
                     share.rows.len(),
                 )

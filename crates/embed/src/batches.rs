@@ -26,6 +26,7 @@ pub(crate) const MOST_TOKENS: usize = 8192;
 /// ```
 pub struct Options {
     pub(crate) preset: Option<Preset>,
+    task: Option<String>,
     equalize: Option<Vec<String>>,
     /// Whether embeddings are by the head of bge-m3.
     is_lexical: bool,
@@ -41,6 +42,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             preset: None,
+            task: None,
             equalize: None,
             is_lexical: false,
             batch_size: 32,
@@ -62,6 +64,14 @@ impl Options {
     pub fn preset(self, preset: Preset) -> Self {
         let preset = Some(preset);
         Self { preset, ..self }
+    }
+
+    /// Adds the adapters of a task to the weights, such as `retrieval.query` of jina-embeddings-v3, and
+    /// makes its prompt the default. Without a task weights are used without adapters.
+    #[must_use]
+    pub fn task(self, task: impl Into<String>) -> Self {
+        let task = Some(task.into());
+        Self { task, ..self }
     }
 
     /// Equalizes the norms of a float model before it is quantized, by running it on a few texts
@@ -118,13 +128,14 @@ impl Options {
         let none = "expected no such option of a model of pictures";
         ensure!(self.equalize.is_none(), "equalize: {none}");
         ensure!(self.max_tokens.is_none(), "max_tokens: {none}");
+        ensure!(self.task.is_none(), "task: {none}");
         self.check()
     }
 
     pub(crate) fn open(self, dir: &Path) -> Result<Batches> {
         self.check()?;
-        let texts = self.equalize.as_deref();
-        let mut encoder = Encoder::open_with(dir, self.preset, texts, self.is_lexical)?;
+        let (task, texts) = (self.task.as_deref(), self.equalize.as_deref());
+        let mut encoder = Encoder::open_with(dir, self.preset, task, texts, self.is_lexical)?;
         if let Some(limit) = self.max_tokens {
             let most = encoder.config.max_tokens;
             ensure!(

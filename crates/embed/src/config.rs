@@ -300,7 +300,7 @@ impl TokenizerConfig {
             "bert" | "nomic_bert" | "distilbert" | "electra" => Some(BERTS[0].to_owned()),
             "mpnet" => Some(BERTS[2].to_owned()),
             "roberta" => Some(ROBERTAS[0].to_owned()),
-            "xlm-roberta" => Some(ROBERTAS[1].to_owned()),
+            "xlm-roberta" | "jina_embeddings_v3" => Some(ROBERTAS[1].to_owned()),
             "albert" => Some(PIECES[0].to_owned()),
             "deberta-v2" => Some(PIECES[1].to_owned()),
             "t5" => Some(PIECES[2].to_owned()),

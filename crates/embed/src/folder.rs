@@ -20,8 +20,8 @@ use crate::late::LateSettings;
 use crate::lexical::Lexical;
 use crate::loaded::Loaded;
 use crate::model::Model;
-use crate::models::{Answers, Architecture, Network, Rows, static_config};
-use crate::modules::{LogitScore, MODULES, Module, Modules, model_folder};
+use crate::models::{Answers, Architecture, Network, Rows, TASKS, adapted, static_config};
+use crate::modules::{JINA_V3, LogitScore, MODULES, Module, Modules, model_folder};
 use crate::pairs::PairTemplate;
 use crate::preset::Preset;
 use crate::prompts::{Prompts, SETTINGS};
@@ -89,7 +89,7 @@ impl Encoder {
         let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
         let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
         let network = quantized(
-            load(&config, Answers::Classes(config.labels.len()), vb)?,
+            load(&config, Answers::Classes(config.labels.len()), None, vb)?,
             preset,
         )?;
         Ok(Self {
@@ -154,7 +154,7 @@ impl Encoder {
         let tokenizer = Tokenizer::parse(&format!("{name}/tokenizer.json"), tokenizer, &config)?;
         let loaded = loaded.without(config.others());
         let answers = Answers::Classes(config.labels.len());
-        let network = load(&config, answers, loaded.var_builder());
+        let network = load(&config, answers, None, loaded.var_builder());
         let network = network.with_context(|| name.to_owned())?;
         loaded.check(&name)?;
         Ok(Self {
@@ -177,19 +177,21 @@ impl Encoder {
     /// # Errors
     /// When a file is missing, malformed, or inconsistent with the others.
     pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
-        Self::open_with(dir, preset, None, false)
+        Self::open_with(dir, preset, None, None, false)
     }
 
-    /// Reads a folder as [`open`](Self::open) does, and equalizes a float model by `texts` first;
-    /// with embeddings by the head of bge-m3 if `is_lexical`.
+    /// Reads a folder as [`open`](Self::open) does, with the adapters of a task, and equalizes a float
+    /// model by `texts` first; with embeddings by the head of bge-m3 if `is_lexical`.
     pub(crate) fn open_with(
         dir: &Path,
         preset: Option<Preset>,
+        task: Option<&str>,
         texts: Option<&[String]>,
         is_lexical: bool,
     ) -> Result<Self> {
         let dir = &*model_folder(dir)?;
         let mut files = Files::read(dir)?;
+        files.prompts.choose(task, &files.config.keys)?;
         let mut tokenizer = files.tokenizer()?;
         let (behind, is_scored) = if is_lexical {
             files.open_lexical(&tokenizer)?;
@@ -197,7 +199,7 @@ impl Encoder {
         } else {
             files.finish()?
         };
-        let mut network = files.network()?;
+        let mut network = files.network(task)?;
         let Files {
             name,
             modules,
@@ -327,6 +329,11 @@ impl<'a> Files<'a> {
             tokens: of_tokens.collect::<Result<_>>()?,
             weights: Some(loaded.bytes()),
         })?;
+        ensure!(
+            !modules.takes_tasks || config.keys.get(TASKS).is_some(),
+            "{name}: {MODULES}: key \"type\": expected a module of sentence-transformers, or of Jina's with \
+             {TASKS} in {CONFIG}, got {JINA_V3:?}"
+        );
         config.notes.extend(notes);
         let loaded = loaded.without(config.others());
         let mut prompts = Prompts::read(dir, &modules, &mut config.notes)?;
@@ -379,7 +386,7 @@ impl<'a> Files<'a> {
     }
 
     /// The model with the head that the files ask for.
-    fn network(&self) -> Result<Network> {
+    fn network(&self, task: Option<&str>) -> Result<Network> {
         let config = &self.config;
         let score = self.modules.logit_score.as_deref().map(LogitScore::open);
         let projection = self.late.as_ref().and_then(|late| late.projection);
@@ -391,7 +398,7 @@ impl<'a> Files<'a> {
             (None, None) if config.keys.is_architecture(OF_TOKENS) => Answers::TokenClasses(labels),
             (None, None) => Answers::Classes(labels),
         };
-        let network = load(config, answers, self.loaded.var_builder());
+        let network = load(config, answers, task, self.loaded.var_builder());
         let network = network.with_context(|| self.name.clone())?;
         self.loaded.check(&self.name)?;
         Ok(network)
@@ -479,7 +486,13 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
     Ok(all.finalize().to_string())
 }
 
-fn load(config: &Config, answers: Answers, vb: VarBuilder<'_>) -> Result<Network> {
+fn load(
+    config: &Config,
+    answers: Answers,
+    task: Option<&str>,
+    vb: VarBuilder<'_>,
+) -> Result<Network> {
+    let vb = adapted(&config.keys, task, vb)?;
     let network = Architecture::find(&config.keys)?.load(&config.keys, &config.sizes, answers, vb);
     network.context("expected the weights that config.json describes")
 }

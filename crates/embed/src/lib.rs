@@ -37,6 +37,7 @@
 //! | `bert` | bge, e5, all-MiniLM, mxbai, arctic-embed | yes |
 //! | `bert` with ALiBi | jina-embeddings-v2 | yes |
 //! | `roberta`, `xlm-roberta`, `camembert` | bge-m3, multilingual-e5, bge-reranker-v2-m3 | yes |
+//! | `xlm-roberta` with rotary positions, `jina_embeddings_v3` | jina-embeddings-v3, a model for each [task](Options::task) | yes |
 //! | `electra`, `albert` | ELECTRA rerankers, paraphrase-albert | yes |
 //! | `deberta-v2` | DeBERTa v2 and v3: NLI, mxbai-rerank-v1 (no convolution) | yes |
 //! | `t5` | sentence-t5, gtr-t5: the encoder | no |
@@ -44,7 +45,7 @@
 //! | `distilbert` | multi-qa-distilbert | yes |
 //! | `mpnet` | all-mpnet-base | yes |
 //! | `modernbert` | gte-modernbert, modernbert-embed, its reranker | yes |
-//! | `nomic_bert` | nomic-embed-text-v1.5 (no mixture of experts) | yes |
+//! | `nomic_bert` | nomic-embed-text-v1.5, nomic-embed-text-v2-moe | yes |
 //! | `new`, `gte` | gte-multilingual, arctic-embed-m-v2.0 | yes |
 //! | `qwen3` | Qwen3-Embedding, Qwen3-Reranker | `score`, `LogitScore` |
 //! | `gemma3_text` | EmbeddingGemma | `score` |

@@ -94,7 +94,7 @@ impl Backend {
         let end = end.filter(|end| !name[*end..].starts_with(char::is_alphanumeric));
         let end = end.unwrap_or(name.len());
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.insert(name[..end].to_owned());
+        asked.extend([name, &name[..end]].map(str::to_owned));
     }
 }
 

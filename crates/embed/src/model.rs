@@ -339,7 +339,8 @@ struct FloatProducts(usize);
 
 impl Visitor for FloatProducts {
     fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-        if layer.kind() != LayerKind::Embedding {
+        // The scores of a router do not depend on other rows.
+        if ![LayerKind::Embedding, LayerKind::custom("Router")].contains(&layer.kind()) {
             let weights = layer.weight_infos();
             self.0 += weights.iter().filter(|weight| !weight.quantized).count();
         }

@@ -49,6 +49,8 @@ pub(crate) struct Modules {
     pub is_splade: bool,
     /// Whether the model's module always has a head that guesses words.
     guesses_words: bool,
+    /// Whether the first module is that of Jina embeddings v3.
+    pub takes_tasks: bool,
     /// Whether `modules.json` lists the pooling, whose configuration then exists.
     pub lists_pooling: bool,
     /// The file that lists modules without a pooling.
@@ -117,6 +119,8 @@ const TOKENS: &str = "token_embeddings";
 const LOGITS: &str = "causal_logits";
 /// The name of a reranker's score.
 const SCORES: &str = "scores";
+/// The type in Jina embeddings v3, of Python in the folder: a Transformer with adapters for tasks.
+pub(crate) const JINA_V3: &str = "custom_st.Transformer";
 /// The file that lists the modules after the model.
 pub(crate) const MODULES: &str = "modules.json";
 const CONFIG: &str = "config.json";
@@ -129,6 +133,7 @@ impl Modules {
             pooling: dir.join("1_Pooling").join(CONFIG),
             is_splade: false,
             guesses_words: false,
+            takes_tasks: false,
             lists_pooling: false,
             lacks_pooling: None,
             others: Vec::new(),
@@ -167,11 +172,12 @@ impl Modules {
                     modules.lacks_pooling = None;
                     continue;
                 }
-                (0, "Transformer" | "MLMTransformer") => {
+                (0, "Transformer" | "MLMTransformer" | JINA_V3) => {
                     if !subfolder.is_empty() {
                         return Err(keys.fault("path", "\"\" for the Transformer"));
                     }
                     modules.guesses_words = type_.ends_with("MLMTransformer");
+                    modules.takes_tasks = type_ == JINA_V3;
                     continue;
                 }
                 (1, pooling @ ("Pooling" | "SpladePooling")) => {

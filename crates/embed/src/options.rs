@@ -46,7 +46,7 @@ impl ModelOptions {
         match self.path()? {
             Some(dir) => {
                 let texts = self.texts()?;
-                let encoder = Encoder::open_with(&dir, self.preset, texts.as_deref(), false);
+                let encoder = Encoder::open_with(&dir, self.preset, None, texts.as_deref(), false);
                 let encoder = encoder.context(OPTION)?;
                 #[cfg(feature = "program")]
                 encoder.tell_notes();

@@ -77,6 +77,19 @@ impl Prompts {
         Ok(prompts)
     }
 
+    /// Makes the prompt of a task the default: in these, else in `config.json`.
+    pub(crate) fn choose(&mut self, task: Option<&str>, config: &Keys) -> Result<()> {
+        let key = "task_instructions";
+        let prompts: Option<BTreeMap<String, String>> =
+            config.optional(key, "an object with the prompt of each task")?;
+        if let Some(task) = task {
+            let prompt = prompts.and_then(|mut all| all.remove(task));
+            self.prompts.entry(task.to_owned()).or_insert(prompt);
+            self.default_prompt_name = Some(task.to_owned());
+        }
+        Ok(())
+    }
+
     /// Adds empty prompts of queries and documents, by which these can be told apart.
     pub(crate) fn with_sides(mut self) -> Self {
         for name in ["query", "document"] {

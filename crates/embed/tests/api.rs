@@ -176,7 +176,7 @@ fn what_no_model_here_computes_is_refused() -> Result<()> {
 xlm-roberta | "is_decoder": false | "is_decoder": true | expected false
 modernbert | "gelu" | "mish" | expected gelu
 gemma3 | "use_bidirectional_attention": true | "a": 1 | expected true
-nomic | "swiglu" | "gelu" | activation_function
+nomic | "swiglu" | "geglu" | activation_function
 nomic | "prenorm": false | "prenorm": true | expected false, got true
 gte | "ntk" | "yarn" | rope_scaling
 jina | "geglu" | "original" | feed_forward_type

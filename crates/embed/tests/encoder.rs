@@ -256,7 +256,7 @@ fn the_second_text_of_a_pair_has_another_type() -> Result<()> {
 #[test]
 fn faults_of_a_folder_are_named() -> Result<()> {
     let table = r#"
-"model_type": "bert" | "model_type": "funnel" | key "model_type": expected one of bert, roberta, xlm-roberta, camembert, electra, albert, deberta-v2, distilbert, mpnet, modernbert, nomic_bert, new, gte, t5, eurobert, qwen3, gemma3_text, clip, siglip, got "funnel"
+"model_type": "bert" | "model_type": "funnel" | key "model_type": expected one of bert, roberta, xlm-roberta, camembert, electra, albert, deberta-v2, distilbert, mpnet, modernbert, nomic_bert, new, gte, t5, eurobert, qwen3, gemma3_text, clip, siglip, jina_embeddings_v3, got "funnel"
 "hidden_size": 128 | "hidden_size": -1 | key "hidden_size": expected a positive integer below 2^31, got -1
 "num_attention_heads": 4 | "num_attention_heads": 3 | expected a divisor of hidden_size 128, got 3
 "hidden_act": "gelu" | "hidden_act": "mish" | expected gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or silu, got "mish"

@@ -93,7 +93,17 @@ const CLIP: Architecture = Architecture {
     ..BERT
 };
 
-static ALL: [Architecture; 18] = [
+const JINA_V3: Architecture = Architecture {
+    model_types: &["jina_embeddings_v3"],
+    tables: &[&tables::JINA_V3, &tables::BERT, &tables::COMMON],
+    prefixes: &["roberta"],
+    sizes: nomic::jina_sizes,
+    load: nomic::load_jina,
+    head: bert::roberta_head,
+    ..BERT
+};
+
+static ALL: [Architecture; 20] = [
     Architecture {
         model_types: &[""],
         mark: Some((static_embedding::TABLE, None)),
@@ -110,6 +120,12 @@ static ALL: [Architecture; 18] = [
         sizes: jina::sizes,
         load: jina::load,
         ..BERT
+    },
+    Architecture {
+        model_types: &["xlm-roberta"],
+        mark: Some(("position_embedding_type", Some("rotary"))),
+        sizes: nomic::published_jina_sizes,
+        ..JINA_V3
     },
     Architecture {
         guesses: Some(&bert::GUESSES),
@@ -233,6 +249,7 @@ static ALL: [Architecture; 18] = [
         tower: Some(&clip::SIGLIP),
         ..CLIP
     },
+    JINA_V3,
 ];
 
 /// A model and its head.

@@ -26,6 +26,7 @@ pub(super) struct Names {
     pub up: &'static str,
     pub down: &'static str,
     pub norm: &'static str,
+    pub mlp: fn(&Sizes, &Names, &VarBuilder<'_>) -> Result<Mlp>,
 }
 
 pub(super) const BERT: Names = Names {
@@ -40,6 +41,7 @@ pub(super) const BERT: Names = Names {
     up: "intermediate.dense",
     down: "output.dense",
     norm: "output.LayerNorm",
+    mlp,
 };
 
 const DISTILBERT: Names = Names {
@@ -50,6 +52,7 @@ const DISTILBERT: Names = Names {
     up: "ffn.lin1",
     down: "ffn.lin2",
     norm: "output_layer_norm",
+    mlp,
 };
 
 const MPNET: Names = Names {
@@ -195,15 +198,11 @@ pub(super) fn load_albert(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Res
     let passes = sizes.layers as f64 / groups.len() as f64;
     let group_of = |pass| ((pass as f64 / passes) as usize).min(groups.len() - 1);
     let layers = (0..sizes.layers).flat_map(|pass| groups[group_of(pass)].clone());
-    let mut embeddings = embeddings(sizes, None, vb.pp("embeddings"))?;
+    let tables = vb.pp("embeddings");
+    let mut embeddings = embeddings(sizes, None, &tables, tables.pp("LayerNorm"))?;
     let into = vb.pp("encoder.embedding_hidden_mapping_in");
     embeddings.projection = Some(projection(sizes, into)?);
-    Ok(Transformer {
-        embeddings,
-        layers: layers.collect(),
-        norm: None,
-        views: vec![View::plain(Sees::All)],
-    })
+    Transformer::new(embeddings, layers.map(Ok), View::plain(Sees::All))
 }
 
 /// The product from narrower tables.
@@ -278,19 +277,24 @@ pub(super) fn transformer(
 ) -> Result<Transformer> {
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, names, vb.pp(names.layers).pp(index)));
-    Ok(Transformer {
-        embeddings: embeddings(sizes, pad, vb.pp("embeddings"))?,
-        layers: layers.collect::<Result<_>>()?,
-        norm: None,
-        views: vec![view],
-    })
+    let vb = vb.pp("embeddings");
+    Transformer::new(
+        embeddings(sizes, pad, &vb, vb.pp("LayerNorm"))?,
+        layers,
+        view,
+    )
 }
 
-fn embeddings(sizes: &Sizes, pad: Option<u32>, vb: VarBuilder<'_>) -> Result<Embeddings> {
+pub(super) fn embeddings(
+    sizes: &Sizes,
+    pad: Option<u32>,
+    vb: &VarBuilder<'_>,
+    norm: VarBuilder<'_>,
+) -> Result<Embeddings> {
     let rows = sizes.tokens + pad.map_or(0, |pad| pad as usize + 1);
     let table = (sizes.has_table).then(|| sizes.table(rows, vb.pp("position_embeddings")));
     let table = table.transpose()?;
-    let norm = nn::layer_norm(sizes.embedding, sizes.eps, vb.pp("LayerNorm"))?;
+    let norm = nn::layer_norm(sizes.embedding, sizes.eps, norm)?;
     Ok(Embeddings {
         types: sizes.types(vb.pp("token_type_embeddings"))?,
         positions: table.map(|table| Positions { table, pad }),
@@ -300,16 +304,7 @@ fn embeddings(sizes: &Sizes, pad: Option<u32>, vb: VarBuilder<'_>) -> Result<Emb
 }
 
 fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
-    layer_around(sizes, names, mlp(sizes, names, &vb)?, &vb)
-}
-
-/// The products behind attention.
-pub(super) fn mlp(sizes: &Sizes, names: &Names, vb: &VarBuilder<'_>) -> Result<Mlp> {
-    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
-    Ok(Mlp {
-        up: Up::Plain(up.with_activation(sizes.activation)),
-        down: sizes.down(true, vb.pp(names.down))?,
-    })
+    layer_around(sizes, names, (names.mlp)(sizes, names, &vb)?, &vb)
 }
 
 /// A layer with these inner products.
@@ -330,6 +325,15 @@ pub(super) fn layer_around(
         mlp,
         around_mlp: Residual::post_norm(sizes.norm(vb.pp(names.norm))?),
         view: 0,
+    })
+}
+
+/// The products behind attention.
+pub(super) fn mlp(sizes: &Sizes, names: &Names, vb: &VarBuilder<'_>) -> Result<Mlp> {
+    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
+    Ok(Mlp::Products {
+        up: Up::Plain(up.with_activation(sizes.activation)),
+        down: sizes.down(true, vb.pp(names.down))?,
     })
 }
 

@@ -20,6 +20,7 @@ pub(super) const TOWER: Names = Names {
     up: "mlp.fc1",
     down: "mlp.fc2",
     norm: "layer_norm2",
+    mlp: bert::mlp,
 };
 
 /// What a tower of texts beside one of pictures has of its kind.

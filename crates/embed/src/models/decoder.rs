@@ -190,7 +190,7 @@ fn layer(sizes: &Sizes, style: &Style, view: usize, vb: VarBuilder<'_>) -> Candl
             after: behind_attention,
             ..Residual::default()
         },
-        mlp: Mlp {
+        mlp: Mlp::Products {
             up: Up::Gated {
                 gate: sizes.linear(sizes.inner, style.mlp_bias, vb.pp("mlp.gate_proj"))?,
                 value: sizes.linear(sizes.inner, style.mlp_bias, vb.pp("mlp.up_proj"))?,

@@ -5,11 +5,12 @@ use anyhow::Result;
 use candle_nn::VarBuilder;
 
 use super::attention::Attention;
+use super::bert;
 use super::mlp::{Mlp, Up};
 use super::projections::Inputs;
 use super::rope::Rope;
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::transformer::{Layer, Residual, Transformer};
 use super::view::{Sees, View};
 use crate::keys::Keys;
 
@@ -20,21 +21,12 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let embeddings = vb.pp("embeddings");
-    let embeddings = Embeddings {
-        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
-        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
-        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
-    };
+    let tables = vb.pp("embeddings");
+    let embeddings = bert::embeddings(sizes, None, &tables, tables.pp("LayerNorm"))?;
     let frequencies = Rope::read(keys, 160_000.)?.frequencies(sizes.heads.dim)?;
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, vb.pp("encoder.layer").pp(index)));
-    Ok(Transformer {
-        embeddings,
-        layers: layers.collect::<Result<_>>()?,
-        norm: None,
-        views: vec![View::rotary(Sees::All, frequencies)],
-    })
+    Transformer::new(embeddings, layers, View::rotary(Sees::All, frequencies))
 }
 
 fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
@@ -44,7 +36,7 @@ fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
     Ok(Layer {
         attention: Attention::new(Inputs::Fused(inputs), output, sizes.heads, place),
         around_attention: Residual::post_norm(sizes.norm(vb.pp("attn_ln"))?),
-        mlp: Mlp {
+        mlp: Mlp::Products {
             up: Up::Fused {
                 both: sizes.linear(2 * sizes.inner, false, vb.pp("mlp.up_gate_proj"))?,
                 activation: sizes.activation,

@@ -7,13 +7,20 @@ use anyhow::Result;
 use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
-use super::attention::Attention;
+use super::bert::{self, Names};
 use super::mlp::{Mlp, Up};
-use super::projections::Inputs;
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::transformer::Transformer;
 use super::view::{Bias, Sees, View};
 use crate::keys::Keys;
+
+const NAMES: Names = Names {
+    up: "mlp.gated_layers",
+    down: "mlp.wo",
+    norm: "mlp.layernorm",
+    mlp,
+    ..bert::BERT
+};
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     let types = keys.size_or("type_vocab_size", 2)?;
@@ -30,24 +37,12 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let embeddings = vb.pp("embeddings");
-    let embeddings = Embeddings {
-        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
-        norm: Some(sizes.norm(embeddings.pp("LayerNorm"))?),
-        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
-    };
     let heads = sizes.heads.queries;
     let slopes = slopes(heads);
     let term = move |head: usize, distance: i64| -slopes[head] * distance.abs() as f32;
     let term = Arc::new(term);
-    let layers = 0..sizes.layers;
-    let layers = layers.map(|index| layer(sizes, vb.pp("encoder.layer").pp(index)));
-    Ok(Transformer {
-        embeddings,
-        layers: layers.collect::<Result<_>>()?,
-        norm: None,
-        views: vec![View::plain(Sees::Biased(Bias { heads, term }))],
-    })
+    let view = View::plain(Sees::Biased(Bias { heads, term }));
+    bert::transformer(sizes, &NAMES, None, view, &vb)
 }
 
 /// The slope of each head's scores: powers of `2^(-8 / n)` for `n` heads, a power of two; further
@@ -66,28 +61,13 @@ fn slopes(heads: usize) -> Vec<f32> {
     powers(first).chain(rest).collect()
 }
 
-fn layer(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
-    let square = |name| sizes.linear(sizes.hidden, true, vb.pp(name));
-    let inputs = [
-        square("attention.self.query")?,
-        square("attention.self.key")?,
-        square("attention.self.value")?,
-    ];
-    let output = square("attention.output.dense")?;
-    let place = vb.pp("attention.self.attention");
-    let norm = sizes.norm(vb.pp("attention.output.LayerNorm"))?;
-    Ok(Layer {
-        attention: Attention::new(Inputs::Each(Box::new(inputs)), output, sizes.heads, place),
-        around_attention: Residual::post_norm(norm),
-        mlp: Mlp {
-            up: Up::Fused {
-                both: sizes.linear(2 * sizes.inner, false, vb.pp("mlp.gated_layers"))?,
-                activation: sizes.activation,
-                gate_first: true,
-            },
-            down: sizes.down(true, vb.pp("mlp.wo"))?,
+fn mlp(sizes: &Sizes, names: &Names, vb: &VarBuilder<'_>) -> Result<Mlp> {
+    Ok(Mlp::Products {
+        up: Up::Fused {
+            both: sizes.linear(2 * sizes.inner, false, vb.pp(names.up))?,
+            activation: sizes.activation,
+            gate_first: true,
         },
-        around_mlp: Residual::post_norm(sizes.norm(vb.pp("mlp.layernorm"))?),
-        view: 0,
+        down: sizes.down(true, vb.pp(names.down))?,
     })
 }

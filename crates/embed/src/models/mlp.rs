@@ -1,13 +1,25 @@
-//! The feed-forward part of a layer: products with an activation function between them.
+//! The feed-forward part of a layer: products with an activation function between them, or experts
+//! of such products.
 
 use candle_core::{Result, Tensor};
 use candle_dynquant::{FusedActivation, Quantizable, nn, ops};
 use candle_nn::Module;
 
 #[derive(Clone, Quantizable)]
-pub(crate) struct Mlp {
-    pub up: Up,
-    pub down: nn::Linear,
+#[expect(clippy::large_enum_variant, reason = "most are products")]
+pub(crate) enum Mlp {
+    Products { up: Up, down: nn::Linear },
+    Mixture(Mixture),
+}
+
+/// Experts, of which some compute each token, and the bias of their sum.
+#[derive(Clone, Quantizable)]
+pub(crate) struct Mixture {
+    pub router: nn::Router,
+    pub experts: nn::Experts,
+    /// The number of experts of a token.
+    pub chosen: usize,
+    pub bias: Tensor,
 }
 
 /// The products that compute the inner activations.
@@ -32,7 +44,14 @@ pub(crate) enum Up {
 
 impl Mlp {
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.down.forward(&self.up.forward(xs)?)
+        match self {
+            Self::Products { up, down } => down.forward(&up.forward(xs)?),
+            Self::Mixture(all) => {
+                let (chosen, weights) = all.router.choose(xs, all.chosen, false)?;
+                let sum = all.experts.forward(xs, &chosen, &weights)?;
+                sum.broadcast_add(&all.bias)
+            }
+        }
     }
 }
 

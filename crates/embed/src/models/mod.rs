@@ -1,6 +1,7 @@
 //! The models: `architecture` is the table of known models, each with a file; `transformer`,
 //! `attention` and `mlp` are their common parts.
 
+mod adapters;
 mod architecture;
 mod attention;
 mod bert;
@@ -25,6 +26,7 @@ mod view;
 #[cfg(feature = "images")]
 mod vision;
 
+pub(crate) use adapters::{TASKS, adapted};
 pub(crate) use architecture::{Answers, Architecture, Network};
 pub(crate) use clip::Tower;
 pub(crate) use head::{ClassHead, matrix};

@@ -94,7 +94,7 @@ fn layer(
             vb.pp("attn.attention"),
         ),
         around_attention: Residual::pre_norm(first),
-        mlp: Mlp {
+        mlp: Mlp::Products {
             up: Up::Fused {
                 both: sizes.linear(2 * sizes.inner, bias, vb.pp("mlp.Wi"))?,
                 activation: sizes.activation,

@@ -1,18 +1,32 @@
-//! Nomic BERT: BERT's norms, with rotary positions and products gated by SiLU. `config.json` has
-//! GPT-2's keys, or BERT's if transformers wrote it.
+//! Nomic BERT and Jina embeddings v3: BERT's norms, with rotary positions. Nomic's products are gated
+//! by SiLU, and its `config.json` has GPT-2's keys, or BERT's if transformers wrote it; its second
+//! version has GELU without gates, and experts in every second layer.
 
 use anyhow::Result;
-use candle_dynquant::FusedActivation;
+use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
+use serde_json::Value;
 
 use super::attention::Attention;
-use super::mlp::{Mlp, Up};
+use super::mlp::{Mixture, Mlp, Up};
 use super::projections::{Heads, Inputs};
 use super::rope::Rope;
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::transformer::{Layer, Residual, Transformer};
 use super::view::{Sees, View};
+use super::{bert, gte};
 use crate::keys::Keys;
+
+/// What the layers of the two models differ in.
+struct Parts {
+    /// The name of attention.
+    mixer: &'static str,
+    has_gate: bool,
+    /// Whether attention and the products up and down have biases.
+    biases: [bool; 3],
+    /// The numbers of experts in every second layer, and of those that compute a token.
+    experts: Option<[usize; 2]>,
+}
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     if keys.get("n_embd").is_none() {
@@ -43,7 +57,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         heads: Heads::equal(heads, hidden),
         inner: keys.size_or("n_inner", 4 * hidden)?,
         eps: keys.epsilon("layer_norm_epsilon", 1e-12)?,
-        activation: FusedActivation::Silu,
+        activation: [FusedActivation::Gelu, FusedActivation::Silu][usize::from(has_gate(keys))],
         tokens: keys.positions("n_positions")?,
         has_table: false,
         types: keys.count_or("type_vocab_size", 2)?,
@@ -51,48 +65,140 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     })
 }
 
-pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let embeddings = vb.pp("embeddings");
-    let embeddings = Embeddings {
-        types: sizes.types(embeddings.pp("token_type_embeddings"))?,
-        norm: Some(sizes.norm(vb.pp("emb_ln"))?),
-        ..Embeddings::words_only(sizes.table(sizes.vocab, embeddings.pp("word_embeddings"))?)
-    };
-    let theta = keys.positive("rotary_emb_base")?.unwrap_or(1000.);
-    let frequencies = Rope::read(keys, theta)?.frequencies(sizes.heads.dim)?;
-    let layers = 0..sizes.layers;
-    let layers = layers.map(|index| layer(keys, sizes, vb.pp("encoder.layers").pp(index)));
-    Ok(Transformer {
-        embeddings,
-        layers: layers.collect::<Result<_>>()?,
-        norm: None,
-        views: vec![View::rotary(Sees::All, frequencies)],
-    })
+fn has_gate(keys: &Keys) -> bool {
+    keys.get("activation_function")
+        .is_none_or(|it| it != "gelu")
 }
 
-fn layer(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Layer> {
-    let bias = keys.flag("qkv_proj_bias", false)?;
-    let inputs = sizes.linear(3 * sizes.hidden, bias, vb.pp("attn.Wqkv"))?;
-    let output = sizes.linear(sizes.hidden, bias, vb.pp("attn.out_proj"))?;
-    let bias = keys.flag("mlp_fc1_bias", false)?;
-    let up = |name| sizes.linear(sizes.inner, bias, vb.pp(name));
+pub(super) fn jina_sizes(keys: &Keys) -> Result<Sizes> {
+    let eps = keys.epsilon("layer_norm_eps", 1e-5)?;
+    let sizes = gte::sizes(keys)?;
+    Ok(Sizes { eps, ..sizes })
+}
+
+/// The sizes by the keys of Jina's code, which must say how fast positions rotate.
+pub(super) fn published_jina_sizes(keys: &Keys) -> Result<Sizes> {
+    let key = "rotary_emb_base";
+    let base = keys.positive(key)?;
+    base.ok_or_else(|| keys.fault(key, "a number above 0"))?;
+    gte::sizes(keys)
+}
+
+pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let biases = ["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"];
+    let [attention, up, down] = biases.map(|key| keys.flag(key, false));
+    let parts = Parts {
+        mixer: "attn",
+        has_gate: has_gate(keys),
+        biases: [attention?, up?, down?],
+        experts: experts(keys)?,
+    };
+    transformer(keys, sizes, &parts, 1000., vb)
+}
+
+pub(super) fn load_jina(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let parts = Parts {
+        mixer: "mixer",
+        has_gate: false,
+        biases: [true; 3],
+        experts: None,
+    };
+    transformer(keys, sizes, &parts, 20_000., vb)
+}
+
+fn experts(keys: &Keys) -> Result<Option<[usize; 2]>> {
+    if keys.get("moe_every_n_layers").is_none_or(|it| it != 2) {
+        return Ok(None);
+    }
+    for (key, only) in [
+        ("activation_function", Value::from("gelu")),
+        ("moe_normalize_expert_weights", false.into()),
+        ("expert_choice_router", false.into()),
+        ("num_shared_experts", 0.into()),
+        ("ffn_div", 1.into()),
+    ] {
+        if keys.get(key) != Some(&only) {
+            return Err(keys.fault(key, &only.to_string()));
+        }
+    }
+    let (count, key) = (keys.size("num_experts")?, "moe_top_k");
+    let chosen = keys.size(key)?;
+    if chosen > count {
+        return Err(keys.fault(key, &format!("at most {count}, as num_experts says")));
+    }
+    Ok(Some([count, chosen]))
+}
+
+fn transformer(
+    keys: &Keys,
+    sizes: &Sizes,
+    parts: &Parts,
+    theta: f64,
+    vb: VarBuilder<'_>,
+) -> Result<Transformer> {
+    let embeddings = bert::embeddings(sizes, None, &vb.pp("embeddings"), vb.pp("emb_ln"))?;
+    let theta = keys.positive("rotary_emb_base")?.unwrap_or(theta);
+    let frequencies = Rope::read(keys, theta)?.frequencies(sizes.heads.dim)?;
+    let layers = 0..sizes.layers;
+    let layers = layers.map(|index| {
+        let experts = parts.experts.filter(|_| index % 2 == 1);
+        layer(sizes, parts, experts, vb.pp("encoder.layers").pp(index))
+    });
+    Transformer::new(embeddings, layers, View::rotary(Sees::All, frequencies))
+}
+
+fn layer(
+    sizes: &Sizes,
+    parts: &Parts,
+    experts: Option<[usize; 2]>,
+    vb: VarBuilder<'_>,
+) -> Result<Layer> {
+    let [bias, of_up, of_down] = parts.biases;
+    let (mixer, mlp) = (vb.pp(parts.mixer), vb.pp("mlp"));
+    let inputs = sizes.linear(3 * sizes.hidden, bias, mixer.pp("Wqkv"))?;
+    let output = sizes.linear(sizes.hidden, bias, mixer.pp("out_proj"))?;
+    let up = |name| sizes.linear(sizes.inner, of_up, mlp.pp(name));
+    let activation = sizes.activation;
+    let place = mixer.pp("attention");
     Ok(Layer {
-        attention: Attention::new(
-            Inputs::Fused(inputs),
-            output,
-            sizes.heads,
-            vb.pp("attn.attention"),
-        ),
+        attention: Attention::new(Inputs::Fused(inputs), output, sizes.heads, place),
         around_attention: Residual::post_norm(sizes.norm(vb.pp("norm1"))?),
-        mlp: Mlp {
-            up: Up::Gated {
-                gate: up("mlp.fc12")?,
-                value: up("mlp.fc11")?,
-                activation: sizes.activation,
-            },
-            down: sizes.down(keys.flag("mlp_fc2_bias", false)?, vb.pp("mlp.fc2"))?,
+        mlp: if let Some(experts) = experts {
+            Mlp::Mixture(mixture(sizes, experts, &mlp)?)
+        } else {
+            Mlp::Products {
+                up: if parts.has_gate {
+                    Up::Gated {
+                        gate: up("fc12")?,
+                        value: up("fc11")?,
+                        activation,
+                    }
+                } else {
+                    Up::Plain(up("fc1")?.with_activation(activation))
+                },
+                down: sizes.down(of_down, mlp.pp("fc2"))?,
+            }
         },
         around_mlp: Residual::post_norm(sizes.norm(vb.pp("norm2"))?),
         view: 0,
+    })
+}
+
+/// Experts whose two matrices, `[inner, hidden]` each, follow each other in one tensor for each of both.
+fn mixture(sizes: &Sizes, [count, chosen]: [usize; 2], vb: &VarBuilder<'_>) -> Result<Mixture> {
+    let (hidden, inner) = (sizes.hidden, sizes.inner);
+    let all = |name| vb.get((count * inner, hidden), name);
+    let (ups, downs) = (all("experts.mlp.w1")?, all("experts.mlp.w2")?);
+    let expert = |index| {
+        let [up, down] = [&ups, &downs].map(|all| all.narrow(0, index * inner, inner));
+        let [up, down] = [up?, down?.t()?.contiguous()?].map(|it| nn::Linear::new(it, None));
+        Ok(nn::Expert::plain(up, down).with_activation(sizes.activation))
+    };
+    let experts: Result<_> = (0..count).map(expert).collect();
+    Ok(Mixture {
+        router: nn::router(hidden, count, vb.pp("router.layer"))?,
+        experts: nn::Experts::new(experts?),
+        chosen,
+        bias: vb.get(hidden, "experts.bias")?,
     })
 }

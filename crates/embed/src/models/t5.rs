@@ -94,7 +94,7 @@ fn layer(sizes: &Sizes, is_gated: bool, vb: VarBuilder<'_>) -> CandleResult<Laye
             heads: sizes.heads,
         },
         around_attention: Residual::pre_norm(Some(norm(sizes, attention.pp("layer_norm"))?)),
-        mlp: Mlp {
+        mlp: Mlp::Products {
             up: if is_gated {
                 Up::Gated {
                     gate: up("wi_0")?,

@@ -22,6 +22,20 @@ pub(crate) struct Transformer {
 }
 
 impl Transformer {
+    /// A model without a norm after its layers, which all have the same view.
+    pub fn new(
+        embeddings: Embeddings,
+        layers: impl Iterator<Item = anyhow::Result<Layer>>,
+        view: View,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            embeddings,
+            layers: layers.collect::<anyhow::Result<_>>()?,
+            norm: None,
+            views: vec![view],
+        })
+    }
+
     /// The last hidden state, `[tokens, hidden]`.
     pub fn forward(&self, rows: &Rows) -> Result<Tensor> {
         let views = self.views.iter().map(|view| view.for_rows(rows));

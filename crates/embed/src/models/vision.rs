@@ -222,7 +222,7 @@ impl VisionConfig {
         let mlp = if self.keys.flag("use_swiglu_ffn", false)? {
             let inner = (sizes.inner * 2 / 3).next_multiple_of(8);
             let both = sizes.linear(2 * inner, true, vb.pp("mlp.weights_in"))?;
-            Mlp {
+            Mlp::Products {
                 up: Up::Fused {
                     both,
                     activation: FusedActivation::Silu,

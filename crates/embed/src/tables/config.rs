@@ -9,7 +9,7 @@ use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 pub(crate) const COMMON: Table = Table(&[
     (&["architectures", "model_type", "id2label", "num_labels", "problem_type", "tie_word_embeddings",
        "tokenizer_class", "vocab_size", "sentence_transformers", "sbert_ce_default_activation_function",
-       "quantization_config", "compression_config"], Used),
+       "quantization_config", "compression_config", "lora_adaptations", "lora_rank", "lora_alpha"], Used),
     (&["_name_or_path", "name_or_path", "transformers_version", "auto_map", "finetuning_task"],
      Harmless("names and versions of what wrote the file")),
     (&["dtype", "torch_dtype"], Harmless("weights are read as they are stored")),
@@ -74,6 +74,19 @@ pub(crate) const JINA: Table = Table(&[
     (&["emb_pooler"], Harmless("1_Pooling has the pooling")),
 ]);
 
+/// The keys of Jina embeddings v3, from its original code and from transformers.
+#[rustfmt::skip]
+pub(crate) const JINA_V3: Table = Table(&[
+    (&["rotary_emb_base", "rope_theta", "rope_scaling", "rope_parameters", "task_instructions"], Used),
+    (&["position_embedding_type"], Only(&["\"rotary\""])),
+    (&["truncate_dim", "head_dim"], Only(&["null"])),
+    (&["load_trained_adapters"], Only(&["true"])),
+    (&["emb_pooler"], Harmless("1_Pooling has the pooling")),
+    (&["matryoshka_dimensions"], Harmless("callers cut vectors")),
+    (&["lora_main_params_trainable", "use_reentrant"], Harmless("for training")),
+    (&["use_flash_attn"], Harmless("how the same numbers are computed")),
+]);
+
 #[rustfmt::skip]
 pub(crate) const DISTILBERT: Table = Table(&[
     (&["hidden_size", "num_attention_heads", "num_hidden_layers", "dim", "n_heads", "n_layers", "hidden_dim", "activation", "max_position_embeddings"], Used),
@@ -101,15 +114,16 @@ pub(crate) const NOMIC: Table = Table(&[
     (&["n_embd", "n_head", "n_layer", "n_inner", "n_positions", "layer_norm_epsilon", "head_dim",
        "rotary_emb_base", "rope_theta", "rope_scaling", "rope_parameters", "qkv_proj_bias",
        "mlp_fc1_bias", "mlp_fc2_bias"], Used),
-    (&["activation_function"], Only(&["\"swiglu\""])),
+    (&["activation_function"], Only(&["\"swiglu\"", "\"gelu\""])),
     (&["prenorm", "use_rms_norm", "rotary_emb_interleaved", "causal", "parallel_block",
        "scale_attn_by_inverse_layer_idx"], Only(&["false"])),
     (&["scale_attn_weights"], Only(&["true"])),
     (&["rotary_emb_fraction"], Only(&["1.0", "1"])),
     (&["rotary_scaling_factor", "rotary_emb_scale_base"], Only(&["null"])),
-    (&["num_experts"], Only(&["0"])),
-    (&["moe_*", "num_shared_experts", "expert_choice_router", "ffn_div", "router_aux_loss_coef"],
-     Harmless("without num_experts")),
+    (&["num_experts", "moe_top_k", "moe_normalize_expert_weights", "expert_choice_router", "num_shared_experts",
+       "ffn_div"], Used),
+    (&["moe_every_n_layers"], Only(&["2", "0", "-1"])),
+    (&["moe_impl", "router_aux_loss_coef"], Harmless("for training, or how the same numbers are computed")),
     (&["max_trained_positions"], Harmless("without rotary_scaling_factor")),
     (&["parallel_block_tied_norm"], Harmless("without parallel_block")),
     (&["use_flash_attn", "fused_*", "use_xentropy", "pad_vocab_size_multiple",

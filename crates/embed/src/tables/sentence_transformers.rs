@@ -72,7 +72,7 @@ pub(crate) const MULTI_VECTOR_MASK: Table = Table(&[
 pub(crate) const MODULES: Table = Table(&[
     (&["type", "path"], Used),
     (&["idx", "name"], Harmless("entries are in their order")),
-    (&["kwargs"], Only(&["[]"])),
+    (&["kwargs"], Only(&["[]", "[\"task\"]"])),
 ]);
 
 /// The keys of a Pooling's `config.json`.
