@@ -32,7 +32,8 @@ const FOREIGN: &str = "
     Dropout Gather Gemm Int8DynamicActivationInt8WeightConfig
     Int8DynamicActivationIntxWeightConfig Int8Tensor IntxUnpackedToInt8Tensor LogitScore MatMul
     Normalize Pooling Classifier Config Embedder Encoder Head Int8Vector Model Options Reranker
-    EmbeddingModel ImageEmbedding SparseEmbedder SparseTextEmbedding StaticEmbedding TextEmbedding TextRerank
+    EmbeddingModel ImageEmbedder ImageEmbedding LateInteractionTextEmbedding MultiVectorEmbedder MultiVectorMask Picture
+    SparseEmbedder SparseTextEmbedding StaticEmbedding TextEmbedding TextRerank TokenClassifier
     UserDefinedEmbeddingModel";
 
 #[test]

@@ -61,7 +61,7 @@ pub struct Pictures {
     pub queue: Queue<Job<Vec<f32>>>,
 }
 
-/// What stands before a text.
+/// The prompt before a text.
 #[derive(Clone)]
 pub struct Before {
     pub prompt: String,

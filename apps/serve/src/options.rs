@@ -29,6 +29,11 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub equalize: Option<PathBuf>,
 
+    /// The task whose adapters are added to the weights of jina-embeddings-v3, and whose prompt stands
+    /// before texts
+    #[arg(long, value_name = "NAME")]
+    pub task: Option<String>,
+
     /// Precision of a decoder's attention, and of its keys and values: float32, bfloat16 or int8
     /// [default: float32, or the folder's]
     #[arg(long, value_name = "NAME")]

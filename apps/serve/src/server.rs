@@ -61,6 +61,7 @@ fn open_encoder(options: &Options, path: Option<PathBuf>) -> Result<Encoder> {
         preset: preset(options)?,
         model: path,
         equalize: options.equalize.clone(),
+        task: options.task.clone(),
     };
     let mut encoder = model.open()?;
     if let Some(limit) = options.max_tokens {
@@ -228,6 +229,10 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     ensure!(
         options.equalize.is_none(),
         "--equalize: expected an encoder, got a decoder"
+    );
+    ensure!(
+        options.task.is_none(),
+        "--task: expected an encoder, got a decoder"
     );
     let (draft, preset) = (options.draft_model.as_deref(), options.preset.as_deref());
     let opened = generate::Opened::open(path, draft, preset, options.attention);

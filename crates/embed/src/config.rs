@@ -48,7 +48,7 @@ pub struct Config {
     /// Whether texts are lower-cased before the tokenizer.
     pub(crate) lower_case: bool,
     pub(crate) tokenizer: TokenizerConfig,
-    /// What a tower of texts has of its kind, and the token that has a text's vector.
+    /// The tower of texts, and the token that has a text's vector.
     pub(crate) tower: Option<&'static Tower>,
     pub(crate) ending: Option<u32>,
 }

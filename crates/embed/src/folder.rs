@@ -252,7 +252,7 @@ impl Encoder {
     }
 }
 
-/// What the files of a folder say, besides the weights of the model.
+/// The contents of a folder's files, besides the weights of the model.
 struct Files<'a> {
     dir: &'a Path,
     name: String,

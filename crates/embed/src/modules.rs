@@ -31,7 +31,7 @@ pub(crate) enum Module {
     Cut(usize),
 }
 
-/// What is added to the outputs of a dense layer.
+/// The residual that is added to the outputs of a dense layer.
 #[derive(Clone, Debug)]
 pub(crate) enum Residual {
     Nothing,
@@ -67,7 +67,7 @@ pub(crate) struct Modules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     PyLate,
-    /// With the folder of `MultiVectorMask`.
+    /// The folder of `MultiVectorMask`.
     SentenceTransformers(PathBuf),
     Stanford,
 }

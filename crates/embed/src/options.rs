@@ -35,6 +35,11 @@ pub struct ModelOptions {
     /// few texts typical of its use
     #[cfg_attr(feature = "program", arg(long, value_name = "FILE"))]
     pub equalize: Option<PathBuf>,
+
+    /// The task whose adapters are added to the weights of jina-embeddings-v3, and whose prompt stands
+    /// before texts
+    #[cfg_attr(feature = "program", arg(long, value_name = "NAME"))]
+    pub task: Option<String>,
 }
 
 impl ModelOptions {
@@ -46,17 +51,20 @@ impl ModelOptions {
         match self.path()? {
             Some(dir) => {
                 let texts = self.texts()?;
-                let encoder = Encoder::open_with(&dir, self.preset, None, texts.as_deref(), false);
+                let (task, texts) = (self.task.as_deref(), texts.as_deref());
+                let encoder = Encoder::open_with(&dir, self.preset, task, texts, false);
                 let encoder = encoder.context(OPTION)?;
                 #[cfg(feature = "program")]
                 encoder.tell_notes();
                 Ok(encoder)
             }
             None => {
-                ensure!(
-                    self.equalize.is_none(),
-                    "--equalize: expected a model with it, got none"
-                );
+                for (option, is_given) in [
+                    ("--equalize", self.equalize.is_some()),
+                    ("--task", self.task.is_some()),
+                ] {
+                    ensure!(!is_given, "{option}: expected a model with it, got none");
+                }
                 Encoder::embedded(self.preset.unwrap_or_default())
             }
         }
@@ -87,6 +95,9 @@ impl ModelOptions {
         if let Some(texts) = self.texts()? {
             options = options.equalize(texts);
         }
+        if let Some(task) = &self.task {
+            options = options.task(task);
+        }
         Ok(options)
     }
 
@@ -101,17 +112,18 @@ impl ModelOptions {
     }
 
     /// The BLAKE3 hash of the files that decide on answers: configuration, tokenizer and weights,
-    /// and the texts of `equalize`.
+    /// the task, and the texts of `equalize`.
     ///
     /// # Errors
     /// When a file cannot be read.
     pub fn digest(&self) -> Result<String> {
-        let digest = digest(self.path()?.as_deref()).context(OPTION)?;
-        let Some(texts) = self.texts()? else {
-            return Ok(digest);
-        };
-        let both = format!("{digest}\n{}", texts.join("\n"));
-        Ok(blake3::hash(both.as_bytes()).to_string())
+        let mut parts = vec![digest(self.path()?.as_deref()).context(OPTION)?];
+        parts.extend(self.task.clone().map(|task| format!("task {task}")));
+        parts.extend(self.texts()?.into_iter().flatten());
+        match &parts[..] {
+            [digest] => Ok(digest.clone()),
+            parts => Ok(blake3::hash(parts.join("\n").as_bytes()).to_string()),
+        }
     }
 
     /// The path of the model; for a name, the folder in the hub's cache, downloaded if missing.

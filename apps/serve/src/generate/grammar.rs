@@ -30,7 +30,7 @@ pub enum Form {
     /// JSON by a schema, in one line, as Python writes it: with free space between its parts some
     /// models write nothing else.
     Json(Value),
-    /// One of these texts.
+    /// A choice of these texts.
     Choice(Vec<String>),
     /// A text that a regular expression matches.
     Regex(String),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use dynquant_embed::{Classifier, Embedder, MultiVector, MultiVectorEmbedder, Reranker};
+use dynquant_embed::{Classifier, Embedder, MultiVector, MultiVectorEmbedder, Options, Reranker};
 use serde_json::{Value, json};
 
 use crate::formats::floats;
@@ -176,4 +176,20 @@ fn every_folder_answers_with_the_bits_of_the_crate() {
         count += 1;
     }
     assert_eq!(count, 47);
+}
+
+/// The adapters of a task are those of the crate.
+#[test]
+fn a_task_is_chosen_at_the_start() {
+    const NAME: &str = "jina-v3-lora";
+    let texts = texts();
+    for task in ["retrieval.query", "text-matching"] {
+        let server = serve(NAME, &["--task", task]);
+        let options = Options::new().task(task);
+        let embedder = Embedder::open_with(folder(NAME), options).unwrap();
+        let body =
+            json!({"inputs": texts, "normalize": embedder.is_normalized(), "truncate": true});
+        let got = vectors(&server.ok("/embed", &body));
+        assert_eq!(got, embedder.embed(&texts).unwrap(), "{task}");
+    }
 }

@@ -1,4 +1,4 @@
-//! From pixels to a model's input, as transformers' image processors on torchvision.
+//! The conversion of pixels to a model's input, as by transformers' image processors on torchvision.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub(super) struct Processor {
     filter: Filter,
     /// The height and width cut out of the middle.
     crop: Option<[usize; 2]>,
-    /// What is subtracted from the values of a channel, and what divides them then.
+    /// The numbers that are subtracted from the values of a channel, and then divide them.
     scale: [(f32, f32); 3],
 }
 

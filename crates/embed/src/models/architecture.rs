@@ -34,7 +34,7 @@ pub(crate) struct Architecture {
     of_tokens: fn(&Source<'_>) -> Result<ClassHead>,
     /// The head that guesses words, if it is known.
     guesses: Option<&'static Guesses>,
-    /// What a tower of texts beside one of pictures has of its kind.
+    /// The properties of a tower of texts beside one of pictures.
     pub tower: Option<&'static Tower>,
 }
 

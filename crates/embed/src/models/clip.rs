@@ -23,7 +23,7 @@ pub(super) const TOWER: Names = Names {
     mlp: bert::mlp,
 };
 
-/// What a tower of texts beside one of pictures has of its kind.
+/// The properties of a tower of texts beside one of pictures.
 #[derive(Debug)]
 pub(crate) struct Tower {
     /// transformers' values of keys that `config.json` leaves out.
