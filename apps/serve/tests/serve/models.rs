@@ -176,7 +176,7 @@ fn every_folder_answers_with_the_bits_of_the_crate() {
         }
         count += 1;
     }
-    assert_eq!(count, 47);
+    assert_eq!(count, 50);
 }
 
 /// The adapters of a task are those of the crate.
