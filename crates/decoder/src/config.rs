@@ -214,19 +214,7 @@ impl Config {
         self.check_layers(name)?;
         self.check_experts(name)?;
         self.check_factors(name)?;
-        let (key, act, known) = match self.model_type {
-            Family::Gemma3 => (
-                "hidden_activation",
-                &self.hidden_activation,
-                "gelu_pytorch_tanh",
-            ),
-            _ => ("hidden_act", &self.hidden_act, "silu"),
-        };
-        ensure!(
-            act.as_deref().is_none_or(|act| act == known),
-            "{name}: key {key:?}: expected {known:?}, got {:?}",
-            act.as_deref().unwrap_or_default()
-        );
+        self.check_activation(name)?;
         ensure!(
             self.sliding_window_pattern != Some(0),
             "{name}: key \"sliding_window_pattern\": expected a number above 0, got 0"
@@ -258,6 +246,23 @@ impl Config {
             let frequencies = self.frequencies(layer);
             frequencies.map_err(|e| e.context(name.to_owned()))?;
         }
+        Ok(())
+    }
+
+    fn check_activation(&self, name: &str) -> Result<()> {
+        let (key, act, known) = match self.model_type {
+            Family::Gemma3 => (
+                "hidden_activation",
+                &self.hidden_activation,
+                "gelu_pytorch_tanh",
+            ),
+            _ => ("hidden_act", &self.hidden_act, "silu"),
+        };
+        ensure!(
+            act.as_deref().is_none_or(|act| act == known),
+            "{name}: key {key:?}: expected {known:?}, got {:?}",
+            act.as_deref().unwrap_or_default()
+        );
         Ok(())
     }
 

@@ -252,6 +252,26 @@ impl Encoder {
     }
 }
 
+/// Checks that a path is a folder, whose weights need no adapter.
+fn check_dir(dir: &Path) -> Result<()> {
+    ensure!(
+        dir.is_dir(),
+        "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
+        dir.display(),
+        if dir.exists() {
+            "a file"
+        } else {
+            "no such folder"
+        },
+    );
+    ensure!(
+        !dir.join(ADAPTER).exists(),
+        "{}: expected weights that an adapter is merged into, got the adapter",
+        dir.join(ADAPTER).display(),
+    );
+    Ok(())
+}
+
 /// The contents of a folder's files, besides the weights of the model.
 struct Files<'a> {
     dir: &'a Path,
@@ -266,21 +286,7 @@ struct Files<'a> {
 
 impl<'a> Files<'a> {
     fn read(dir: &'a Path) -> Result<Self> {
-        ensure!(
-            dir.is_dir(),
-            "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
-            dir.display(),
-            if dir.exists() {
-                "a file"
-            } else {
-                "no such folder"
-            },
-        );
-        ensure!(
-            !dir.join(ADAPTER).exists(),
-            "{}: expected weights that an adapter is merged into, got the adapter",
-            dir.join(ADAPTER).display(),
-        );
+        check_dir(dir)?;
         let name = dir.display().to_string();
         let modules = Modules::read(dir)?;
         let is_bare = modules.static_embedding.is_some();

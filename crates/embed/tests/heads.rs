@@ -104,7 +104,7 @@ fn classes_of_tokens_are_those_of_the_pipeline_of_transformers() -> Result<()> {
     Ok(())
 }
 
-/// In int8: together, alone, and from a folder that was quantized before.
+/// The bits of int8 are equal together, alone, and from a folder that was quantized before.
 #[test]
 #[rustfmt::skip]
 fn bits_of_classes_do_not_depend_on_the_batch() -> Result<()> {

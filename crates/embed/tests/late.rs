@@ -58,7 +58,8 @@ fn vectors_of_tokens_equal_those_of_the_tools() -> Result<()> {
     Ok(())
 }
 
-/// In int8: together, in other batches, alone, and from a folder that was quantized before.
+/// The bits of int8 are equal together, in other batches, alone, and from a folder that was quantized
+/// before.
 #[test]
 fn bits_of_tokens_do_not_depend_on_the_batch() -> Result<()> {
     for name in FOLDERS {

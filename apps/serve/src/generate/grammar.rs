@@ -72,7 +72,7 @@ impl Grammars {
     /// # Errors
     /// When a schema has something that is not checked, a grammar or an expression is malformed, or
     /// either is too large.
-    pub fn of(&self, form: Form) -> Result<Grammar, String> {
+    pub fn by_form(&self, form: Form) -> Result<Grammar, String> {
         let grammar = match form {
             Form::Json(schema) => {
                 return self.compiled(TopLevelGrammar::from_json_schema(in_one_line(schema)));
@@ -96,7 +96,7 @@ impl Grammars {
     /// but calls, or any text with calls or without. Of several calls `functions` decides.
     ///
     /// # Errors
-    /// The errors of [`of`](Self::of).
+    /// The errors of [`by_form`](Self::by_form).
     pub fn calls(
         &self,
         functions: &Functions,

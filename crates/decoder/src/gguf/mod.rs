@@ -227,6 +227,41 @@ impl<'a> Metadata<'a> {
         if is_phi {
             self.complete_phi3(&mut config)?;
         }
+        self.complete_granite(&mut config)?;
+        if has(ROPE_FACTORS) {
+            config["rope_factors"] = json!(self.checkpoint.floats(ROPE_FACTORS)?);
+        }
+        let config = Config::parse(&self.name, &config.to_string())?;
+        self.check_sizes(&config)?;
+        Ok(config)
+    }
+
+    /// Checks the sizes that the configuration does not hold.
+    fn check_sizes(&self, config: &Config) -> Result<()> {
+        let has_windows = ["gemma3", "phi3"].contains(&&*self.architecture);
+        let (head, all) = (config.head_dim(), config.max_position_embeddings);
+        for (key, least, most) in [
+            ("attention.value_length", head, head),
+            ("attention.key_length_swa", head, head),
+            ("attention.value_length_swa", head, head),
+            ("rope.dimension_count", config.rotary_dim()?, head),
+            ("rope.dimension_count_swa", head, head),
+            (
+                "attention.sliding_window",
+                if has_windows { 0 } else { all },
+                usize::MAX,
+            ),
+        ] {
+            let key = self.key(key);
+            if let Some(got) = self.find(&key)?.filter(|got| !(least..=most).contains(got)) {
+                bail!("{}: expected {least}, got {got}", self.at(&key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the scales of Granite.
+    fn complete_granite(&self, config: &mut Value) -> Result<()> {
         for (to, from) in [
             ("attention_multiplier", "attention.scale"),
             ("embedding_multiplier", "embedding_scale"),
@@ -239,29 +274,7 @@ impl<'a> Metadata<'a> {
                 config[to] = json!(scale);
             }
         }
-        if has(ROPE_FACTORS) {
-            config["rope_factors"] = json!(self.checkpoint.floats(ROPE_FACTORS)?);
-        }
-        let config = Config::parse(&self.name, &config.to_string())?;
-        let (head, all) = (config.head_dim(), config.max_position_embeddings);
-        for (key, least, most) in [
-            ("attention.value_length", head, head),
-            ("attention.key_length_swa", head, head),
-            ("attention.value_length_swa", head, head),
-            ("rope.dimension_count", config.rotary_dim()?, head),
-            ("rope.dimension_count_swa", head, head),
-            (
-                "attention.sliding_window",
-                if is_gemma || is_phi { 0 } else { all },
-                usize::MAX,
-            ),
-        ] {
-            let key = self.key(key);
-            if let Some(got) = self.find(&key)?.filter(|got| !(least..=most).contains(got)) {
-                bail!("{}: expected {least}, got {got}", self.at(&key));
-            }
-        }
-        Ok(config)
+        Ok(())
     }
 
     /// Adds the types of LFM2's layers: a layer without heads of keys has a convolution.

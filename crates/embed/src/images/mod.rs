@@ -184,7 +184,7 @@ impl ImageEmbedder {
     /// The model's input for a picture, `[3, height, width]`, as the image processor makes it.
     ///
     /// # Errors
-    /// As [`embed`](Self::embed).
+    /// The errors of [`embed`](Self::embed).
     pub fn input(&self, picture: &Picture<'_>) -> Result<Vec<f32>> {
         let input = self.processor.process(picture.pixels()?)?;
         let expected = self.input_size();

@@ -116,7 +116,7 @@ impl Processor {
     /// The model's input, `[3, height, width]`.
     pub fn process(&self, mut picture: Pixels) -> Result<Vec<f32>> {
         let from = [picture.height, picture.width];
-        let to = self.size.of(from);
+        let to = self.size.resized(from);
         let [height, width] = to;
         let fits = |rows| width.checked_mul(rows).is_some_and(|it| it <= MAX_PIXELS);
         ensure!(
@@ -167,7 +167,7 @@ fn start((whole, part): (usize, usize)) -> i64 {
 
 impl Size {
     /// The height and width of a picture of a height and width.
-    fn of(self, [height, width]: [usize; 2]) -> [usize; 2] {
+    fn resized(self, [height, width]: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Exact(size) => size,
             Self::ShortestEdge(short) if width <= height => [

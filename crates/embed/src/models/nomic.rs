@@ -17,7 +17,7 @@ use super::view::{Sees, View};
 use super::{bert, gte};
 use crate::keys::Keys;
 
-/// What the layers of the two models differ in.
+/// The differences between the layers of the two models.
 struct Parts {
     /// The name of attention.
     mixer: &'static str,

@@ -212,7 +212,7 @@ impl Parameters {
         let grammar = app
             .limits
             .workers
-            .run(bytes, move |_| grammars.of(form))
+            .run(bytes, move |_| grammars.by_form(form))
             .await?;
         let fault = |error| Refusal::invalid(field, format!("{field}: {error}"));
         self.grammar = Some(grammar.map_err(fault)?);
