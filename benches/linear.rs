@@ -1,4 +1,4 @@
-//! `nn::Linear` int8 against candle's f32 `Linear` and Q8_0 `QMatMul`, in one run.
+//! `nn::Linear` in int8 and in f32 against candle's f32 `Linear` and Q8_0 `QMatMul`, in one run.
 //!
 //! ```text
 //! cargo bench --bench linear [-- --threads N] [--quick] [--json]
@@ -38,9 +38,12 @@ struct Row {
     n: usize,
     ours_us: f64,
     ours_gops: f64,
+    ours_f32_us: f64,
     candle_f32_us: f64,
     candle_q8_0_us: f64,
     ratio_f32: f64,
+    /// candle's time in f32 over ours in f32.
+    ratio_of_f32: f64,
     ratio_q8_0: f64,
     sqnr_db: f64,
     sqnr_q8_0_db: f64,
@@ -49,28 +52,39 @@ struct Row {
 impl table::Row for Row {
     fn header(_: &Args) -> String {
         format!(
-            "{:>18} {:>10} {:>7} {:>11} {:>11} {:>8} {:>8} {:>8}",
-            "m, k, n", "ours us", "GOP/s", "candle f32", "Q8_0", "x f32", "x Q8_0", "SQNR dB"
+            "{:>18} {:>10} {:>7} {:>11} {:>11} {:>11} {:>8} {:>8} {:>10} {:>8}",
+            "m, k, n",
+            "ours us",
+            "GOP/s",
+            "ours f32",
+            "candle f32",
+            "Q8_0",
+            "x f32",
+            "x Q8_0",
+            "f32 x f32",
+            "SQNR dB"
         )
     }
 
     fn line(&self) -> String {
         format!(
-            "{:>18} {:>10.1} {:>7.0} {:>11.1} {:>11.1} {:>8.2} {:>8.2} {:>8.1}",
+            "{:>18} {:>10.1} {:>7.0} {:>11.1} {:>11.1} {:>11.1} {:>8.2} {:>8.2} {:>10.2} {:>8.1}",
             format!("{}, {}, {}", self.m, self.k, self.n),
             self.ours_us,
             self.ours_gops,
+            self.ours_f32_us,
             self.candle_f32_us,
             self.candle_q8_0_us,
             self.ratio_f32,
             self.ratio_q8_0,
+            self.ratio_of_f32,
             self.sqnr_db
         )
     }
 }
 
 fn main() -> Result<ExitCode> {
-    let about = "Time nn::Linear int8 against candle's f32 Linear and Q8_0 QMatMul";
+    let about = "Time nn::Linear in int8 and f32 against candle's f32 Linear and Q8_0 QMatMul";
     table::run(about, "Linear, whole call, int8() preset", |args, show| {
         for [m, k, n] in SHAPES {
             if !args.quick || m * k * n <= 1 << 30 {
@@ -88,7 +102,8 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
     let xs = Tensor::randn(0f32, 1., (m, k), &device)?;
     let float = candle_nn::Linear::new(weight.clone(), Some(bias.clone()));
     let q8_0 = QMatMul::from_qtensor(QTensor::quantize(&weight, GgmlDType::Q8_0)?)?;
-    let mut ours = nn::Linear::from(float.clone());
+    let ours_f32 = nn::Linear::from(float.clone());
+    let mut ours = ours_f32.clone();
     quantize_dynamic(&mut ours, &QConfigSpec::int8())?;
 
     let expected = float.forward(&xs)?;
@@ -98,13 +113,14 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
         Ok(10. * f64::from(signal / noise).log10())
     };
     let sqnr_db = sqnr(&ours.forward(&xs)?)?;
+    let sqnr_f32_db = sqnr(&ours_f32.forward(&xs)?)?;
     let sqnr_q8_0_db = sqnr(&q8_0.forward(&xs)?.broadcast_add(&bias)?)?;
     ensure!(
-        sqnr_db > 30. && sqnr_q8_0_db > 30.,
-        "outputs disagree: {sqnr_db} {sqnr_q8_0_db} dB"
+        sqnr_db > 30. && sqnr_q8_0_db > 30. && sqnr_f32_db > 100.,
+        "outputs disagree: {sqnr_db} {sqnr_q8_0_db} {sqnr_f32_db} dB"
     );
 
-    let contenders: [&dyn Module; 3] = [&ours, &float, &q8_0];
+    let contenders: [&dyn Module; 4] = [&ours, &float, &q8_0, &ours_f32];
     let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
     Ok(Row {
         m,
@@ -112,9 +128,11 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
         n,
         ours_us: us[0],
         ours_gops: 2e-3 * (m * k * n) as f64 / us[0],
+        ours_f32_us: us[3],
         candle_f32_us: us[1],
         candle_q8_0_us: us[2],
         ratio_f32: us[1] / us[0],
+        ratio_of_f32: us[1] / us[3],
         ratio_q8_0: us[2] / us[0],
         sqnr_db,
         sqnr_q8_0_db,

@@ -90,12 +90,6 @@ pub(crate) fn active() -> error::Result<Isa> {
     Ok(Isa::active()?)
 }
 
-/// [`candle_dynquant_kernels::linear_f32`].
-pub(crate) fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32], out: &mut [f32]) {
-    as_many_threads_as_candle();
-    candle_dynquant_kernels::linear_f32(lhs, m, rhs, bias, out);
-}
-
 /// [`candle_dynquant_kernels::for_each_row`].
 pub(crate) fn for_each_row<T: Send>(
     out: &mut [T],

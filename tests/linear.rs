@@ -2,7 +2,7 @@
 
 mod common;
 
-use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
 use candle_dynquant::observer::{
     CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
 };
@@ -47,7 +47,54 @@ fn float_equals_candle() -> Result<()> {
         let xs = randn(&shape)?;
         let (ours, candle) = (ours.forward(&xs)?, candle.forward(&xs)?);
         assert_eq!(ours.dims(), candle.dims());
+        let error = (ours - candle)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!(error < 1e-5, "{error:e}");
+    }
+    for dtype in [DType::F16, DType::F64] {
+        let cast = |tensor: &Tensor| tensor.to_dtype(dtype);
+        let bias = ours.bias().map(cast).transpose()?;
+        let candle = candle_nn::Linear::new(cast(ours.weight())?, bias);
+        let (ours, xs) = (nn::Linear::from(candle.clone()), cast(&randn(&[3, 7])?)?);
+        let (ours, candle) = (ours.forward(&xs)?, candle.forward(&xs)?);
         assert_eq!(difference(&values(&ours), &values(&candle)), None);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_float_row_has_the_same_bits_beside_others() -> Result<()> {
+    let layer = layer(70, 500)?.with_activation(FusedActivation::Gelu);
+    let xs = randn(&[201, 500])?;
+    let together = layer.forward(&xs)?;
+    for (first, count) in [(0, 1), (7, 3), (100, 5), (1, 200)] {
+        let some = layer.forward(&xs.narrow(0, first, count)?)?;
+        let expected = together.narrow(0, first, count)?;
+        assert_eq!(
+            difference(&values(&some), &values(&expected)),
+            None,
+            "{first} {count}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn float_gradients_are_those_of_candle() -> Result<()> {
+    let [weight, bias] = [randn(&[6, 9])?, randn(&[6])?].map(|tensor| Var::from_tensor(&tensor));
+    let (weight, bias, xs) = (weight?, bias?, Var::from_tensor(&randn(&[2, 4, 9])?)?);
+    let bias_or_not = [Some(bias.as_tensor().clone()), None];
+    for bias in bias_or_not {
+        let float = candle_nn::Linear::new(weight.as_tensor().clone(), bias);
+        let ours = nn::Linear::from(float.clone()).with_activation(FusedActivation::Relu);
+        let losses = [ours.forward(&xs)?, float.forward(&xs)?.relu()?];
+        let [ours, candle] = losses.map(|ys| ys.sqr()?.sum_all()?.backward());
+        let (ours, candle) = (ours?, candle?);
+        let vars = [Some(weight.as_tensor()), float.bias(), Some(xs.as_tensor())];
+        for var in vars.into_iter().flatten() {
+            let [a, b] = [&ours, &candle].map(|all| all.get(var).expect("a gradient"));
+            let error = (a - b)?.abs()?.max_all()?.to_scalar::<f32>()?;
+            assert!(error < 1e-4, "{error:e}");
+        }
     }
     Ok(())
 }

@@ -115,6 +115,28 @@ impl LayerNorm {
         self.normalize(&self.sum(xs, residual)?, None)
     }
 
+    /// [`forward_add`](Self::forward_add), and the sum, to which the next layer adds again.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use candle_dynquant::nn;
+    ///
+    /// let ones = Tensor::new(&[1f32, 1.], &Device::Cpu)?;
+    /// let layer = nn::LayerNorm::new(ones.clone(), ones.zeros_like()?, 0.);
+    /// let xs = Tensor::new(&[[1f32, -1.]], &Device::Cpu)?;
+    /// let (ys, sum) = layer.forward_add_with_sum(&xs, &xs)?;
+    /// assert_eq!(ys.to_vec2::<f32>()?, [[1., -1.]]);
+    /// assert_eq!(sum.to_vec2::<f32>()?, [[2., -2.]]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`forward_add`](Self::forward_add).
+    pub fn forward_add_with_sum(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        trace::forward!("layer-norm", self.name.as_deref());
+        self.normalize_sum(xs, residual)
+    }
+
     fn normalize_sum(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         if xs.dims() != residual.dims() || !self.fits(xs)? {
             let sum = self.sum(xs, residual)?;

@@ -1,6 +1,6 @@
 //! The layer that chooses the experts of each row.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use candle_core::{D, DType, Module, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
@@ -14,20 +14,15 @@ use crate::module::{Layer, LayerKind, WeightInfo};
 use crate::ops;
 use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
-use crate::tensor::{Elements, as_f32, check_cpu_float};
 use crate::trace;
 use crate::weight::StoredWeight;
-
-/// The factor of the lower part of a weight.
-const LOW: f64 = 2048.;
 
 /// The scores of experts, `x W^T`, by which [`choose`](Self::choose) chooses some of
 /// [`Experts`](super::Experts).
 ///
 /// Small differences decide, so it is a layer of the kind `Custom(Router)`, which stays float
-/// unless a rule by name, or for that kind, says otherwise. Float, it is computed from two float16
-/// parts of each weight, of 22 bits together, and sums in f32, so that a score has the same bits
-/// whatever other rows there are, and on every CPU.
+/// unless a rule by name, or for that kind, says otherwise. Of f32, a score has the same bits beside
+/// any other rows, and on every CPU.
 ///
 /// # Shapes
 /// - weight: `[experts, in_features]`
@@ -37,8 +32,6 @@ const LOW: f64 = 2048.;
 pub struct Router {
     projection: Projection,
     name: Option<Arc<str>>,
-    /// [`as_halves`](Self::as_halves), at the first call.
-    halves: Arc<OnceLock<Option<[Projection; 2]>>>,
 }
 
 impl Router {
@@ -49,9 +42,8 @@ impl Router {
 
     fn from_projection(projection: Projection, name: Option<Arc<str>>) -> Self {
         Self {
-            projection,
+            projection: projection.exactly(),
             name,
-            halves: Arc::default(),
         }
     }
 
@@ -89,46 +81,12 @@ impl Router {
         };
         Ok((chosen, weights))
     }
-
-    fn scores(&self, xs: &Tensor) -> Result<Tensor> {
-        let halves = match self.halves.get() {
-            Some(halves) => halves,
-            None => {
-                let halves = self.as_halves()?;
-                self.halves.get_or_init(|| halves)
-            }
-        };
-        let (Some([high, low]), false) = (halves, xs.track_op()) else {
-            return self.projection.try_forward(xs);
-        };
-        check_cpu_float(xs, "router")?;
-        let f32s = xs.to_dtype(DType::F32)?;
-        let [high, low] = Projection::forward_each([high, low], &f32s)?;
-        Ok((high + (low * (1. / LOW))?)?.to_dtype(xs.dtype())?)
-    }
-
-    /// The float weight as float16 and what that lacks, times [`LOW`]; `None` if it is quantized,
-    /// observed, or beyond the range of float16.
-    fn as_halves(&self) -> Result<Option<[Projection; 2]>> {
-        if !self.projection.is_plain_float() {
-            return Ok(None);
-        }
-        let weight = as_f32(&self.projection.weight().detach(), "router")?;
-        let high = weight.to_dtype(DType::F16)?.to_dtype(DType::F32)?;
-        let low = ((&weight - &high)? * LOW)?;
-        let in_range = |value: &f32| value.abs() < 65_520.;
-        if !Elements::new(&weight).as_slice()?.iter().all(in_range) {
-            return Ok(None);
-        }
-        let half = |weight| Projection::new(weight, None).quantize(&QConfig::float16());
-        Ok(Some([half(high)?, half(low)?]))
-    }
 }
 
 impl Module for Router {
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         trace::forward!("router", self.name.as_deref());
-        let scores = self.scores(xs);
+        let scores = self.projection.try_forward(xs);
         scores.map_err(|e| e.at(self.name.as_deref().unwrap_or("Router")).into())
     }
 }

@@ -30,7 +30,7 @@ pub use calls::attention::{attention, attention_to_bf16};
 pub use calls::attention_int8::{KeyValues, attend};
 pub use calls::convert::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 pub use calls::convolution::{Convolution, FloatWeight, convolve, convolve_f32};
-pub use calls::gemm::linear_f32;
+pub use calls::float::{FloatProduct, linear_f32, linear_f32_into};
 pub use calls::inputs::{InputFactor, InputProducts};
 pub use calls::linear::{linear, linear_each, linear_into};
 pub use calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};

@@ -4,13 +4,10 @@ use candle_core::{Module, Result as CandleResult, Tensor};
 
 use super::{Projection, Weight};
 use crate::error::Result;
-use crate::kernels::{self, Codes, Product};
-use crate::ops;
+use crate::kernels::{self, Codes, FloatProduct, Product};
 use crate::sizes;
 use crate::tap;
-use crate::tensor::{
-    Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
-};
+use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch, to_f32_vec, without_gradient};
 use crate::weight::QWeight;
 
 impl Projection {
@@ -29,7 +26,7 @@ impl Projection {
         };
         let (rows, shape) = rows_and_shape(batch, n, xs)?;
         match &self.weight {
-            Weight::Float(weight) => self.forward_float(weight, xs, (rows, k), &shape),
+            Weight::Float(weight) => self.forward_float(weight, xs, rows, &shape),
             Weight::Quantized(weight) => {
                 let input = as_f32(xs, "forward")?;
                 let elements = Elements::new(&input);
@@ -155,11 +152,6 @@ impl Projection {
         self.tap.is_none() && weights.is_some_and(|(weight, other)| weight.is_like(other))
     }
 
-    /// Whether it is float, and reports to no tap.
-    pub(in crate::nn) fn is_plain_float(&self) -> bool {
-        self.tap.is_none() && self.qweight().is_none()
-    }
-
     /// [`multiply`](Self::multiply) of up to `N` projections that are quantized alike, at once, each
     /// with a number of rows. A float one has no result.
     pub(in crate::nn) fn multiply_all<const N: usize>(
@@ -212,42 +204,20 @@ impl Projection {
                 let weight = as_f32(weight, "forward")?;
                 let elements = Elements::new(&weight);
                 let weight = elements.as_slice()?;
-                f(&mut |xs, rows, out| kernels::linear_f32(xs, rows, weight, &bias, out))
+                let isa = kernels::active()?;
+                f(&mut |xs, rows, out| {
+                    let product = FloatProduct {
+                        lhs: xs,
+                        m: rows,
+                        rhs: weight,
+                        bias: &bias,
+                        activation: None,
+                        is_exact: false,
+                    };
+                    kernels::linear_f32_into(isa, product, out);
+                })
             }
         }
-    }
-
-    /// `xs` is `[.., k]`, of `rows` rows, and the result has `shape`.
-    fn forward_float(
-        &self,
-        weight: &Tensor,
-        xs: &Tensor,
-        (rows, k): (usize, usize),
-        shape: &[usize],
-    ) -> Result<Tensor> {
-        check_float(xs, "forward")?;
-        let dtype = xs.dtype();
-        // candle's matmul has no meaning for empty operands, nor have most of its operations for
-        // empty views.
-        if shape.contains(&0) {
-            return Ok(Tensor::zeros(shape, dtype, weight.device())?);
-        }
-        let ys = match k {
-            0 => Tensor::zeros(shape, weight.dtype(), weight.device())?,
-            _ => {
-                let xs = xs.reshape((rows, k))?.to_dtype(weight.dtype())?;
-                xs.matmul(&weight.t()?)?.reshape(shape)?
-            }
-        };
-        let ys = match &self.bias {
-            Some(bias) => ys.broadcast_add(bias)?,
-            None => ys,
-        };
-        let ys = match self.activation {
-            None => ys,
-            Some(activation) => ops::activate(&ys, activation)?,
-        };
-        Ok(ys.to_dtype(dtype)?)
     }
 }
 

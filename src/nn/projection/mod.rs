@@ -1,5 +1,6 @@
 //! `y = x W^T + b`, float or quantized: what every layer multiplies through.
 
+mod float;
 mod forward;
 mod stored;
 
@@ -26,8 +27,8 @@ use crate::weight::{Origin, QWeight, WeightCodes};
 /// - input: `[.., in_features]` of rank 1 or more, f32, f16, bf16 or f64, contiguous or not
 /// - output: `[.., out_features]` in the dtype of the input
 ///
-/// Float, it is computed in the dtype of the weight by candle's own operations, so gradients flow.
-/// Quantized, it is an inference-only operation on the CPU, through which a backward pass is an
+/// Of f32, it is a sum in f32 that depends on no other row; of another float type, it is candle's
+/// product. Gradients flow through both. Quantized, it is an inference-only operation on the CPU, through which a backward pass is an
 /// error: activations become u8, the sum is exact in i32, and the result is
 /// `fma(sum, scale_of_activations * scale_of_weights, bias)` in f32, the same bits on every CPU;
 /// [`reference`](candle_dynquant_kernels::reference) is the definition. Rows that hold a NaN or an
@@ -50,6 +51,8 @@ pub struct Projection {
     weight: Weight,
     bias: Option<Tensor>,
     activation: Option<FusedActivation>,
+    /// Whether sums of f32 have the same bits also without an instruction for `fma`.
+    is_exact: bool,
     /// Gates of recurrent units that the output features are, one after the other; 1 for none.
     gates: usize,
     /// Whether it was scaled, so that its weight differs from its checkpoint's.
@@ -82,6 +85,14 @@ impl Projection {
     pub fn with_activation(self, activation: FusedActivation) -> Self {
         Self {
             activation: Some(activation),
+            ..self
+        }
+    }
+
+    /// This projection with the same bits on every CPU also while it is float.
+    pub(in crate::nn) fn exactly(self) -> Self {
+        Self {
+            is_exact: true,
             ..self
         }
     }

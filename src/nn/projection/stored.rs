@@ -55,6 +55,7 @@ impl Projection {
             weight,
             bias,
             activation: None,
+            is_exact: false,
             gates,
             folded: false,
             origin,

@@ -63,9 +63,25 @@ impl Isa {
     }
 
     /// Computes a product of f32, the right side's rows at offsets; each sum is in the order of
-    /// depth, but not all instruction sets round an `fma` once.
-    pub(crate) fn multiply_shifted(self, left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
-        instruction_sets!(call [self => multiply_shifted(left, right, offsets)])
+    /// depth. Without `EXACT`, instruction sets without an `fma` round products, too.
+    pub(crate) fn multiply_shifted<const EXACT: bool>(
+        self,
+        left: Left<'_>,
+        right: Right<'_>,
+        offsets: &[usize],
+    ) {
+        instruction_sets!(call [self => multiply_shifted::<EXACT>(left, right, offsets)])
+    }
+
+    /// Computes the products of a row and of channels, `[channels, inputs]`; `EXACT` as in
+    /// [`multiply_shifted`](Self::multiply_shifted).
+    pub(crate) fn multiply_row<const EXACT: bool>(
+        self,
+        row: &[f32],
+        weights: &[f32],
+        out: &mut [f32],
+    ) {
+        instruction_sets!(call [self => multiply_row::<EXACT>(row, weights, out)])
     }
 
     /// Computes a block of attention; returns whether the result stands, or is to be computed with

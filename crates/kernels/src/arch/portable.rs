@@ -10,6 +10,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::number::fma_by_f64;
@@ -28,9 +29,21 @@ pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize
     float_tile::transpose::<8>(from, to, rows, columns, register::<8>());
 }
 
-pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
-    let register = register_by(|a: f32, b, acc| a * b + acc);
-    float_tile::product_of_shifted::<8, 2>(left, (right, offsets), register);
+pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    let right = (right, offsets);
+    if EXACT {
+        float_tile::product_of_shifted::<8, 2>(left, right, register());
+    } else {
+        float_tile::product_of_shifted::<8, 2>(left, right, register_by(|a, b, acc| a * b + acc));
+    }
+}
+
+pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
+    if EXACT {
+        float_row::multiply_row(row, weights, out, register());
+    } else {
+        float_row::multiply_row(row, weights, out, register_by(|a, b, acc| a * b + acc));
+    }
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {

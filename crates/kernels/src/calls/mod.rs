@@ -6,7 +6,7 @@ pub mod attention;
 pub mod attention_int8;
 pub mod convert;
 pub mod convolution;
-pub mod gemm;
+pub mod float;
 mod heads;
 pub mod inputs;
 pub mod linear;

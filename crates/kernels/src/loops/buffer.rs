@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::thread::LocalKey;
 
+use super::float_row::SUMS;
+
 /// A vector of `len` floats that `write` fills.
 ///
 /// # Safety
@@ -49,6 +51,8 @@ pub struct RowsMut<'a> {
     count: usize,
     width: usize,
     stride: usize,
+    /// Distance from a row to the one [`SUMS`] after it.
+    step: usize,
     _xs: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
@@ -68,7 +72,21 @@ impl<'a> RowsMut<'a> {
             count,
             width,
             stride,
+            step: SUMS * stride,
             _xs: PhantomData,
+        }
+    }
+
+    /// The rows of a matrix `[SUMS, .., width]` in the order of its middle axis, to be written by
+    /// [`row_of_any`](Self::row_of_any).
+    #[inline(always)]
+    pub fn of_sums(xs: &'a mut [f32], width: usize) -> Self {
+        let rows = xs.len() / SUMS / width.max(1);
+        Self {
+            count: SUMS * rows,
+            stride: rows * width,
+            step: width,
+            ..Self::of_matrix(xs, width)
         }
     }
 
@@ -122,6 +140,17 @@ impl<'a> RowsMut<'a> {
         // SAFETY: the elements of the row are ours, by the contracts, and the exclusive borrow of
         // all rows borrows them once.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
+    }
+
+    /// A row to write, also of [sums](Self::of_sums).
+    ///
+    /// # Safety
+    /// As of [`row`](Self::row).
+    #[inline(always)]
+    pub unsafe fn row_of_any(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
+        let place = row % SUMS * self.stride + row / SUMS * self.step;
+        // SAFETY: as in `row`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(place), self.width) }
     }
 }
 

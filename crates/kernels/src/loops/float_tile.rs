@@ -378,7 +378,7 @@ pub fn transpose<const LANES: usize>(
                 let from = from.as_ptr().add(row * stride + column);
                 let square = std::array::from_fn(|r| *from.add(r * stride).cast());
                 for (c, values) in register.transpose(square).into_iter().enumerate() {
-                    *to.row(column + c).as_mut_ptr().add(row).cast() = values;
+                    *to.row_of_any(column + c).as_mut_ptr().add(row).cast() = values;
                 }
             }
         }
@@ -387,7 +387,7 @@ pub fn transpose<const LANES: usize>(
         let done = if column < full_columns { full_rows } else { 0 };
         for row in done..rows {
             // SAFETY: by the assertions there is that row.
-            let to = unsafe { to.row(column) };
+            let to = unsafe { to.row_of_any(column) };
             to[row].write(from[row * stride + column]);
         }
     }

@@ -15,6 +15,7 @@ pub mod factors;
 pub mod feedback;
 pub mod fetch;
 pub mod fit;
+pub mod float_row;
 pub mod float_tile;
 pub mod float_vector;
 pub mod gates;

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use super::{PER_ROW, of};
 use crate::calls::attention;
 use crate::calls::attention_int8::{KeyValues, attend};
-use crate::calls::gemm::linear_f32;
+use crate::calls::float::{FloatProduct, linear_f32_into};
 use crate::calls::linear::{linear, linear_each, linear_into};
 use crate::calls::lookup::{for_each_row, read_channel};
 use crate::calls::norm::{layer_norm, layer_norm_and_sum, softmax};
@@ -169,7 +169,15 @@ fn float_products_of_wrapped_sizes_are_refused() {
     let product = |m: usize, lhs: usize, rhs: usize, bias: usize, out: usize| {
         let (lhs, rhs, bias) = (vec![1.; lhs], vec![1.; rhs], vec![1.; bias]);
         let mut out = vec![0.; out];
-        linear_f32(&lhs, m, &rhs, &bias, &mut out);
+        let product = FloatProduct {
+            lhs: &lhs,
+            m,
+            rhs: &rhs,
+            bias: &bias,
+            activation: None,
+            is_exact: false,
+        };
+        linear_f32_into(Isa::active().unwrap(), product, &mut out);
         out
     };
     assert_eq!(product(2, 6, 12, 4, 8), [4.; 8]);

@@ -6,6 +6,7 @@ use super::random::Random;
 use super::{
     Codes, PER_ROW, PER_TENSOR, Pool, activations, expected, of, same_bits, some, weights,
 };
+use crate::calls::float::{FloatProduct, linear_f32};
 use crate::calls::linear::{linear, linear_each};
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
@@ -331,6 +332,95 @@ fn weights_packed_by_gates_are_the_same_weights() {
                 }
                 same_bits(&linear(of(&lhs, 2, &packed)), &expected, &case);
             }
+        }
+    }
+}
+
+/// An exact product of floats without an activation.
+fn floats<'a>(lhs: &'a [f32], m: usize, rhs: &'a [f32], bias: &'a [f32]) -> FloatProduct<'a> {
+    FloatProduct {
+        lhs,
+        m,
+        rhs,
+        bias,
+        activation: None,
+        is_exact: true,
+    }
+}
+
+#[test]
+fn float_products_equal_the_oracle_in_any_number_of_rows() {
+    // Both sides of each limit: few rows, blocks of rows, of channels, of inputs.
+    let shapes = [
+        (1, 1, 1),
+        (4, 7, 9),
+        (5, 8, 64),
+        (6, 513, 65),
+        (97, 64, 8),
+        (3, 1_100, 130),
+        (100, 520, 3),
+        (7, 0, 5),
+        (0, 3, 5),
+    ];
+    for (m, k, n) in shapes {
+        let mut random = Random((m * 1_000_003 + k * 1_009 + n) as u64);
+        let mut values =
+            |count: usize| -> Vec<f32> { (0..count).map(|_| random.float()).collect() };
+        let (lhs, rhs, mut bias) = (values(m * k), values(n * k), values(n));
+        bias[0] = -0.;
+        let expected = reference::linear_f32(&lhs, m, &rhs, &bias);
+        let mut gelu = expected.clone();
+        activation::apply::<f32>(Activation::Gelu, &mut gelu);
+        for isa in Isa::available() {
+            let multiply = |lhs: &[f32], is_exact| {
+                let m = lhs.len().checked_div(k).unwrap_or(m);
+                let exact = floats(lhs, m, &rhs, &bias);
+                linear_f32(isa, FloatProduct { is_exact, ..exact })
+            };
+            let case = format!("{isa} m={m} k={k} n={n}");
+            same_bits(&multiply(&lhs, true), &expected, &case);
+            for is_exact in [true, false] {
+                let all = multiply(&lhs, is_exact);
+                let mut pairs = all.iter().zip(&expected);
+                assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-3), "{case}");
+                for rows in [1, 5].into_iter().filter(|_| k > 0) {
+                    let parts = lhs.chunks(rows * k);
+                    let parts: Vec<_> = parts.flat_map(|lhs| multiply(lhs, is_exact)).collect();
+                    same_bits(&parts, &all, &format!("{case}, {rows} at a time"));
+                }
+            }
+            let activation = Some(Activation::Gelu);
+            let product = floats(&lhs, m, &rhs, &bias);
+            let activated = linear_f32(
+                isa,
+                FloatProduct {
+                    activation,
+                    ..product
+                },
+            );
+            same_bits(&activated, &gelu, &format!("{case}, gelu"));
+        }
+    }
+}
+
+#[test]
+fn float_products_keep_what_is_not_finite() {
+    for (value, m) in [
+        (f32::NAN, 1),
+        (f32::INFINITY, 1),
+        (f32::NAN, 9),
+        (f32::INFINITY, 9),
+    ] {
+        // In the rest of a block, beside fillers.
+        let mut lhs = vec![1.; m * 11];
+        lhs[9] = value;
+        let rhs = [[1.; 11], [-1.; 11]].concat();
+        for isa in Isa::available() {
+            let out = linear_f32(isa, floats(&lhs, m, &rhs, &[0.; 2]));
+            let without_sign = |x: f32| x.to_bits() << 1;
+            let row = out[..2].iter();
+            assert!(row.clone().all(|x| without_sign(*x) == without_sign(value)));
+            assert!(out[2..].iter().all(|x| x.abs() == 11.), "{isa}: {out:?}");
         }
     }
 }

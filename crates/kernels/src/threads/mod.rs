@@ -41,7 +41,6 @@ use course::{Course, MAX_SHARES};
 
 pub use job::CacheLine;
 pub use pool::{set_default, threads};
-pub use rayon_pool::has_threads;
 pub use shared::Shared;
 
 /// Multiply-adds in the time that one more thread costs a call: 0.07 us on a large machine, at 70 a

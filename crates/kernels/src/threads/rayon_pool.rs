@@ -6,9 +6,8 @@
 //! separate job of rayon, which is never waited for: a thread that finds it in time joins the
 //! [job](super::job) of its sender, and one that comes too late finds nothing to do.
 
-use std::error::Error;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 
 use super::job::{JobSlot, MAX_INVITED};
 
@@ -57,17 +56,6 @@ impl Host {
             self.slot.join(number, index);
         }
     }
-}
-
-/// Whether the rayon pool that others use here has threads: it panics where the process
-/// can start none.
-pub fn has_threads() -> bool {
-    static STARTED: LazyLock<bool> = LazyLock::new(|| {
-        // An error without a cause says that it was started before.
-        let started = rayon::ThreadPoolBuilder::new().build_global();
-        started.err().is_none_or(|error| error.source().is_none())
-    });
-    rayon::current_thread_index().is_some() || *STARTED
 }
 
 /// How many invitations of this thread have not been found yet.

@@ -18,7 +18,7 @@ use crate::loops::vector::{Closures, Lanes};
 use crate::packed::Channels;
 
 pub use super::neon::{
-    attend, multiply_bf16, multiply_f16, multiply_shifted, run, transpose, widen,
+    attend, multiply_bf16, multiply_f16, multiply_row, multiply_shifted, run, transpose, widen,
 };
 
 /// A tile of 6 x 16: 24 sums, 4 weights and a group of activations of the 32 registers.

@@ -18,6 +18,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
@@ -248,8 +249,13 @@ pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize
 }
 
 #[target_feature(enable = "neon")]
-pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
     float_tile::product_of_shifted::<4, 4>(left, (right, offsets), register());
+}
+
+#[target_feature(enable = "neon")]
+pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
+    float_row::multiply_row(row, weights, out, register());
 }
 
 #[target_feature(enable = "neon")]

@@ -10,6 +10,6 @@ use crate::loops::attention::{Attention, QueryBlock};
 use crate::loops::blocks::RowBlock;
 use crate::loops::product::{Pair, Part, Product, Sink};
 
-pub use super::simd128::{multiply_shifted, transpose, widen};
+pub use super::simd128::{multiply_row, multiply_shifted, transpose, widen};
 
 functions_by!(Relaxed);

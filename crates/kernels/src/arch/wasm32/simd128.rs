@@ -13,6 +13,7 @@ use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
+use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
@@ -71,8 +72,21 @@ pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize
     float_tile::transpose::<4>(from, to, rows, columns, register::<Exact>());
 }
 
-pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
-    float_tile::product_of_shifted::<4, 2>(left, (right, offsets), register::<Rounded>());
+pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    let right = (right, offsets);
+    if EXACT {
+        float_tile::product_of_shifted::<4, 2>(left, right, register::<Exact>());
+    } else {
+        float_tile::product_of_shifted::<4, 2>(left, right, register::<Rounded>());
+    }
+}
+
+pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
+    if EXACT {
+        float_row::multiply_row(row, weights, out, register::<Exact>());
+    } else {
+        float_row::multiply_row(row, weights, out, register::<Rounded>());
+    }
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {

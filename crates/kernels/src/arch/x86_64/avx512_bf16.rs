@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::avx512_vnni;
 pub use super::avx512_vnni::{
-    multiply, multiply_blocks, multiply_f16, multiply_shifted, run, transpose, widen,
+    multiply, multiply_blocks, multiply_f16, multiply_row, multiply_shifted, run, transpose, widen,
 };
 use crate::arch::op::Activate;
 use crate::loops::activation::Activation;

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use half::f16;
 
 use super::avx2;
+pub use super::avx2::multiply_row;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
@@ -46,7 +47,7 @@ pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
     float_tile::product_of_shifted::<16, 4>(left, (right, offsets), register());
 }
 

@@ -8,7 +8,7 @@ use crate::loops::product::{Part, Product, Sink};
 use crate::loops::tile::{self, MAX_ROWS};
 
 pub use super::avx2::{
-    attend, multiply_bf16, multiply_f16, multiply_shifted, run, transpose, widen,
+    attend, multiply_bf16, multiply_f16, multiply_row, multiply_shifted, run, transpose, widen,
 };
 
 /// A tile of 6 x 16: 12 sums, 2 weights and a broadcast of the 16 registers.

@@ -279,7 +279,7 @@ impl<'a> Blocks<'a> {
                 width: sums,
                 keep: None,
             };
-            isa.multiply_shifted(left, right, &offsets);
+            isa.multiply_shifted::<false>(left, right, &offsets);
             for (channel, results) in (first..).zip(results.chunks_exact_mut(sums)) {
                 write(channel, results.chunks_mut(width));
             }

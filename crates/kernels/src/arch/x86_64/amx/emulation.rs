@@ -54,8 +54,12 @@ pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
     on_best!(transpose(from, to, size));
 }
 
-pub fn multiply_shifted(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
-    on_best!(multiply_shifted(left, right, offsets));
+pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
+    on_best!(multiply_shifted::<EXACT>(left, right, offsets));
+}
+
+pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
+    on_best!(multiply_row::<EXACT>(row, weights, out));
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {

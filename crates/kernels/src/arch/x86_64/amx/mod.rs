@@ -28,7 +28,7 @@ mod tests;
 mod tiles;
 
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
-pub use super::avx512_vnni::{multiply_f16, multiply_shifted, run, transpose, widen};
+pub use super::avx512_vnni::{multiply_f16, multiply_row, multiply_shifted, run, transpose, widen};
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
 pub use attention::attend;
 #[cfg(not(all(feature = "emulate-amx", target_os = "linux")))]
@@ -38,6 +38,6 @@ pub use nest::{multiply, multiply_bf16};
 
 #[cfg(all(feature = "emulate-amx", target_os = "linux"))]
 pub use emulation::{
-    attend, multiply, multiply_bf16, multiply_blocks, multiply_f16, multiply_shifted, run,
-    transpose, widen,
+    attend, multiply, multiply_bf16, multiply_blocks, multiply_f16, multiply_row, multiply_shifted,
+    run, transpose, widen,
 };
