@@ -49,7 +49,7 @@ fn logits_are_those_of_transformers() -> Result<()> {
         let Fixture { model, ids, logits } = Fixture::load(name)?;
         let got = model.all(&ids, &mut model.cache())?.squeeze(0)?;
         let difference = (got - &logits)?.abs()?.max_all()?.to_scalar::<f32>()?;
-        assert!(difference < 2e-5, "{name}: {difference:e}");
+        assert!(difference < 3e-5, "{name}: {difference:e}");
     }
     Ok(())
 }

@@ -65,7 +65,6 @@ impl fmt::Display for Identity {
 }
 
 fn hash_answers(hash: &mut Hasher, encoder: &Encoder) -> Result<()> {
-    // Sums of float products may also depend on the number of tokens.
     const LONGEST: usize = 24;
     for count in 1..=LONGEST.min(encoder.config.max_tokens) {
         let id = |index| ((index * 7919 + count * 104_729) % encoder.config.vocab_size) as u32;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use candle_dynquant::nn::KvCache;
 use candle_dynquant::ops::{self, Mask, Precision};
-use candle_dynquant::{LayerKind, Quantizable, Visitor, Walk, nn};
+use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Module, VarBuilder};
 
 use crate::cache::{Cache, LayerCache, Past};
@@ -79,14 +79,9 @@ impl Decoder {
         }
     }
 
-    /// Whether a token has the same scores, bit for bit, read alone and with others: all products are
-    /// quantized, and no scale is shared by the rows of a call, which a few tokens show.
+    /// Whether a token has the same scores, bit for bit, read alone and with others: no
+    /// scale is shared by the rows of a call, which a few tokens show.
     pub fn has_independent_rows(&self) -> CandleResult<bool> {
-        let mut products = FloatProducts(0);
-        Walk::over(self, &mut products)?;
-        if products.0 > 0 {
-            return Ok(false);
-        }
         let any = Tensor::zeros((1, 1), DType::U32, &Device::Cpu)?;
         let vocabulary = self.next(&any, &mut self.cache())?.dim(1)?;
         let tokens = [1, 2, 3, 4].map(|i| (i * 7919 % vocabulary) as u32);
@@ -160,25 +155,6 @@ impl Decoder {
             Some(scaling) => scores / scaling,
             None => Ok(scores),
         }
-    }
-}
-
-/// A visitor that counts products with a float weight.
-struct FloatProducts(usize);
-
-impl Visitor for FloatProducts {
-    fn layer(
-        &mut self,
-        _: &str,
-        layer: &dyn candle_dynquant::Layer,
-    ) -> candle_dynquant::Result<()> {
-        // Routers have the same bits in any batch.
-        let others = [LayerKind::Embedding, LayerKind::custom("Router")];
-        if !others.contains(&layer.kind()) {
-            let weights = layer.weight_infos();
-            self.0 += weights.iter().filter(|weight| !weight.quantized).count();
-        }
-        Ok(())
     }
 }
 

@@ -2,9 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
-use candle_dynquant::LayerKind;
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{Layer, Quantizable, Visitor, Walk};
+use candle_dynquant::{Layer, Visitor, Walk};
 use candle_nn::Module as _;
 
 use crate::config::Config;
@@ -56,8 +55,6 @@ pub struct Model {
     /// Whether the modules are for the vectors of tokens.
     is_late: bool,
     one_by_one: bool,
-    /// Whether the head takes one text at a time.
-    heads_one_by_one: bool,
 }
 
 impl Model {
@@ -70,10 +67,6 @@ impl Model {
     ) -> Result<Self> {
         let mut model = Self {
             one_by_one: false,
-            heads_one_by_one: network
-                .head
-                .as_ref()
-                .map_or(Ok(false), has_float_products)?,
             pooling: config.pooling.clone(),
             splade: config.splade,
             lexical: config.lexical.clone(),
@@ -83,14 +76,7 @@ impl Model {
             is_late: config.is_late,
             network,
         };
-        let Network {
-            model: transformer,
-            projection,
-            ..
-        } = &model.network;
-        model.one_by_one = has_float_products(transformer)?
-            || projection.as_ref().map_or(Ok(false), has_float_products)?
-            || !model.rows_are_independent(config)?;
+        model.one_by_one = !model.rows_are_independent(config)?;
         Ok(model)
     }
 
@@ -135,9 +121,8 @@ impl Model {
         Walk::over(&self.network, visitor)
     }
 
-    /// Whether the texts of a call are computed one after the other: with a float product, whose
-    /// sums depend on the number of rows, or with one scale for all activations of a call, through
-    /// which texts would influence each other.
+    /// Whether the texts of a call are computed one after the other: with one scale for all
+    /// activations of a call, through which texts would influence each other.
     pub fn is_one_by_one(&self) -> bool {
         self.one_by_one
     }
@@ -265,19 +250,10 @@ impl Model {
         }
         let head = self.network.head.as_ref();
         let head = head.context("expected a classification head, got none")?;
-        let at_once = if self.heads_one_by_one {
-            1
-        } else {
-            texts.len()
-        };
-        let mut logits = Vec::with_capacity(texts.len());
-        for texts in texts.chunks(at_once) {
-            let seen = texts.iter().map(|(vectors, ids)| head.seen(vectors, ids));
-            let pooled = seen.map(|text| head.pooled(text, size));
-            let pooled = matrix(pooled.collect::<Result<_, _>>()?)?;
-            logits.extend(head.logits(&pooled)?.to_vec2()?);
-        }
-        Ok(logits)
+        let seen = texts.iter().map(|(vectors, ids)| head.seen(vectors, ids));
+        let pooled = seen.map(|text| head.pooled(text, size));
+        let pooled = matrix(pooled.collect::<Result<_, _>>()?)?;
+        Ok(head.logits(&pooled)?.to_vec2()?)
     }
 
     /// Compares texts that are computed together with the same texts alone, bit for bit. A layer
@@ -323,27 +299,6 @@ struct Precisions(Vec<Precision>);
 impl Visitor for Precisions {
     fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
         self.0.extend(layer.precision());
-        Ok(())
-    }
-}
-
-/// Whether a product has a float weight.
-pub(crate) fn has_float_products(network: &impl Quantizable) -> Result<bool> {
-    let mut floats = FloatProducts(0);
-    Walk::over(network, &mut floats)?;
-    Ok(floats.0 > 0)
-}
-
-/// A visitor that counts products with a float weight.
-struct FloatProducts(usize);
-
-impl Visitor for FloatProducts {
-    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-        // The scores of a router do not depend on other rows.
-        if ![LayerKind::Embedding, LayerKind::custom("Router")].contains(&layer.kind()) {
-            let weights = layer.weight_infos();
-            self.0 += weights.iter().filter(|weight| !weight.quantized).count();
-        }
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::model::Model;
-use super::prefixes::{Lengths, Prefixes, Start};
+use super::prefixes::{Prefixes, Start};
 use super::sequence::{Drafter, GenerationJob, Sequence};
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -45,15 +45,10 @@ pub fn start(
     limits: SharedLimits,
     metrics: Arc<Metrics>,
 ) -> io::Result<JoinHandle<()>> {
-    let lengths = if !limits.shares {
-        Lengths::NONE
-    } else if model.is_one_by_one() {
-        Lengths::pieces(limits.prefill)
-    } else {
-        Lengths::PAGES
-    };
+    // With one scale for a call, keys and values depend on the pieces in which they were read.
+    let shares = limits.shares && !model.is_one_by_one();
     let mut engine = Engine {
-        prefixes: Prefixes::new(lengths, limits.pages.clone()),
+        prefixes: Prefixes::new(shares, limits.pages.clone()),
         model,
         ends,
         jobs,
@@ -90,7 +85,6 @@ impl Engine {
     /// Lets jobs join while they fit, and waits for a job if there is nothing to do; returns
     /// `false` when no more can come.
     fn admit(&mut self) -> bool {
-        let lengths = self.prefixes.lengths;
         loop {
             self.retire();
             while let Ok(job) = self.jobs.try_recv() {
@@ -99,7 +93,7 @@ impl Engine {
             self.waiting.retain(|job| !job.is_abandoned());
             while self.running.len() < self.limits.sequences
                 && let Some(job) = self.waiting.front()
-                && let donors = self.running.iter().map(|text| text.donor(lengths))
+                && let donors = self.running.iter().map(|text| text.donor())
                 && let Some(start) =
                     (self.prefixes).start(&job.prompt, job.pages(), donors, self.steps)
                 && let Some(job) = self.waiting.pop_front()
@@ -122,9 +116,8 @@ impl Engine {
 
     /// Removes the texts that are over, and keeps what others may begin with.
     fn retire(&mut self) {
-        let lengths = self.prefixes.lengths;
         for text in self.running.extract_if(.., |text| text.is_over()) {
-            if let Some(entry) = text.into_entry(lengths, self.steps) {
+            if let Some(entry) = text.into_entry(self.steps) {
                 self.prefixes.add(entry);
             }
         }
@@ -382,7 +375,7 @@ mod tests {
         assert_eq!(sequences.each_ref().map(Sequence::is_done), [true, false]);
         assert_eq!(scores, read_all(&mut [sequence([5, 6, 7])]));
         // Nobody begins with the wrong cache.
-        let kept = sequences.map(|text| text.into_entry(Lengths::PAGES, 0).is_some());
+        let kept = sequences.map(|text| text.into_entry(0).is_some());
         assert_eq!(kept, [false, true]);
     }
 }

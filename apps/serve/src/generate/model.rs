@@ -180,7 +180,7 @@ impl Model {
         ensure!(
             !one_by_one || draft.is_none(),
             "--draft-model: expected a model in which a token has the same bits beside others, to check \
-             guesses; got one with float products, or one scale for all activations of a call"
+             guesses; got one scale for all activations of a call"
         );
         let of_draft = draft.as_ref().map(|draft| page_bytes(draft.decoder()));
         let page_bytes = page_bytes(&decoder)? + of_draft.transpose()?.unwrap_or(0);
@@ -194,8 +194,8 @@ impl Model {
         })
     }
 
-    /// Whether the sequences of a step are computed one after the other: with a float product,
-    /// whose sums depend on the number of rows, or with one scale for all activations of a call.
+    /// Whether the sequences of a step are computed one after the other: with one scale for all
+    /// activations of a call.
     pub fn is_one_by_one(&self) -> bool {
         self.one_by_one
     }

@@ -12,50 +12,9 @@ use crate::places::{Permit, Places};
 /// A page of keys and values, free again when the last text that holds it drops it.
 pub type Page = Arc<Permit>;
 
-/// The lengths of the prefixes that texts share.
-#[derive(Clone, Copy, Debug)]
-pub struct Lengths {
-    /// The unit of a length, in tokens; `None` where nothing is shared.
-    unit: Option<usize>,
-    /// Whether prompts are shared, but not what was written after them.
-    is_of_prompts: bool,
-}
-
-impl Lengths {
-    /// No length: nothing is shared.
-    pub const NONE: Self = Self {
-        unit: None,
-        is_of_prompts: true,
-    };
-
-    /// Whole pages.
-    pub const PAGES: Self = Self {
-        unit: Some(PAGE),
-        is_of_prompts: false,
-    };
-
-    /// Whole pages of prompts that are also whole pieces of `prefill` tokens, for a model whose
-    /// bits depend on the pieces.
-    pub fn pieces(prefill: usize) -> Self {
-        let mut multiples = (1..=PAGE).map(|count| count * prefill);
-        Self {
-            unit: multiples.find(|multiple| multiple.is_multiple_of(PAGE)),
-            is_of_prompts: true,
-        }
-    }
-
-    /// The longest prefix that others may share of a text whose first `read` tokens were read.
-    pub fn longest(self, prompt: usize, read: usize) -> usize {
-        self.round(if self.is_of_prompts {
-            read.min(prompt)
-        } else {
-            read
-        })
-    }
-
-    fn round(self, length: usize) -> usize {
-        self.unit.map_or(0, |unit| length / unit * unit)
-    }
+/// The tokens of whole pages of so many tokens.
+pub fn whole_pages(tokens: usize) -> usize {
+    tokens / PAGE * PAGE
 }
 
 /// A text whose beginning others may share.
@@ -98,7 +57,8 @@ pub struct Start<C> {
 
 /// The ended texts, and the pages of all texts.
 pub struct Prefixes<C> {
-    pub lengths: Lengths,
+    /// Whether texts share what they begin with.
+    shares: bool,
     places: Places,
     entries: Vec<Entry<C>>,
     /// The number of pages that entries hold.
@@ -107,9 +67,9 @@ pub struct Prefixes<C> {
 
 impl<C: Clone + 'static> Prefixes<C> {
     /// No ended text, and `places` for pages.
-    pub fn new(lengths: Lengths, places: Places) -> Self {
+    pub fn new(shares: bool, places: Places) -> Self {
         Self {
-            lengths,
+            shares,
             places,
             entries: Vec::new(),
             pages: 0,
@@ -123,7 +83,7 @@ impl<C: Clone + 'static> Prefixes<C> {
 
     /// Keeps an ended text, unless it has no page or another begins with all of it.
     pub fn add(&mut self, entry: Entry<C>) {
-        if entry.tokens.is_empty() {
+        if entry.tokens.is_empty() || !self.shares {
             return;
         }
         let whole = |known: &&mut Entry<C>| known.tokens.starts_with(&entry.tokens);
@@ -177,9 +137,9 @@ impl<C: Clone + 'static> Prefixes<C> {
         step: u64,
     ) -> Option<Shared<'a, C>> {
         // The last token is read for its scores.
-        let (_, most) = prompt.split_last()?;
+        let (_, most) = prompt.split_last().filter(|_| self.shares)?;
         let shared = |used, index, donor: Donor<'a, C>| Shared {
-            length: self.lengths.round(common(donor.tokens, most)),
+            length: whole_pages(common(donor.tokens, most)),
             used,
             index,
             donor,
@@ -268,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_is_shared() {
-        let mut all = Prefixes::new(Lengths::PAGES, Places::new(20));
+        let mut all = Prefixes::new(true, Places::new(20));
         let entries: [&[u32]; 4] = [&[1, 2, 3], &[1, 2, 4, 4], &[5], &[1, 2]];
         for (pages, step) in entries.into_iter().zip(1..) {
             add(&mut all, pages, step);
@@ -290,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_text_that_was_used_longest_ago_makes_room() {
-        let mut all = Prefixes::new(Lengths::PAGES, Places::new(6));
+        let mut all = Prefixes::new(true, Places::new(6));
         for step in 1..4 {
             add(&mut all, &[step as u32; 2], step);
         }
@@ -323,7 +283,7 @@ mod tests {
     /// and what fits alone joins.
     #[test]
     fn pages_are_counted_exactly() {
-        let mut all = Prefixes::new(Lengths::PAGES, Places::new(9));
+        let mut all = Prefixes::new(true, Places::new(9));
         let mut running: Vec<(Vec<u32>, Start<u64>)> = Vec::new();
         for step in 0..4000 {
             let random = (step as u32 + 1).wrapping_mul(0x9e37_79b9) >> 8;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::grammar::Grammar;
 use super::model::PAGE;
-use super::prefixes::{Donor, Entry, Lengths, Page};
+use super::prefixes::{Donor, Entry, Page, whole_pages};
 use crate::places::Permit;
 
 /// The most tokens that a text is guessed to continue with.
@@ -115,9 +115,9 @@ impl Sequence {
     }
 
     /// The part of the text that others may begin with.
-    pub fn donor(&self, lengths: Lengths) -> Donor<'_, Cache> {
+    pub fn donor(&self) -> Donor<'_, Cache> {
         Donor {
-            tokens: &self.tokens[..lengths.longest(self.prompt, self.cache.len())],
+            tokens: &self.tokens[..whole_pages(self.cache.len())],
             cache: &self.cache,
             pages: &self.pages,
         }
@@ -125,8 +125,8 @@ impl Sequence {
 
     /// The part of the ended text that others may begin with; `None` after an error, because the
     /// cache may be wrong.
-    pub fn into_entry(mut self, lengths: Lengths, used: u64) -> Option<Entry<Cache>> {
-        let length = lengths.longest(self.prompt, self.cache.len());
+    pub fn into_entry(mut self, used: u64) -> Option<Entry<Cache>> {
+        let length = whole_pages(self.cache.len());
         self.tokens.truncate(length);
         self.cache.truncate(length);
         self.pages.truncate(length / PAGE);

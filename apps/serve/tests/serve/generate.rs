@@ -213,13 +213,14 @@ fn attention_in_8_bits_has_the_same_bits_too() {
     assert_ne!(content(&float.ok(path, body)), alone[5]);
 }
 
-/// A float product depends on the number of rows, and so does a prompt that is read in pieces.
 #[test]
-fn a_float_model_has_the_same_bits_too() {
-    let server = serve(&["--preset", "none"]);
-    let requests = &requests()[..9];
-    let alone = one_by_one(&server, requests);
-    assert_eq!(together(&server, requests), alone);
+fn float_models_and_a_shared_scale_have_the_same_bits_too() {
+    for preset in ["none", "onnxruntime"] {
+        let server = serve(&["--preset", preset]);
+        let requests = &requests()[..9];
+        let alone = one_by_one(&server, requests);
+        assert_eq!(together(&server, requests), alone, "{preset}");
+    }
 }
 
 #[test]

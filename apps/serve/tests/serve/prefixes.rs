@@ -93,26 +93,18 @@ fn a_prefix_is_read_once() {
     );
 }
 
-/// The bits of a float product depend on the pieces of 96 tokens, so prefixes are multiples of 384.
 #[test]
-fn a_float_model_reads_the_same_pieces() {
-    let options = ["--preset", "none", "--prefill-tokens"];
-    let with = |prefill| [&options[..], &[prefill]].concat();
-    let prompts = [
-        (380, 3, 0),
-        // After 256 tokens one would be left, whose bits differ alone and in a piece.
-        (257, 0, 0),
-        (400, 5, 0),
-        (400, 9, 384),
-        (384, 1, 384),
-        (384, 0, 0),
-        (800, 1, 384),
-        (790, 1, 768),
-    ];
-    check(&with("96"), &prompts);
-    check(&with("128"), &PROMPTS);
-    // The least common multiple is longer than the context.
-    check(&with("100"), &[(600, 1, 0), (600, 1, 0)]);
+fn a_float_model_has_the_same_bits_after_a_prefix() {
+    check(&["--preset", "none", "--prefill-tokens", "96"], &PROMPTS);
+}
+
+/// The tokens of a piece share a scale, and so depend on the pieces.
+#[test]
+fn a_model_of_one_scale_shares_nothing() {
+    check(
+        &["--preset", "onnxruntime"],
+        &PROMPTS.map(|(count, rest, _)| (count, rest, 0)),
+    );
 }
 
 #[test]

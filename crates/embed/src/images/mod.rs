@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::Checkpoint;
+use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
 
 pub use self::picture::Picture;
 use self::picture::Pixels;
@@ -18,7 +19,6 @@ use crate::files::{CONFIG, text};
 use crate::folder::by_preset;
 use crate::keys::Keys;
 use crate::loaded::Loaded;
-use crate::model::has_float_products;
 use crate::models::{Vision, VisionConfig};
 use crate::modules::model_folder;
 use crate::preset::Preset;
@@ -96,7 +96,7 @@ impl ImageEmbedder {
             model.quantize_rest(&spec)?;
         }
         let mut embedder = Self {
-            is_one_by_one: has_float_products(&model)?,
+            is_one_by_one: false,
             model,
             processor,
             size,
@@ -104,7 +104,7 @@ impl ImageEmbedder {
             notes: config.notes.into_iter().chain(of_files).collect(),
             dtype,
         };
-        embedder.is_one_by_one |= !embedder.pictures_are_independent()?;
+        embedder.is_one_by_one = !embedder.pictures_are_independent()?;
         Ok(embedder)
     }
 
@@ -136,8 +136,9 @@ impl ImageEmbedder {
                 let input = self.input(picture);
                 input.with_context(|| format!("picture {}", first + index))
             };
-            let inputs = batch.iter().enumerate().map(input);
-            let inputs = inputs.collect::<Result<Vec<_>>>()?;
+            let inputs: Vec<_> = batch.par_iter().enumerate().map(input).collect();
+            // The error is the first picture's.
+            let inputs = inputs.into_iter().collect::<Result<Vec<_>>>()?;
             vectors.extend(self.answer(&inputs)?);
             if let Some(progress) = &self.options.progress {
                 progress(vectors.len(), pictures.len());

@@ -40,13 +40,13 @@ impl Transformer {
     pub fn forward(&self, rows: &Rows) -> Result<Tensor> {
         let views = self.views.iter().map(|view| view.for_rows(rows));
         let views = views.collect::<Result<Vec<_>>>()?;
-        let mut hidden = self.embeddings.forward(rows)?;
+        let mut hidden = Hidden::from(self.embeddings.forward(rows)?);
         for layer in &self.layers {
-            hidden = layer.forward(&hidden, rows, &views[layer.view])?;
+            hidden = layer.forward(hidden, rows, &views[layer.view])?;
         }
         match &self.norm {
-            Some(norm) => norm.forward(&hidden),
-            None => Ok(hidden),
+            Some(norm) => hidden.normal(norm).map(|(normal, _)| normal),
+            None => hidden.complete(),
         }
     }
 }
@@ -129,10 +129,39 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    pub fn forward(&self, xs: &Tensor, rows: &Rows, view: &Viewed) -> Result<Tensor> {
+    pub fn forward(&self, hidden: Hidden, rows: &Rows, view: &Viewed) -> Result<Hidden> {
         let attend = |xs: &Tensor| self.attention.forward(xs, rows, view);
-        let xs = self.around_attention.forward(xs, attend)?;
-        self.around_mlp.forward(&xs, |xs| self.mlp.forward(xs))
+        let hidden = self.around_attention.forward(hidden, attend)?;
+        self.around_mlp.forward(hidden, |xs| self.mlp.forward(xs))
+    }
+}
+
+/// A hidden state, whose last term the next norm may add.
+pub(crate) struct Hidden {
+    sum: Tensor,
+    term: Option<Tensor>,
+}
+
+impl From<Tensor> for Hidden {
+    fn from(sum: Tensor) -> Self {
+        Self { sum, term: None }
+    }
+}
+
+impl Hidden {
+    /// The norm of the state, and the state.
+    pub fn normal(self, norm: &nn::LayerNorm) -> Result<(Tensor, Tensor)> {
+        match &self.term {
+            Some(term) => norm.forward_add_with_sum(term, &self.sum),
+            None => Ok((norm.forward(&self.sum)?, self.sum)),
+        }
+    }
+
+    pub fn complete(self) -> Result<Tensor> {
+        match self.term {
+            Some(term) => term + self.sum,
+            None => Ok(self.sum),
+        }
     }
 }
 
@@ -164,12 +193,18 @@ impl Residual {
 
     fn forward(
         &self,
-        xs: &Tensor,
+        hidden: Hidden,
         inner: impl FnOnce(&Tensor) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let mut ys = match &self.before {
-            Some(norm) => inner(&norm.forward(xs)?)?,
-            None => inner(xs)?,
+    ) -> Result<Hidden> {
+        let (mut ys, sum) = match &self.before {
+            Some(norm) => {
+                let (normal, sum) = hidden.normal(norm)?;
+                (inner(&normal)?, sum)
+            }
+            None => {
+                let sum = hidden.complete()?;
+                (inner(&sum)?, sum)
+            }
         };
         if let Some(norm) = &self.after {
             ys = norm.forward(&ys)?;
@@ -177,9 +212,12 @@ impl Residual {
         if let Some(scale) = &self.scale {
             ys = ys.broadcast_mul(scale)?;
         }
-        match &self.last {
-            Some(norm) => norm.forward_add(&ys, xs),
-            None => ys + xs,
-        }
+        Ok(match &self.last {
+            Some(norm) => norm.forward_add(&ys, &sum)?.into(),
+            None => Hidden {
+                sum,
+                term: Some(ys),
+            },
+        })
     }
 }

@@ -12,7 +12,7 @@ use super::mlp::{Mlp, Up};
 use super::projections::Heads;
 use super::rows::Rows;
 use super::sizes::Sizes;
-use super::transformer::Layer;
+use super::transformer::{Hidden, Layer};
 use super::view::{Sees, View};
 use crate::keys::Keys;
 use crate::tables;
@@ -258,13 +258,14 @@ impl Vision {
         }
         let rows = Rows::of_one_length(pictures, tokens);
         let view = View::plain(Sees::All).for_rows(&rows)?;
+        let mut state = Hidden::from(xs);
         for layer in &self.layers {
-            xs = layer.forward(&xs, &rows, &view)?;
+            state = layer.forward(state, &rows, &view)?;
         }
         let pooled = match &self.head {
-            Some(head) => head.forward(&self.norm.forward(&xs)?, pictures)?,
+            Some(head) => head.forward(&state.normal(&self.norm)?.0, pictures)?,
             None => {
-                let all = xs.reshape((pictures, tokens, hidden))?;
+                let all = state.complete()?.reshape((pictures, tokens, hidden))?;
                 self.norm
                     .forward(&all.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?)?
             }
