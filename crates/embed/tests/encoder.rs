@@ -103,7 +103,7 @@ fn bits_do_not_depend_on_the_batch() -> Result<()> {
     for preset in Preset::all() {
         let encoder = Encoder::embedded(preset)?;
         // Their activations share a scale.
-        let shares = ["none", "pytorch", "per_channel", "onnxruntime"];
+        let shares = ["pytorch", "per_channel", "onnxruntime"];
         let is_one_by_one = shares.contains(&&*preset.to_string());
         assert_eq!(encoder.model.is_one_by_one(), is_one_by_one, "{preset}");
         check_bits(&encoder, 100).with_context(|| preset.to_string())?;

@@ -130,11 +130,10 @@ fn turns_of_a_chat_are_read_once() {
     }
 }
 
-/// Mostly the text of a continuation is split into the tokens that the model wrote. Those of a float
-/// model were read one by one, with other bits than in a prompt.
+/// Mostly the text of a continuation is split into the tokens that the model wrote.
 #[test]
 fn written_tokens_are_read_once() {
-    for (preset, least) in [("int8", 4), ("none", 0)] {
+    for preset in ["int8", "none"] {
         let servers = pair(&["--preset", preset]);
         let (mut text, mut before, mut of_written) = ("In those days".to_owned(), 0, 0);
         for _ in 0..8 {
@@ -145,10 +144,7 @@ fn written_tokens_are_read_once() {
             before = answer["usage"]["prompt_tokens"].as_u64().unwrap();
             text += answer["choices"][0]["text"].as_str().unwrap();
         }
-        assert!(
-            of_written >= least && (least > 0 || of_written == 0),
-            "{preset}: {of_written}"
-        );
+        assert!(of_written >= 4, "{preset}: {of_written}");
     }
 }
 
