@@ -68,11 +68,6 @@ impl Special {
         messages: &[Message],
         (add_generation_prompt, variables): (bool, &Variables),
     ) -> Result<Vec<u32>> {
-        let ids = |tokenizer: &Tokenizer, text: &str| {
-            let encoding = tokenizer.encode(text, false);
-            let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
-            anyhow::Ok(encoding.get_ids().to_vec())
-        };
         for (name, value) in variables {
             ensure!(
                 name == TOOLS || !self.may_be_special(value),
@@ -191,6 +186,13 @@ impl Special {
         }
         broken + &content[at..]
     }
+}
+
+/// The tokens of a text, special ones by their text.
+fn ids(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
+    let encoding = tokenizer.encode(text, false);
+    let encoding = encoding.map_err(|e| anyhow::anyhow!("tokenizer: {e}"))?;
+    Ok(encoding.get_ids().to_vec())
 }
 
 /// Changes all texts of a value, and the keys of its objects.

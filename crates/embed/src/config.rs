@@ -270,19 +270,7 @@ impl TokenizerConfig {
         let path = format!("{}/tokenizer_config.json", texts.name);
         let map: Map<String, Value> = json::parse(texts.tokenizer.unwrap_or("{}"))
             .with_context(|| format!("{path}: expected the configuration of a tokenizer"))?;
-        let mut named = NamedToken::all(&path, &map)?;
-        for (path, text) in &texts.tokens {
-            let map = json::parse(text).with_context(|| format!("{path}: expected tokens"))?;
-            named.extend(NamedToken::all(path, &map)?);
-            if path.ends_with(ADDED_TOKENS) {
-                named.extend(map.keys().map(|key| NamedToken {
-                    place: path.clone(),
-                    key: ADDED_TOKENS.to_owned(),
-                    token: AddedToken::from(key.as_str(), false),
-                    is_described: false,
-                }));
-            }
-        }
+        let named = named_tokens(texts, &path, &map)?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::TOKENIZER_CONFIG)?;
         notes.extend(unread(&path, unknown));
         let class = match keys.word("tokenizer_class")? {
@@ -295,17 +283,7 @@ impl TokenizerConfig {
             let (_, model) = models.find(|(classes, _)| classes.contains(&&*class))?;
             Some((class, model))
         });
-        // The class that transformers takes for the model.
-        let class = class.or_else(|| match &*family {
-            "bert" | "nomic_bert" | "distilbert" | "electra" => Some(BERTS[0].to_owned()),
-            "mpnet" => Some(BERTS[2].to_owned()),
-            "roberta" => Some(ROBERTAS[0].to_owned()),
-            "xlm-roberta" | "jina_embeddings_v3" => Some(ROBERTAS[1].to_owned()),
-            "albert" => Some(PIECES[0].to_owned()),
-            "deberta-v2" => Some(PIECES[1].to_owned()),
-            "t5" => Some(PIECES[2].to_owned()),
-            _ => None,
-        });
+        let class = class.or_else(|| class_of(&family).map(str::to_owned));
         let has_class = |names: &[&str]| names.contains(&class.as_deref().unwrap_or_default());
         let names: Option<Vec<String>> = keys.optional("model_input_names", "names of inputs")?;
         let gives_types = match (&names, class.as_deref()) {
@@ -321,28 +299,6 @@ impl TokenizerConfig {
                 keys.flag("do_lower_case", true)?,
             ))
         });
-        let flag = |key, default| keys.flag(key, default);
-        let parts = if has_class(&PIECES[..1]) {
-            vec![
-                ("do_lower_case", "Lowercase", flag("do_lower_case", true)?),
-                (
-                    "keep_accents",
-                    "StripAccents",
-                    !flag("keep_accents", false)?,
-                ),
-            ]
-        } else if has_class(&PIECES[1..2]) {
-            vec![
-                ("do_lower_case", "Lowercase", flag("do_lower_case", false)?),
-                (
-                    "split_by_punct",
-                    "Punctuation",
-                    flag("split_by_punct", false)?,
-                ),
-            ]
-        } else {
-            Vec::new()
-        };
         let ends = if has_class(&BERTS) || has_class(&ROBERTAS[..1]) || has_class(&PIECES[..2]) {
             Some(["cls_token", "sep_token"])
         } else if has_class(&PIECES[2..]) {
@@ -364,11 +320,64 @@ impl TokenizerConfig {
             named,
             ends,
             prefix_space: prefix_space.filter(|_| makes_spaces),
-            parts,
+            parts: parts(class.as_deref(), &keys)?,
             is_bare: config.get(TABLE).is_some(),
             model,
         })
     }
+}
+
+/// The tokens that the files name.
+fn named_tokens(
+    texts: &Texts<'_>,
+    path: &str,
+    map: &Map<String, Value>,
+) -> Result<Vec<NamedToken>> {
+    let mut named = NamedToken::all(path, map)?;
+    for (path, text) in &texts.tokens {
+        let map = json::parse(text).with_context(|| format!("{path}: expected tokens"))?;
+        named.extend(NamedToken::all(path, &map)?);
+        if path.ends_with(ADDED_TOKENS) {
+            named.extend(map.keys().map(|key| NamedToken {
+                place: path.clone(),
+                key: ADDED_TOKENS.to_owned(),
+                token: AddedToken::from(key.as_str(), false),
+                is_described: false,
+            }));
+        }
+    }
+    Ok(named)
+}
+
+/// The tokenizer's class that transformers takes for a model.
+fn class_of(family: &str) -> Option<&'static str> {
+    Some(match family {
+        "bert" | "nomic_bert" | "distilbert" | "electra" => BERTS[0],
+        "mpnet" => BERTS[2],
+        "roberta" => ROBERTAS[0],
+        "xlm-roberta" | "jina_embeddings_v3" => ROBERTAS[1],
+        "albert" => PIECES[0],
+        "deberta-v2" => PIECES[1],
+        "t5" => PIECES[2],
+        _ => return None,
+    })
+}
+
+/// The parts that a class's settings switch on or off: key, part, and whether it is on.
+fn parts(class: Option<&str>, keys: &Keys) -> Result<Vec<(&'static str, &'static str, bool)>> {
+    let is = |index: usize| class == Some(PIECES[index]);
+    let flag = |key, default| keys.flag(key, default);
+    Ok(match (is(0), is(1)) {
+        (true, _) => vec![
+            ("do_lower_case", "Lowercase", flag("do_lower_case", true)?),
+            ("keep_accents", "StripAccents", !flag("keep_accents", false)?),
+        ],
+        (_, true) => vec![
+            ("do_lower_case", "Lowercase", flag("do_lower_case", false)?),
+            ("split_by_punct", "Punctuation", flag("split_by_punct", false)?),
+        ],
+        _ => Vec::new(),
+    })
 }
 
 /// The most tokens of a text, with the place that says so.

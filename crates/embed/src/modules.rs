@@ -162,76 +162,88 @@ impl Modules {
                 return Err(keys.fault("path", "a separate folder for each module"));
             }
             seen.push(subfolder.clone());
-            let name = type_.strip_prefix("sentence_transformers.");
-            let name = name.or(type_.strip_prefix("pylate.models."));
-            let name = name.and_then(|name| name.rsplit('.').next());
-            let place = index + usize::from(modules.static_embedding.is_some());
-            let kind = match (place, name.unwrap_or(&type_)) {
-                (0, "StaticEmbedding") => {
-                    modules.static_embedding = Some(folder);
-                    modules.lacks_pooling = None;
-                    continue;
-                }
-                (0, "Transformer" | "MLMTransformer" | JINA_V3) => {
-                    if !subfolder.is_empty() {
-                        return Err(keys.fault("path", "\"\" for the Transformer"));
-                    }
-                    modules.guesses_words = type_.ends_with("MLMTransformer");
-                    modules.takes_tasks = type_ == JINA_V3;
-                    continue;
-                }
-                (1, pooling @ ("Pooling" | "SpladePooling")) => {
-                    modules.is_splade = pooling == "SpladePooling";
-                    modules.pooling = folder.join(CONFIG);
-                    modules.lists_pooling = true;
-                    modules.lacks_pooling = None;
-                    continue;
-                }
-                (1, "LogitScore") => {
-                    modules.logit_score = Some(folder);
-                    modules.lacks_pooling = None;
-                    continue;
-                }
-                (1.., "MultiVectorMask") if place == 1 || modules.late == Some(Tool::PyLate) => {
-                    modules.late = Some(Tool::SentenceTransformers(folder.clone()));
-                    modules.lacks_pooling = None;
-                    Kind::Mask
-                }
-                (1, "Dense") => {
-                    modules.late = Some(Tool::PyLate);
-                    modules.lacks_pooling = None;
-                    Kind::Dense
-                }
-                (2.., got) if modules.logit_score.is_some() => {
-                    bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
-                }
-                (2.., got) if modules.is_splade => {
-                    bail!(
-                        "{path}: key \"type\": expected nothing behind SpladePooling, got {got:?}"
-                    )
-                }
-                (2.., "Dense") => Kind::Dense,
-                (2.., got) if modules.late == Some(Tool::PyLate) => {
-                    bail!("{path}: key \"type\": expected Dense or MultiVectorMask, got {got:?}")
-                }
-                (2.., "LayerNorm") => Kind::LayerNorm,
-                (2.., "Normalize") => Kind::Normalize,
-                // Dropout has no effect outside of training.
-                (2.., "Dropout") => continue,
-                (0 | 1, got) => {
-                    bail!(
-                        "{path}: key \"type\": expected Transformer, then Pooling, SpladePooling, \
-                         LogitScore, Dense or MultiVectorMask, or StaticEmbedding, got {got:?}"
-                    )
-                }
-                (_, got) => bail!(
-                    "{path}: key \"type\": expected Dense, LayerNorm, Normalize or Dropout behind \
-                     Transformer and Pooling, got {got:?}"
-                ),
-            };
-            modules.others.push((kind, folder));
+            if let Some(kind) = modules.kind((&path, &keys), (index, &type_), &subfolder, &folder)? {
+                modules.others.push((kind, folder));
+            }
         }
         Ok(modules)
+    }
+
+    /// The kind of a module behind the pooling; takes note of one that stands before.
+    fn kind(
+        &mut self,
+        (path, keys): (&str, &Keys),
+        (index, type_): (usize, &str),
+        subfolder: &str,
+        folder: &Path,
+    ) -> Result<Option<Kind>> {
+        let name = type_.strip_prefix("sentence_transformers.");
+        let name = name.or(type_.strip_prefix("pylate.models."));
+        let name = name.and_then(|name| name.rsplit('.').next());
+        let place = index + usize::from(self.static_embedding.is_some());
+        Ok(Some(match (place, name.unwrap_or(type_)) {
+            (0, "StaticEmbedding") => {
+                self.static_embedding = Some(folder.to_owned());
+                self.lacks_pooling = None;
+                return Ok(None);
+            }
+            (0, "Transformer" | "MLMTransformer" | JINA_V3) => {
+                if !subfolder.is_empty() {
+                    return Err(keys.fault("path", "\"\" for the Transformer"));
+                }
+                self.guesses_words = type_.ends_with("MLMTransformer");
+                self.takes_tasks = type_ == JINA_V3;
+                return Ok(None);
+            }
+            (1, pooling @ ("Pooling" | "SpladePooling")) => {
+                self.is_splade = pooling == "SpladePooling";
+                self.pooling = folder.join(CONFIG);
+                self.lists_pooling = true;
+                self.lacks_pooling = None;
+                return Ok(None);
+            }
+            (1, "LogitScore") => {
+                self.logit_score = Some(folder.to_owned());
+                self.lacks_pooling = None;
+                return Ok(None);
+            }
+            (1.., "MultiVectorMask") if place == 1 || self.late == Some(Tool::PyLate) => {
+                self.late = Some(Tool::SentenceTransformers(folder.to_owned()));
+                self.lacks_pooling = None;
+                Kind::Mask
+            }
+            (1, "Dense") => {
+                self.late = Some(Tool::PyLate);
+                self.lacks_pooling = None;
+                Kind::Dense
+            }
+            (2.., got) if self.logit_score.is_some() => {
+                bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
+            }
+            (2.., got) if self.is_splade => {
+                bail!(
+                    "{path}: key \"type\": expected nothing behind SpladePooling, got {got:?}"
+                )
+            }
+            (2.., "Dense") => Kind::Dense,
+            (2.., got) if self.late == Some(Tool::PyLate) => {
+                bail!("{path}: key \"type\": expected Dense or MultiVectorMask, got {got:?}")
+            }
+            (2.., "LayerNorm") => Kind::LayerNorm,
+            (2.., "Normalize") => Kind::Normalize,
+            // Dropout has no effect outside of training.
+            (2.., "Dropout") => return Ok(None),
+            (0 | 1, got) => {
+                bail!(
+                    "{path}: key \"type\": expected Transformer, then Pooling, SpladePooling, \
+                     LogitScore, Dense or MultiVectorMask, or StaticEmbedding, got {got:?}"
+                )
+            }
+            (_, got) => bail!(
+                "{path}: key \"type\": expected Dense, LayerNorm, Normalize or Dropout behind \
+                 Transformer and Pooling, got {got:?}"
+            ),
+        }))
     }
 
     /// Checks that listed modules include one that makes an answer of the tokens' vectors.
