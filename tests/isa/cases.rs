@@ -334,7 +334,7 @@ pub const CASES: &[Case] = &[
     ),
     (
         "nn::Experts nn::experts nn::Expert nn::Router nn::router",
-        "504a91e4555d779e",
+        "8d14b48383828cb3",
         || {
             let weights = of_tensors(&[
                 ("weight", &[6, INPUTS]),

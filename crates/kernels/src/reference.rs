@@ -67,20 +67,20 @@ pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithme
 }
 
 /// `lhs` (`[m, k]`) times f32 weights `rhs` (`[n, k]`) plus `bias`, `[m, n]`: for each part of
-/// the inputs, of 384 or fewer, the sums of every fourth of them, each a chain of `fma` from 0, are
+/// the inputs, of 384 or fewer, the sums of every eighth of them, each a chain of `fma` from 0, are
 /// added one after another.
 pub fn linear_f32(lhs: &[f32], m: usize, rhs: &[f32], bias: &[f32]) -> Vec<f32> {
     let k = lhs.len() / m.max(1);
-    // All parts about equally long, and all but the last of whole fours.
-    let part = k.div_ceil(k.div_ceil(384).max(1)).next_multiple_of(4);
+    // All parts about equally long, and all but the last of whole eights.
+    let part = k.div_ceil(k.div_ceil(384).max(1)).next_multiple_of(8);
     let mut out = Vec::with_capacity(m * bias.len());
     for i in 0..m {
         for (j, bias) in bias.iter().enumerate() {
             let mut total = None;
             for start in (0..k).step_by(part.max(1)) {
                 let end = k.min(start + part);
-                for first in start..end.min(start + 4) {
-                    let inputs = (first..end).step_by(4);
+                for first in start..end.min(start + 8) {
+                    let inputs = (first..end).step_by(8);
                     let sum =
                         inputs.fold(0f32, |sum, l| lhs[i * k + l].mul_add(rhs[j * k + l], sum));
                     total = Some(total.map_or(sum, |total| total + sum));

@@ -40,9 +40,9 @@ pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, off
 
 pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
     if EXACT {
-        float_row::multiply_row(row, weights, out, register());
+        float_row::multiply_row::<8, 1>(row, weights, out, register());
     } else {
-        float_row::multiply_row(row, weights, out, register_by(|a, b, acc| a * b + acc));
+        float_row::multiply_row::<8, 1>(row, weights, out, register_by(|a, b, acc| a * b + acc));
     }
 }
 

@@ -255,7 +255,7 @@ pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, off
 
 #[target_feature(enable = "neon")]
 pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
-    float_row::multiply_row(row, weights, out, register());
+    float_row::multiply_row::<4, 2>(row, weights, out, register());
 }
 
 #[target_feature(enable = "neon")]

@@ -83,9 +83,9 @@ pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, off
 
 pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
     if EXACT {
-        float_row::multiply_row(row, weights, out, register::<Exact>());
+        float_row::multiply_row::<4, 2>(row, weights, out, register::<Exact>());
     } else {
-        float_row::multiply_row(row, weights, out, register::<Rounded>());
+        float_row::multiply_row::<4, 2>(row, weights, out, register::<Rounded>());
     }
 }
 

@@ -58,7 +58,7 @@ pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, off
 
 #[target_feature(enable = "avx2,fma")]
 pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
-    float_row::multiply_row(row, weights, out, register_of_sums());
+    float_row::multiply_row::<8, 1>(row, weights, out, register());
 }
 
 /// The registers of attention.
@@ -73,22 +73,6 @@ pub fn register() -> impl Register<8, V = __m256> {
         fma: |a, b, acc| _mm256_fmadd_ps(a, b, acc),
         // SAFETY: the array is 32 bytes to write.
         store: |values, to: &mut [f32; 8]| unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
-        transpose: |square| transpose_square(square),
-    }
-}
-
-/// The registers of [`multiply_row`].
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-fn register_of_sums() -> impl Register<4, V = __m128> {
-    RegisterClosures {
-        // SAFETY: the array is 16 bytes to read; no alignment is asked.
-        load: |from: &[f32; 4]| unsafe { _mm_loadu_ps(from.as_ptr()) },
-        splat: |value| _mm_set1_ps(value),
-        add: |left, right| _mm_add_ps(left, right),
-        fma: |a, b, acc| _mm_fmadd_ps(a, b, acc),
-        // SAFETY: the array is 16 bytes to write.
-        store: |values, to: &mut [f32; 4]| unsafe { _mm_storeu_ps(to.as_mut_ptr(), values) },
         transpose: |square| transpose_square(square),
     }
 }
