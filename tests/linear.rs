@@ -58,6 +58,12 @@ fn float_equals_candle() -> Result<()> {
         let (ours, candle) = (ours.forward(&xs)?, candle.forward(&xs)?);
         assert_eq!(difference(&values(&ours), &values(&candle)), None);
     }
+    // A weight that is stored as its transpose.
+    let weight = randn(&[7, 5])?.t()?;
+    let candle = candle_nn::Linear::new(weight, None);
+    let (ours, xs) = (nn::Linear::from(candle.clone()), randn(&[3, 7])?);
+    let (ours, candle) = (ours.forward(&xs)?, candle.forward(&xs)?);
+    assert_eq!(difference(&values(&ours), &values(&candle)), None);
     Ok(())
 }
 

@@ -26,13 +26,15 @@ impl Projection {
         if shape.contains(&0) {
             return Ok(Tensor::zeros(shape, dtype, weight.device())?);
         }
-        if k > 0 && weight.dtype() == DType::F32 && weight.device().is_cpu() {
+        let is_ours = weight.dtype() == DType::F32 && weight.device().is_cpu();
+        // A copy of another layout at each call would take longer than the product.
+        if k > 0 && is_ours && weight.is_contiguous() {
             let xs = xs.reshape((rows, k))?.to_dtype(DType::F32)?;
             let bias = match &self.bias {
                 Some(bias) => bias.clone(),
                 None => Tensor::zeros(n, DType::F32, weight.device())?,
             };
-            let operands = [xs.contiguous()?, weight.contiguous()?, bias.contiguous()?];
+            let operands = [xs.contiguous()?, weight.clone(), bias.contiguous()?];
             return Ok(self
                 .multiply_floats(operands)?
                 .reshape(shape)?

@@ -27,8 +27,8 @@ use crate::weight::{Origin, QWeight, WeightCodes};
 /// - input: `[.., in_features]` of rank 1 or more, f32, f16, bf16 or f64, contiguous or not
 /// - output: `[.., out_features]` in the dtype of the input
 ///
-/// Of f32, it is a sum in f32 that depends on no other row; of another float type, it is candle's
-/// product. Gradients flow through both. Quantized, it is an inference-only operation on the CPU, through which a backward pass is an
+/// Of contiguous f32, it is a sum in f32 that depends on no other row; of another layout or float
+/// type, it is candle's product. Gradients flow through both. Quantized, it is an inference-only operation on the CPU, through which a backward pass is an
 /// error: activations become u8, the sum is exact in i32, and the result is
 /// `fma(sum, scale_of_activations * scale_of_weights, bias)` in f32, the same bits on every CPU;
 /// [`reference`](candle_dynquant_kernels::reference) is the definition. Rows that hold a NaN or an
