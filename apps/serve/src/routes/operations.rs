@@ -51,7 +51,11 @@ fn model_type(served: &Served) -> Value {
     let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
     let classes = json!({"id2label": ids, "label2id": names});
     match embedder.kind {
-        ModelKind::Embedder => json!({"embedding": {"pooling": pooling(&embedder.config)}}),
+        ModelKind::Embedder => {
+            let (pooling, sparse) = (pooling(&embedder.config), embedder.config.is_sparse());
+            let inputs = &["text", "image"][..1 + usize::from(embedder.pictures.is_some())];
+            json!({"embedding": {"pooling": pooling, "sparse": sparse, "inputs": inputs}})
+        }
         ModelKind::Classifier => json!({"classifier": classes}),
         ModelKind::Reranker => json!({"reranker": classes}),
     }
@@ -60,7 +64,7 @@ fn model_type(served: &Served) -> Value {
 /// The name of the pooling in text-embeddings-inference, or in sentence-transformers.
 fn pooling(config: &Config) -> String {
     match config.pooling.modes[..] {
-        _ if config.is_sparse() => "splade".to_owned(),
+        _ if config.is_splade() => "splade".to_owned(),
         _ if config.is_multi_vector() => "colbert".to_owned(),
         [Mode::LastToken] => "last_token".to_owned(),
         _ => config.pooling.to_string(),

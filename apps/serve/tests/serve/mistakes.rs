@@ -122,10 +122,8 @@ fn a_model_without_classes_says_so() {
     let server = Server::start(&["--model", dir]);
     server.ok("/embed", &json!({"inputs": "a"}));
     let info = server.get("/info").json();
-    assert_eq!(
-        info["model_type"],
-        json!({"embedding": {"pooling": "mean"}})
-    );
+    let expected = json!({"pooling": "mean", "sparse": false, "inputs": ["text"]});
+    assert_eq!(info["model_type"], json!({"embedding": expected}));
     let reply = server.post("/predict", &json!({"inputs": "a"}));
     assert_eq!(reply.status, 424);
     assert_eq!(reply.json()["error_type"], "Backend");
