@@ -559,7 +559,7 @@ fn quantized<N: Quantizable>(mut network: N, preset: Preset) -> Result<N> {
 
 /// The last component of the path, also for `.` and `..`; for a snapshot in the cache of the
 /// Hugging Face hub, the name of the model.
-fn folder_name(dir: &Path) -> String {
+pub(crate) fn folder_name(dir: &Path) -> String {
     let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let name = |path: &Path| {
         let name = path.file_name().unwrap_or(path.as_os_str());

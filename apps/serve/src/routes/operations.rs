@@ -37,6 +37,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
 fn max_input(served: &Served) -> usize {
     match served {
         Served::Embedder(embedder) => embedder.tokenizer.max_tokens(),
+        Served::Pictures(pictures) => pictures.model.tokens(),
         Served::Generator(generator) => generator.context - 1,
     }
 }
@@ -44,6 +45,7 @@ fn max_input(served: &Served) -> usize {
 fn model_type(served: &Served) -> Value {
     let embedder = match served {
         Served::Embedder(embedder) => embedder,
+        Served::Pictures(_) => return json!({"embedding": {"inputs": ["image"]}}),
         Served::Generator(_) => return json!("generation"),
     };
     let labels = || embedder.config.labels.iter().enumerate();
@@ -76,6 +78,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Result<(), Tei> {
     app.check_open()?;
     let is_open = match &app.served {
         Served::Embedder(embedder) => embedder.queue.is_open(),
+        Served::Pictures(pictures) => pictures.queue.is_open(),
         Served::Generator(generator) => generator.queue.is_open(),
     };
     if is_open {

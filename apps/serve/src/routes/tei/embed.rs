@@ -29,7 +29,8 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Resp
     let (request, admission) = app.receive::<EmbedRequest>(request).await?;
     let embedder = app.embedder()?;
     let normalize = request.normalize.unwrap_or(true);
-    let finish = Finish::new(embedder, request.dimensions, normalize)?;
+    let size = embedder.config.embedding_size;
+    let finish = Finish::new(size, request.dimensions, normalize)?;
     let prompt = embedder.prompt(request.prompt_name.as_deref())?;
     let cut = request.truncation.cut(&app)?;
     let texts = request.inputs.behind("inputs", prompt, cut);
