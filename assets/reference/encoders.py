@@ -560,7 +560,10 @@ def lexical(seed):
     folder = HERE / "xlm-roberta"
     model = t.AutoModel.from_pretrained(folder, dtype="float32")
     linear = randomize(torch.nn.Linear(32, 1), seed)
-    save_file({k: v.half() for k, v in linear.state_dict().items()}, folder / "sparse_linear.safetensors")
+    with torch.no_grad():
+        # About half of the tokens have a weight.
+        linear.weight.mul_(4)
+        linear.bias.fill_(1)
     made = t.AutoTokenizer.from_pretrained(folder)
     rows = []
     for text in TEXTS:
@@ -571,6 +574,10 @@ def lexical(seed):
         for token, weight in zip(inputs.input_ids[0].tolist(), weights):
             row[token] = max(row[token], weight if token > 3 else 0.0)
         rows.append(row)
+    assert any(map(any, rows))
+    half = linear.half().state_dict()
+    save_file(half, folder / "sparse_linear.safetensors")
+    torch.save(half, folder / "sparse_linear.pt")
     (folder / "lexical.json").write_text(json.dumps(rows) + "\n")
 
 

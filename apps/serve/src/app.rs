@@ -39,6 +39,8 @@ pub struct App {
 /// The task of the model, and the queue of its thread.
 pub enum Served {
     Embedder(Box<Embedder>),
+    /// A model that takes no texts.
+    Pictures(Pictures),
     Generator(Generator),
 }
 
@@ -149,14 +151,29 @@ impl App {
             Served::Generator(_) => Err(Refusal::other_model(
                 "the model has no embeddings and classes: it generates texts",
             )),
+            Served::Pictures(_) => Err(Refusal::other_model(
+                "the model takes no texts: it has embeddings of pictures",
+            )),
         }
+    }
+
+    /// The model of pictures, if there is one.
+    pub fn pictures(&self) -> Result<&Pictures, Refusal> {
+        let pictures = match &self.served {
+            Served::Pictures(pictures) => Some(pictures),
+            Served::Embedder(embedder) => embedder.pictures.as_ref(),
+            Served::Generator(_) => None,
+        };
+        pictures.ok_or_else(|| {
+            Refusal::other_model("the model has no embeddings of pictures: it takes texts")
+        })
     }
 
     /// The model, if it generates texts.
     pub fn generator(&self) -> Result<&Generator, Refusal> {
         match &self.served {
             Served::Generator(generator) => Ok(generator),
-            Served::Embedder(_) => Err(Refusal::other_model(
+            Served::Embedder(_) | Served::Pictures(_) => Err(Refusal::other_model(
                 "the model generates no texts: it answers with embeddings",
             )),
         }

@@ -6,7 +6,7 @@ use candle_dynquant::ops::Precision;
 use clap::Parser;
 use tracing::level_filters::LevelFilter;
 
-/// Text embeddings, classification and generated texts over HTTP, in int8.
+/// Embeddings of texts and pictures, classification and generated texts over HTTP, in int8.
 ///
 /// Answers as OpenAI's API (/v1/embeddings, /v1/chat/completions, /v1/completions, /v1/models) and
 /// as text-embeddings-inference (/embed, /embed_sparse, /embed_all, /similarity, /rerank, /predict, /tokenize,
@@ -15,9 +15,9 @@ use tracing::level_filters::LevelFilter;
 #[derive(Parser, Debug)]
 #[command(name = "dynquant-serve", version)]
 pub struct Options {
-    /// A Hugging Face folder of an encoder or of a decoder, float or quantized, or a GGUF file of a decoder; or a
-    /// name on the hub such as sentence-transformers/all-MiniLM-L6-v2, OWNER/MODEL/FILE.gguf or NAME@REVISION,
-    /// downloaded once [default: the model in the program]
+    /// A Hugging Face folder of an encoder, of texts or pictures, or of a decoder, float or quantized, or a
+    /// GGUF file of a decoder; or a name on the hub such as sentence-transformers/all-MiniLM-L6-v2,
+    /// OWNER/MODEL/FILE.gguf or NAME@REVISION, downloaded once [default: the model in the program]
     #[arg(long, alias = "model-dir", value_name = "MODEL")]
     pub model: Option<PathBuf>,
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use candle_dynquant_decoder::sampling::Sampling;
+use dynquant_embed::program::print;
 use dynquant_embed::{Encoder, ImageEmbedder, ModelOptions, Preset};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -93,7 +94,14 @@ fn start(
         Some(path) if generate::is_decoder(&path) && !Encoder::is_folder(&path) => {
             start_generator(options, &path, &limits)?
         }
-        path => start_embedder(options, path, &limits)?,
+        path => {
+            let of_pictures = path.as_deref().filter(|it| ImageEmbedder::is_folder(it));
+            let pictures = of_pictures.map(|path| open_pictures(options, path));
+            match pictures.transpose()? {
+                Some(model) if !model.takes_texts() => start_alone(options, model, &limits)?,
+                pictures => start_embedder(options, path, pictures, &limits)?,
+            }
+        }
     };
     let names = match options.model_name.as_slice() {
         [] => vec![started.name],
@@ -145,21 +153,42 @@ fn default_prompt(options: &Options, encoder: &Encoder) -> Result<String> {
     prompt.context("--default-prompt-name")
 }
 
-fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> Result<Started> {
-    ensure!(
-        options.draft_model.is_none(),
-        "--draft-model: expected a decoder in --model, got a model of embeddings or classes"
-    );
-    ensure!(
-        options.attention.is_none(),
-        "--attention: expected a decoder in --model, got a model of embeddings or classes"
-    );
-    let pictures = path
-        .as_deref()
-        .filter(|path| ImageEmbedder::is_folder(path));
-    let pictures = pictures
-        .map(|path| open_pictures(options, path))
-        .transpose()?;
+/// The kinds of models in messages.
+const TEXTS: &str = "a model of embeddings of texts";
+const PICTURES: &str = "a model of pictures";
+const DECODER: &str = "a decoder";
+
+/// Refuses the options of other kinds of models.
+fn check_options(options: &Options, got: &str) -> Result<()> {
+    let is_prompted = options.default_prompt.is_some() || options.default_prompt_name.is_some();
+    let is_limited = options.max_tokens.is_some() && got == PICTURES;
+    for (option, is_given, expected) in [
+        ("--draft-model", options.draft_model.is_some(), DECODER),
+        ("--attention", options.attention.is_some(), DECODER),
+        (
+            "--default-prompt, --default-prompt-name",
+            is_prompted,
+            TEXTS,
+        ),
+        ("--equalize", options.equalize.is_some(), TEXTS),
+        ("--task", options.task.is_some(), TEXTS),
+        ("--max-tokens", is_limited, TEXTS),
+    ] {
+        ensure!(
+            !is_given || got == expected,
+            "{option}: expected {expected} in --model, got {got}"
+        );
+    }
+    Ok(())
+}
+
+fn start_embedder(
+    options: &Options,
+    path: Option<PathBuf>,
+    pictures: Option<ImageEmbedder>,
+    limits: &Limits,
+) -> Result<Started> {
+    check_options(options, TEXTS)?;
     let encoder = open_encoder(options, path)?;
     let kind = ModelKind::new(&encoder);
     let default_prompt = default_prompt(options, &encoder)?;
@@ -181,7 +210,7 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
         config: encoder.config,
         tokenizer: Arc::new(encoder.tokenizer),
         queue,
-        pictures: pictures.transpose()?,
+        pictures: pictures.transpose()?.map(|(pictures, _)| pictures),
     }));
     let limit = options.max_batch_tokens;
     let thread = batcher::start(encoder.model, jobs, limit, Arc::clone(&metrics));
@@ -194,7 +223,7 @@ fn start_embedder(options: &Options, path: Option<PathBuf>, limits: &Limits) -> 
     })
 }
 
-/// Reads the model of pictures in the folder of a model of texts.
+/// Reads a model of pictures.
 fn open_pictures(options: &Options, path: &Path) -> Result<ImageEmbedder> {
     let mut opening = dynquant_embed::Options::new();
     if let Some(preset) = preset(options)? {
@@ -205,35 +234,39 @@ fn open_pictures(options: &Options, path: &Path) -> Result<ImageEmbedder> {
     Ok(model)
 }
 
+/// Starts a model of pictures whose folder has none of texts.
+fn start_alone(options: &Options, model: ImageEmbedder, limits: &Limits) -> Result<Started> {
+    check_options(options, PICTURES)?;
+    model.notes().iter().for_each(print::note);
+    let (name, dtype) = (model.name().to_owned(), model.dtype().to_owned());
+    let metrics = Arc::new(Metrics::new(limits));
+    let (pictures, thread) = start_pictures(options, model, limits, &metrics)?;
+    Ok(Started {
+        name,
+        dtype,
+        served: Served::Pictures(pictures),
+        metrics,
+        thread,
+    })
+}
+
 /// Starts the thread of a model of pictures, which ends with its last job.
 fn start_pictures(
     options: &Options,
     model: ImageEmbedder,
     limits: &Limits,
     metrics: &Arc<Metrics>,
-) -> Result<Pictures> {
+) -> Result<(Pictures, JoinHandle<()>)> {
     let model = Arc::new(model);
     let (queue, jobs) = Queue::new(limits.queue.clone());
     let (limit, metrics) = (options.max_batch_tokens, Arc::clone(metrics));
-    batcher::start(Arc::clone(&model), jobs, limit, metrics)
-        .context("cannot start the thread of the model of pictures")?;
-    Ok(Pictures { model, queue })
+    let thread = batcher::start(Arc::clone(&model), jobs, limit, metrics);
+    let thread = thread.context("cannot start the thread of the model of pictures")?;
+    Ok((Pictures { model, queue }, thread))
 }
 
 fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<Started> {
-    let is_prompted = options.default_prompt.is_some() || options.default_prompt_name.is_some();
-    ensure!(
-        !is_prompted,
-        "--default-prompt, --default-prompt-name: expected a model of embeddings, got a decoder"
-    );
-    ensure!(
-        options.equalize.is_none(),
-        "--equalize: expected an encoder, got a decoder"
-    );
-    ensure!(
-        options.task.is_none(),
-        "--task: expected an encoder, got a decoder"
-    );
+    check_options(options, DECODER)?;
     let (draft, preset) = (options.draft_model.as_deref(), options.preset.as_deref());
     let opened = generate::Opened::open(path, draft, preset, options.attention);
     let opened = opened.context("--model")?;

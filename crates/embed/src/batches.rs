@@ -28,7 +28,7 @@ pub struct Options {
     pub(crate) preset: Option<Preset>,
     task: Option<String>,
     equalize: Option<Vec<String>>,
-    /// Whether embeddings are by the head of bge-m3.
+    /// Whether the head of bge-m3 is read if the folder has it.
     is_lexical: bool,
     pub(crate) batch_size: usize,
     max_tokens: Option<usize>,
@@ -113,7 +113,8 @@ impl Options {
         Self { progress, ..self }
     }
 
-    pub(crate) fn lexical(self, is_lexical: bool) -> Self {
+    pub(crate) fn lexical(self) -> Self {
+        let is_lexical = true;
         Self { is_lexical, ..self }
     }
 

@@ -75,9 +75,14 @@ pub(crate) struct Texts<'a> {
 }
 
 impl Config {
-    /// Whether embeddings are sparse: weights of the tokens of the vocabulary.
+    /// Whether the model has sparse vectors: see [`Head::Sparse`](crate::Head::Sparse).
     pub fn is_sparse(&self) -> bool {
-        self.splade.is_some() || self.lexical.is_some()
+        self.is_splade() || self.lexical.is_some()
+    }
+
+    /// Whether the model has no other embeddings than sparse ones.
+    pub fn is_splade(&self) -> bool {
+        self.splade.is_some()
     }
 
     /// Whether each token of a text has an embedding, for late interaction: see

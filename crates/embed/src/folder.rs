@@ -17,7 +17,7 @@ use crate::files::{
 };
 use crate::keys::is_architecture;
 use crate::late::LateSettings;
-use crate::lexical::Lexical;
+use crate::lexical::{self, Lexical};
 use crate::loaded::Loaded;
 use crate::model::Model;
 use crate::models::{Answers, Architecture, Network, Rows, TASKS, adapted, static_config};
@@ -177,11 +177,11 @@ impl Encoder {
     /// # Errors
     /// When a file is missing, malformed, or inconsistent with the others.
     pub fn open(dir: &Path, preset: Option<Preset>) -> Result<Self> {
-        Self::open_with(dir, preset, None, None, false)
+        Self::open_with(dir, preset, None, None, true)
     }
 
     /// Reads a folder as [`open`](Self::open) does, with the adapters of a task, and equalizes a float
-    /// model by `texts` first; with embeddings by the head of bge-m3 if `is_lexical`.
+    /// model by `texts` first; with the head of bge-m3 if `is_lexical` and the folder has it.
     pub(crate) fn open_with(
         dir: &Path,
         preset: Option<Preset>,
@@ -193,12 +193,10 @@ impl Encoder {
         let mut files = Files::read(dir)?;
         files.prompts.choose(task, &files.config.keys)?;
         let mut tokenizer = files.tokenizer()?;
-        let (behind, is_scored) = if is_lexical {
+        if is_lexical && !files.modules.is_splade {
             files.open_lexical(&tokenizer)?;
-            (Vec::new(), false)
-        } else {
-            files.finish()?
-        };
+        }
+        let (behind, is_scored) = files.finish()?;
         let mut network = files.network(task)?;
         let Files {
             name,
@@ -380,14 +378,12 @@ impl<'a> Files<'a> {
         Ok(tokenizer)
     }
 
-    /// Replaces the pooling and the modules by the head of bge-m3.
+    /// Reads the head of bge-m3, if the folder has it.
     fn open_lexical(&mut self, tokenizer: &Tokenizer) -> Result<()> {
         let config = &mut self.config;
         let keys = ["cls_token", "eos_token", "pad_token", "unk_token"];
         let skipped = tokenizer.ids(&config.tokenizer.named, &keys);
-        let head = Lexical::open(self.dir, config.hidden_size, config.vocab_size, skipped)?;
-        config.lexical = Some(head);
-        config.embedding_size = config.vocab_size;
+        config.lexical = Lexical::open(self.dir, config.hidden_size, config.vocab_size, skipped)?;
         Ok(())
     }
 
@@ -457,6 +453,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
         .iter()
         .chain(&TOKENS)
         .chain(&sentence::FILES)
+        .chain(&lexical::FILES)
         .map(PathBuf::from)
         .collect();
     let relative = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_owned();
@@ -562,7 +559,7 @@ fn quantized<N: Quantizable>(mut network: N, preset: Preset) -> Result<N> {
 
 /// The last component of the path, also for `.` and `..`; for a snapshot in the cache of the
 /// Hugging Face hub, the name of the model.
-fn folder_name(dir: &Path) -> String {
+pub(crate) fn folder_name(dir: &Path) -> String {
     let absolute = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let name = |path: &Path| {
         let name = path.file_name().unwrap_or(path.as_os_str());

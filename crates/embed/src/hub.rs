@@ -8,6 +8,7 @@ pub use candle_dynquant_io::hub::Progress;
 use candle_dynquant_io::hub::{self, Files, Reads, is_plain};
 
 use crate::files::{self, ADAPTER, text};
+use crate::lexical;
 use crate::modules::{MODULES, Modules};
 use crate::sentence;
 
@@ -76,6 +77,7 @@ fn visit(files: &mut Files<'_>) -> Result<()> {
         .into_iter()
         .chain(OPTIONAL)
         .chain(files::TOKENS)
+        .chain(lexical::FILES)
     {
         files.get(file)?;
     }

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
 use candle_dynquant::{Checkpoint, nn};
 use candle_nn::Module;
 
 use crate::loaded::Loaded;
+use crate::state_dict;
 
-/// The weights of the head, and the pickle from which they are converted.
-const WEIGHTS: &str = "sparse_linear.safetensors";
-const PICKLE: &str = "sparse_linear.pt";
+/// The files that may have the weights of the head; the first is used.
+pub(crate) const FILES: [&str; 2] = ["sparse_linear.safetensors", "sparse_linear.pt"];
 
 /// A product that makes the weight of a token; a text has the greatest of equal tokens.
 #[derive(Clone, Debug)]
@@ -23,29 +23,27 @@ pub(crate) struct Lexical {
 }
 
 impl Lexical {
-    /// Whether a folder has the head, by a converted file or not.
-    pub fn is_in(dir: &Path) -> bool {
-        dir.join(WEIGHTS).exists() || dir.join(PICKLE).exists()
-    }
-
-    /// The head of vectors with `hidden` numbers, without weights of the tokens `skipped`.
-    pub fn open(dir: &Path, hidden: usize, vocab: usize, skipped: Vec<u32>) -> Result<Self> {
-        let path = dir.join(WEIGHTS);
-        ensure!(
-            path.exists(),
-            "{}: expected {WEIGHTS} beside it, since a pickle can run code: \
-             scripts/convert_pytorch.py {PICKLE} {WEIGHTS}",
-            dir.join(PICKLE).display(),
-        );
-        let loaded = Loaded::new(Checkpoint::open(&path)?);
-        let linear = nn::linear_b(hidden, 1, true, loaded.var_builder());
-        let linear = linear.with_context(|| format!("{}: expected a product", path.display()))?;
-        loaded.check(&path.display())?;
-        Ok(Self {
+    /// The head in a folder, of vectors with `size` numbers, without weights of the tokens `skipped`.
+    pub fn open(dir: &Path, size: usize, vocab: usize, skipped: Vec<u32>) -> Result<Option<Self>> {
+        let mut paths = FILES.iter().map(|file| dir.join(file));
+        let Some(path) = paths.find(|path| path.exists()) else {
+            return Ok(None);
+        };
+        let place = path.display().to_string();
+        let checkpoint = if path.ends_with(FILES[0]) {
+            Checkpoint::open(&path)?
+        } else {
+            Checkpoint::from_bytes(&place, state_dict::safetensors(&path)?)?
+        };
+        let loaded = Loaded::new(checkpoint);
+        let linear = nn::linear_b(size, 1, true, loaded.var_builder());
+        let linear = linear.with_context(|| format!("{place}: expected a product"))?;
+        loaded.check(&place)?;
+        Ok(Some(Self {
             linear,
             skipped,
             vocab,
-        })
+        }))
     }
 
     /// The weights of the vocabulary by a text's tokens and their vectors.
@@ -56,7 +54,8 @@ impl Lexical {
         for (&id, logit) in ids.iter().zip(logits.to_vec1()?) {
             if !self.skipped.contains(&id) {
                 let weight = &mut weights[id as usize];
-                *weight = weight.max(logit);
+                // Not by `max`, which would hide a number that is none.
+                *weight = if logit <= *weight { *weight } else { logit };
             }
         }
         Ok(weights)

@@ -116,6 +116,7 @@ mod reranker;
 mod sentence;
 mod sparse;
 mod splade;
+mod state_dict;
 mod tables;
 mod token_classifier;
 mod tokenizer;

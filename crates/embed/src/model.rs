@@ -19,6 +19,8 @@ use crate::tokens::Tokens;
 pub enum Head {
     /// The embedding, `embedding_size` numbers, without the folder's final normalization.
     Embedding,
+    /// The weights of all tokens of the vocabulary, of a model with [`Config::is_sparse`].
+    Sparse,
     /// The vectors of the tokens before the pooling, `hidden_size` numbers each, concatenated; of
     /// a model of late interaction, which has no [`Embedding`](Self::Embedding), those that
     /// similarities are made of, `embedding_size` numbers each.
@@ -44,7 +46,7 @@ pub struct Model {
     pooling: Pooling,
     /// The pooling of sparse vectors.
     splade: Option<Splade>,
-    /// The head of sparse vectors in place of both.
+    /// The head of sparse vectors beside embeddings.
     lexical: Option<Lexical>,
     /// The modules after the pooling.
     modules: Vec<Module>,
@@ -178,7 +180,6 @@ impl Model {
         let mut logits = self.logits(&classified, size)?.into_iter();
         let pool = |task: &Task<'_>, vectors: &[f32]| self.pool(task.tokens, vectors, size);
         let of_tokens = self.network.of_tokens.as_ref();
-        let sparse = self.splade.zip(of_tokens);
         let answer = |(task, vectors): (&Task<'_>, &[f32])| match task.head {
             Head::Embedding if self.is_late => {
                 bail!(
@@ -195,15 +196,8 @@ impl Model {
                     module.apply(vectors, kept.len())
                 })
             }
-            Head::Embedding if self.lexical.is_some() => {
-                let lexical = self.lexical.as_ref();
-                let weights = lexical.map(|lexical| lexical.pool(task.tokens.ids(), vectors));
-                Ok(weights.transpose()?.unwrap_or_default())
-            }
-            Head::Embedding if sparse.is_some() => {
-                let weights = sparse.map(|(splade, words)| splade.pool(words, vectors, size));
-                Ok(weights.transpose()?.unwrap_or_default())
-            }
+            Head::Sparse => self.sparse(task.tokens, vectors, size),
+            Head::Embedding if self.splade.is_some() => self.sparse(task.tokens, vectors, size),
             Head::Embedding if self.is_scored => pool(task, vectors),
             head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
                 let mut modules = self.modules.iter();
@@ -221,6 +215,16 @@ impl Model {
             Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
+    }
+
+    /// The weights of all tokens of the vocabulary.
+    fn sparse(&self, tokens: &Tokens, vectors: &[f32], size: usize) -> Result<Vec<f32>> {
+        if let Some((splade, words)) = self.splade.zip(self.network.of_tokens.as_ref()) {
+            return Ok(splade.pool(words, vectors, size)?);
+        }
+        let lexical = self.lexical.as_ref();
+        let lexical = lexical.context("expected a head of sparse vectors, got none")?;
+        lexical.pool(tokens.ids(), vectors)
     }
 
     /// The pooled vector of a text, behind the product of a tower.
@@ -270,6 +274,7 @@ impl Model {
             .collect();
         let mut heads = vec![Head::TokenEmbeddings];
         heads.extend((!self.is_late).then_some(Head::Embedding));
+        heads.extend(self.lexical.is_some().then_some(Head::Sparse));
         heads.extend(self.is_classifier().then_some(Head::Classes));
         heads.extend(self.classifies_tokens().then_some(Head::TokenClasses));
         let tasks: Vec<Task<'_>> = (texts.iter())

@@ -52,7 +52,7 @@ impl ModelOptions {
             Some(dir) => {
                 let texts = self.texts()?;
                 let (task, texts) = (self.task.as_deref(), texts.as_deref());
-                let encoder = Encoder::open_with(&dir, self.preset, task, texts, false);
+                let encoder = Encoder::open_with(&dir, self.preset, task, texts, true);
                 let encoder = encoder.context(OPTION)?;
                 #[cfg(feature = "program")]
                 encoder.tell_notes();

@@ -6,13 +6,11 @@ use anyhow::{Result, ensure};
 
 use crate::batches::{Batches, Options};
 use crate::folder::Encoder;
-use crate::lexical::Lexical;
 use crate::model::Head;
-use crate::modules::Modules;
 
 /// A model that weighs the tokens of the vocabulary by a text (SPLADE), from a folder of a
-/// `SparseEncoder` of sentence-transformers; or its own tokens, by the head of bge-m3 in
-/// `sparse_linear.safetensors`, which `scripts/convert_pytorch.py` makes of `sparse_linear.pt`.
+/// `SparseEncoder` of sentence-transformers; or the tokens of the text, by the head of bge-m3 in
+/// `sparse_linear.pt` or `sparse_linear.safetensors`, which is preferred.
 ///
 /// The bits of a vector do not depend on the other texts of a call, nor on the batches.
 ///
@@ -71,7 +69,7 @@ impl SparseEmbedder {
     /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
     ///
     /// # Errors
-    /// Also when the folder has no `SpladePooling`.
+    /// Also when the folder has neither `SpladePooling` nor the head of bge-m3.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(dir, Options::new())
     }
@@ -82,18 +80,17 @@ impl SparseEmbedder {
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let dir = dir.as_ref();
-        let is_lexical = !Modules::read(dir)?.is_splade && Lexical::is_in(dir);
-        let batches = options.lexical(is_lexical).open(dir)?;
+        let batches = options.lexical().open(dir)?;
         ensure!(
             batches.encoder.config.is_sparse(),
-            "{}: expected a model of sparse vectors, with SpladePooling or sparse_linear.safetensors, \
-             got one of dense vectors",
+            "{}: expected a model of sparse vectors, with SpladePooling or sparse_linear.pt, got one of \
+             dense vectors",
             dir.display(),
         );
         Ok(Self(batches))
     }
 
-    /// The underlying model, for lower-level calls, whose embeddings are the weights of all tokens.
+    /// The underlying model, for lower-level calls, with the weights of all tokens by [`Head::Sparse`].
     pub fn encoder(&self) -> &Encoder {
         &self.0.encoder
     }
@@ -125,6 +122,6 @@ impl SparseEmbedder {
     fn behind(&self, prompt: &str, texts: &[impl AsRef<str>]) -> Result<Vec<SparseVector>> {
         let prompt = self.encoder().tokenizer.prompt(prompt)?;
         let finish = |weights: Vec<f32>| SparseVector::from_dense(&weights);
-        self.0.behind(&prompt, texts, Head::Embedding, finish)
+        self.0.behind(&prompt, texts, Head::Sparse, finish)
     }
 }

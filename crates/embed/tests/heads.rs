@@ -35,6 +35,14 @@ fn weights_of_tokens_are_those_of_bge_m3() -> Result<()> {
     assert_eq!(alone.embed(&texts)?, together);
     let (_dir, out) = quantized(name)?;
     assert_eq!(SparseEmbedder::open(&out)?.embed(&texts)?, together);
+    // PyTorch's file alone, as published.
+    fs::remove_file(out.join(head))?;
+    assert_eq!(SparseEmbedder::open(&out)?.embed(&texts)?, together);
+    let mut bytes = fs::read(folder(name).join(head))?;
+    let last = bytes.len() - 2;
+    bytes[last..].copy_from_slice(&[0, 0x7e]);
+    fs::write(out.join(head), bytes)?;
+    assert!(fault(SparseEmbedder::open(&out)).contains("expected finite answers, got NaN"));
     for (from, to, expected) in [
         ("\"bias\"", "\"basi\"", "cannot find tensor bias"),
         ("[1,32]", "[32,1]", "expected a product"),
@@ -45,7 +53,7 @@ fn weights_of_tokens_are_those_of_bge_m3() -> Result<()> {
         Embedder::open(dir.path())?;
         fs::rename(dir.path().join(head), dir.path().join("sparse_linear.pt"))?;
         let error = fault(SparseEmbedder::open(dir.path()));
-        assert!(error.contains("scripts/convert_pytorch.py sparse_linear.pt"));
+        assert!(error.contains("sparse_linear.pt: expected a state dict of PyTorch"));
     }
     Ok(())
 }

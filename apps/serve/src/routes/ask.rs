@@ -46,7 +46,8 @@ impl App {
                 let message = "the model has a vector of each token only: see /embed_all";
                 return Err(Refusal::other_model(message));
             }
-            Head::Embedding if embedder.config.is_sparse() => {
+            Head::Sparse => texts.len() * embedder.config.vocab_size * NUMBER,
+            Head::Embedding if embedder.config.is_splade() => {
                 texts.len() * embedder.config.embedding_size * NUMBER
             }
             Head::Embedding | Head::Classes | Head::TokenClasses => 0,

@@ -2,7 +2,6 @@
 
 use dynquant_embed::normalized;
 
-use crate::app::Embedder;
 use crate::error::Refusal;
 
 /// A cut to the leading numbers, and a normalization to length 1.
@@ -12,13 +11,8 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// The steps that a request asks for.
-    pub fn new(
-        embedder: &Embedder,
-        dimensions: Option<usize>,
-        normalize: bool,
-    ) -> Result<Self, Refusal> {
-        let all = embedder.config.embedding_size;
+    /// The steps that a request asks for, of embeddings with `all` numbers.
+    pub fn new(all: usize, dimensions: Option<usize>, normalize: bool) -> Result<Self, Refusal> {
         let dimensions = dimensions.unwrap_or(all);
         if (1..=all).contains(&dimensions) {
             return Ok(Self {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::finish::Finish;
 use super::pictures::Inputs;
 use super::rest::Rest;
-use crate::app::App;
+use crate::app::{App, Before, Served};
 use crate::body;
 use crate::error::{OpenAi, Refusal};
 
@@ -66,9 +66,14 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
     }
     request.rest.check()?;
     let encode = encoding(request.encoding_format.as_deref())?;
-    let embedder = app.embedder()?;
-    let finish = Finish::new(embedder, request.dimensions, true)?;
-    let prompt = embedder.prompt(request.prompt_name.as_deref())?;
+    let (size, prompt) = match (&app.served, request.prompt_name.as_deref()) {
+        (Served::Pictures(pictures), None) => (pictures.model.dimensions(), Before::new("", None)),
+        (_, name) => {
+            let embedder = app.embedder()?;
+            (embedder.config.embedding_size, embedder.prompt(name)?)
+        }
+    };
+    let finish = Finish::new(size, request.dimensions, true)?;
     let cut = app.auto_truncate.then_some(Direction::Right);
     let answered = match request.input {
         Inputs::Texts(texts) => {

@@ -37,6 +37,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
 fn max_input(served: &Served) -> usize {
     match served {
         Served::Embedder(embedder) => embedder.tokenizer.max_tokens(),
+        Served::Pictures(pictures) => pictures.model.tokens(),
         Served::Generator(generator) => generator.context - 1,
     }
 }
@@ -44,6 +45,7 @@ fn max_input(served: &Served) -> usize {
 fn model_type(served: &Served) -> Value {
     let embedder = match served {
         Served::Embedder(embedder) => embedder,
+        Served::Pictures(_) => return json!({"embedding": {"inputs": ["image"]}}),
         Served::Generator(_) => return json!("generation"),
     };
     let labels = || embedder.config.labels.iter().enumerate();
@@ -51,7 +53,11 @@ fn model_type(served: &Served) -> Value {
     let names: BTreeMap<_, _> = labels().map(|(id, name)| (name, id)).collect();
     let classes = json!({"id2label": ids, "label2id": names});
     match embedder.kind {
-        ModelKind::Embedder => json!({"embedding": {"pooling": pooling(&embedder.config)}}),
+        ModelKind::Embedder => {
+            let (pooling, sparse) = (pooling(&embedder.config), embedder.config.is_sparse());
+            let inputs = &["text", "image"][..1 + usize::from(embedder.pictures.is_some())];
+            json!({"embedding": {"pooling": pooling, "sparse": sparse, "inputs": inputs}})
+        }
         ModelKind::Classifier => json!({"classifier": classes}),
         ModelKind::Reranker => json!({"reranker": classes}),
     }
@@ -60,7 +66,7 @@ fn model_type(served: &Served) -> Value {
 /// The name of the pooling in text-embeddings-inference, or in sentence-transformers.
 fn pooling(config: &Config) -> String {
     match config.pooling.modes[..] {
-        _ if config.is_sparse() => "splade".to_owned(),
+        _ if config.is_splade() => "splade".to_owned(),
         _ if config.is_multi_vector() => "colbert".to_owned(),
         [Mode::LastToken] => "last_token".to_owned(),
         _ => config.pooling.to_string(),
@@ -72,6 +78,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Result<(), Tei> {
     app.check_open()?;
     let is_open = match &app.served {
         Served::Embedder(embedder) => embedder.queue.is_open(),
+        Served::Pictures(pictures) => pictures.queue.is_open(),
         Served::Generator(generator) => generator.queue.is_open(),
     };
     if is_open {

@@ -97,10 +97,7 @@ impl App {
         uris: Vec<(usize, String)>,
     ) -> Result<(Admission, (Vec<Vec<f32>>, usize)), Refusal> {
         self.check_open()?;
-        let pictures = self.embedder()?.pictures.as_ref();
-        let pictures = pictures.ok_or_else(|| {
-            Refusal::other_model("the model has no embeddings of pictures: it takes texts")
-        })?;
+        let pictures = self.pictures()?;
         let (count, bytes) = (uris.len(), uris.iter().map(|(_, uri)| uri.len()).sum());
         let places = pictures.queue.reserve(count)?;
         let Admission {

@@ -18,7 +18,8 @@ fn run(options: &[&str]) -> Output {
 fn are_named() {
     let cases = r#"
 --default-prompt-name query | --default-prompt-name: the model has no prompts, got "query"
---model {assets}/decoder --default-prompt query: | --default-prompt-name: expected a model of embeddings, got a decoder
+--model {assets}/decoder --default-prompt query: | --default-prompt-name: expected a model of embeddings of texts in --model, got a decoder
+--model {assets}/reference/images/dinov2 --max-tokens 9 | --max-tokens: expected a model of embeddings of texts in --model, got a model of pictures
 --preset int5 | expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, none, got "int5"
 --port 70000 | --port
 --queue 0 | expected a whole number from 1
@@ -122,10 +123,8 @@ fn a_model_without_classes_says_so() {
     let server = Server::start(&["--model", dir]);
     server.ok("/embed", &json!({"inputs": "a"}));
     let info = server.get("/info").json();
-    assert_eq!(
-        info["model_type"],
-        json!({"embedding": {"pooling": "mean"}})
-    );
+    let expected = json!({"pooling": "mean", "sparse": false, "inputs": ["text"]});
+    assert_eq!(info["model_type"], json!({"embedding": expected}));
     let reply = server.post("/predict", &json!({"inputs": "a"}));
     assert_eq!(reply.status, 424);
     assert_eq!(reply.json()["error_type"], "Backend");

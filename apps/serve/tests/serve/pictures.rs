@@ -52,6 +52,39 @@ fn pictures_and_texts_have_the_library_s_vectors() {
 }
 
 #[test]
+fn folders_without_texts_have_the_library_s_vectors() {
+    let files = ["wide.png", "gray.png"].map(uri);
+    let items = files.each_ref().map(|(_, uri)| json!({"image": uri}));
+    for name in ["clip-vision", "dinov2", "dinov2-registers", "siglip-vision"] {
+        let folder = format!("{FOLDER}/{name}");
+        let server = Server::start(&["--model", &folder]);
+        let pictures = ImageEmbedder::open(&folder).unwrap();
+        let embed =
+            |items: &[Value]| server.ok("/v1/embeddings", &json!({"input": items, "model": name}));
+        for (index, (bytes, _)) in files.iter().enumerate() {
+            let expected = pictures.embed(&[Picture::Bytes(bytes)]).unwrap().remove(0);
+            let (all, alone) = (embed(&items), embed(&items[index..=index]));
+            let got = [&all["data"][index], &alone["data"][0]].map(vector);
+            assert_eq!(got, [normalized(expected.clone()), normalized(expected)]);
+        }
+        let info = server.get("/info").json()["model_type"].to_string();
+        assert_eq!(info, r#"{"embedding":{"inputs":["image"]}}"#);
+        let refused = |path: &str, body: Value| {
+            let reply = server.post(path, &body);
+            let message = "the model takes no texts: it has embeddings of pictures";
+            assert!(reply.status >= 400 && reply.message() == message, "{path}");
+        };
+        let mixed = json!([items[0], {"text": "a"}]);
+        refused("/v1/embeddings", json!({"input": mixed}));
+        refused(
+            "/v1/embeddings",
+            json!({"input": items, "prompt_name": "a"}),
+        );
+        refused("/embed", json!({"inputs": "a"}));
+    }
+}
+
+#[test]
 fn mistakes_name_the_picture() {
     let clip = format!("{FOLDER}/clip");
     let server = Server::start(&["--model", &clip]);

@@ -44,23 +44,31 @@ fn rows(text: &str) -> Vec<Vec<f32>> {
 /// The weights of the crate, in text-embeddings-inference's format.
 #[test]
 fn embed_sparse() {
-    let server = serve("splade", &[]);
     let texts = ["snow falls on the old city", "bread"];
-    let expected = SparseEmbedder::open(folder("splade")).unwrap();
-    let expected = expected.embed(&texts).unwrap();
-    let got = server.ok("/embed_sparse", &json!({"inputs": texts}));
-    for (got, expected) in got.as_array().unwrap().iter().zip(&expected) {
-        let ids: Vec<Value> = expected.ids.iter().map(|id| json!(id)).collect();
-        assert_eq!(each(got, "index"), ids.iter().collect::<Vec<_>>());
-        let values = each(got, "value")
-            .into_iter()
-            .map(|it| it.as_f64().unwrap() as f32);
-        assert_eq!(values.collect::<Vec<_>>(), expected.weights);
+    // The latter has other embeddings, too, which `models` compares.
+    for (name, pooling) in [("splade", "splade"), ("xlm-roberta", "cls, weightedmean")] {
+        let server = serve(name, &[]);
+        let expected = SparseEmbedder::open(folder(name)).unwrap();
+        let expected = expected.embed(&texts).unwrap();
+        assert!(!expected[0].ids.is_empty());
+        let together = server.ok("/embed_sparse", &json!({"inputs": texts}));
+        for (index, expected) in expected.iter().enumerate() {
+            let got = &together[index];
+            let ids: Vec<Value> = expected.ids.iter().map(|id| json!(id)).collect();
+            assert_eq!(each(got, "index"), ids.iter().collect::<Vec<_>>());
+            let values = each(got, "value")
+                .into_iter()
+                .map(|it| it.as_f64().unwrap() as f32);
+            assert_eq!(values.collect::<Vec<_>>(), expected.weights);
+            let alone = server.ok("/embed_sparse", &json!({"inputs": texts[index]}));
+            assert_eq!(&alone[0], got);
+        }
+        assert_eq!(together.as_array().unwrap().len(), 2);
+        let info = server.get("/info").json()["model_type"]["embedding"].clone();
+        assert_eq!(info["pooling"], pooling);
+        assert_eq!(info["sparse"], true);
     }
-    assert_eq!(got.as_array().unwrap().len(), 2);
-    let info = server.get("/info").json();
-    assert_eq!(info["model_type"]["embedding"]["pooling"], "splade");
-    let message = "the model has no sparse embeddings: it has another pooling than splade";
+    let message = "the model has no sparse embeddings: it has neither the pooling splade nor the head of bge-m3";
     let reply = serve("bert", &[]).post("/embed_sparse", &json!({"inputs": "a"}));
     refused(&reply, 424, "Backend", message);
 }
@@ -425,9 +433,10 @@ fn info_and_health() {
     };
     assert_eq!(
         type_of("qwen3"),
-        json!({"embedding": {"pooling": "last_token"}})
+        json!({"embedding": {"pooling": "last_token", "sparse": false, "inputs": ["text"]}})
     );
-    assert_eq!(type_of("bert"), json!({"embedding": {"pooling": "mean"}}));
+    let expected = json!({"pooling": "mean", "sparse": false, "inputs": ["text"]});
+    assert_eq!(type_of("bert"), json!({"embedding": expected}));
     let classes = json!({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}});
     assert_eq!(type_of("reranker"), json!({"reranker": classes}));
     assert!(type_of("classes-gte")["classifier"]["id2label"]["2"].is_string());

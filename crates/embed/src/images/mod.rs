@@ -16,7 +16,7 @@ use self::picture::Pixels;
 use self::processor::Processor;
 use crate::batches::{MOST_TOKENS, Options};
 use crate::files::{CONFIG, text};
-use crate::folder::by_preset;
+use crate::folder::{by_preset, folder_name};
 use crate::keys::Keys;
 use crate::loaded::Loaded;
 use crate::models::{Vision, VisionConfig};
@@ -51,6 +51,8 @@ pub struct ImageEmbedder {
     is_one_by_one: bool,
     notes: Vec<String>,
     dtype: String,
+    name: String,
+    takes_texts: bool,
 }
 
 impl ImageEmbedder {
@@ -70,8 +72,9 @@ impl ImageEmbedder {
     /// Also when an option does not fit the model.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         options.check_pictures()?;
+        let name = folder_name(dir.as_ref());
         let dir = model_folder(dir.as_ref())?;
-        let name = dir.display().to_string();
+        let place = dir.display().to_string();
         let path = dir.join(CONFIG);
         let mut keys = Keys::parse(&path.display().to_string(), &text(&path)?)?;
         let checkpoint = Checkpoint::open(&dir)?;
@@ -83,14 +86,14 @@ impl ImageEmbedder {
         let processor = Processor::read(&dir, config.processor)?;
         let size = processor.outputs()?;
         let model = config.load(size, &loaded.var_builder());
-        let model = model.with_context(|| name.clone())?;
-        loaded.check(&name)?;
+        let model = model.with_context(|| place.clone())?;
+        loaded.check(&place)?;
         let (mut model, dtype) = by_preset(
             model,
             is_quantized,
             options.preset,
             Preset::default(),
-            &name,
+            &place,
         )?;
         if is_quantized && let Some(spec) = Preset::default().spec()? {
             model.quantize_rest(&spec)?;
@@ -103,9 +106,22 @@ impl ImageEmbedder {
             options,
             notes: config.notes.into_iter().chain(of_files).collect(),
             dtype,
+            name,
+            takes_texts: config.takes_texts,
         };
         embedder.is_one_by_one = !embedder.pictures_are_independent()?;
         Ok(embedder)
+    }
+
+    /// The name of the folder.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the folder also has a model of texts in the same space, for
+    /// [`Embedder`](crate::Embedder).
+    pub fn takes_texts(&self) -> bool {
+        self.takes_texts
     }
 
     /// The number of values in a vector.
@@ -147,13 +163,14 @@ impl ImageEmbedder {
         Ok(vectors)
     }
 
-    /// Whether a folder has such a model.
+    /// Whether a folder has such a model, by the `model_type`.
     pub fn is_folder(dir: impl AsRef<Path>) -> bool {
-        let keys = || {
+        let model_type = || {
             let path = model_folder(dir.as_ref())?.join(CONFIG);
-            VisionConfig::read(&Keys::parse(CONFIG, &text(&path)?)?)
+            Keys::parse(CONFIG, &text(&path)?)?.word("model_type")
         };
-        keys().is_ok()
+        let model_type = model_type().ok().flatten();
+        model_type.is_some_and(|it| VisionConfig::is_known(&it))
     }
 
     /// The tokens of a picture in the model, as many for all.

@@ -98,10 +98,17 @@ pub(crate) struct VisionConfig {
     side: usize,
     /// The class of image processors that transformers takes for the model.
     pub processor: &'static str,
+    /// Whether there is also a tower of texts.
+    pub takes_texts: bool,
     pub notes: Vec<String>,
 }
 
 impl VisionConfig {
+    /// Whether a `model_type` is known.
+    pub fn is_known(model_type: &str) -> bool {
+        ALL.iter().any(|(name, ..)| *name == model_type)
+    }
+
     /// Reads the keys of `config.json`.
     pub fn read(whole: &Keys) -> Result<Self> {
         let model_type = whole.word("model_type")?.unwrap_or_default();
@@ -129,6 +136,7 @@ impl VisionConfig {
             patch,
             side: size / patch,
             processor,
+            takes_texts: matches!(&*model_type, "clip" | "siglip"),
             notes,
         })
     }

@@ -96,6 +96,7 @@ fn a_model_by_name_is_downloaded_once() {
     );
     let marks = hub.repo().join(".no_exist").join(COMMIT);
     assert!(marks.join("chat_template.jinja").exists());
+    assert!(marks.join("sparse_linear.pt").exists());
     if cfg!(unix) {
         let link = fs::read_link(
             hub.repo()

@@ -29,7 +29,8 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Resp
     let (request, admission) = app.receive::<EmbedRequest>(request).await?;
     let embedder = app.embedder()?;
     let normalize = request.normalize.unwrap_or(true);
-    let finish = Finish::new(embedder, request.dimensions, normalize)?;
+    let size = embedder.config.embedding_size;
+    let finish = Finish::new(size, request.dimensions, normalize)?;
     let prompt = embedder.prompt(request.prompt_name.as_deref())?;
     let cut = request.truncation.cut(&app)?;
     let texts = request.inputs.behind("inputs", prompt, cut);
@@ -39,18 +40,18 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Resp
     Ok(body::answer(answered.admission, &vectors)?)
 }
 
-/// `POST /embed_sparse`: the tokens with a weight, of a model with SPLADE's pooling.
+/// `POST /embed_sparse`: the tokens with a weight, of SPLADE and bge-m3.
 pub async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<EmbedAllRequest>(request).await?;
     let embedder = app.embedder()?;
     if !embedder.config.is_sparse() {
-        let message = "the model has no sparse embeddings: it has another pooling than splade";
+        let message = "the model has no sparse embeddings: it has neither the pooling splade nor the head of bge-m3";
         return Err(Refusal::other_model(message).into());
     }
     let prompt = embedder.prompt(request.prompt_name.as_deref())?;
     let cut = request.truncation.cut(&app)?;
     let texts = request.inputs.behind("inputs", prompt, cut);
-    let answered = app.ask(admission, Head::Embedding, texts).await?;
+    let answered = app.ask(admission, Head::Sparse, texts).await?;
     let answer = move |_: &_| {
         let texts = answered.vectors.iter().map(|weights| {
             let SparseVector { ids, weights } = SparseVector::from_dense(weights);
