@@ -43,9 +43,14 @@ impl Classifier {
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let batches = options.open(dir.as_ref())?;
         let Encoder { model, config, .. } = &batches.encoder;
+        let got = if model.classifies_tokens() {
+            "one of tokens: see TokenClassifier"
+        } else {
+            "a model without a head"
+        };
         ensure!(
             model.is_classifier(),
-            "{}: expected a classifier, got a model without a head",
+            "{}: expected a classifier, got {got}",
             dir.as_ref().display(),
         );
         let problem = config.keys.word("problem_type")?;

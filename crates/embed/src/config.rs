@@ -115,7 +115,7 @@ impl Config {
             pooling => (None, pooling.as_ref()),
         };
         let pooling = pooling
-            .map(|(path, text)| Pooling::parse(path, text))
+            .map(|(path, text)| Pooling::parse(path, text, sizes.hidden))
             .transpose()?;
         ensure!(
             tower.is_none() || pooling.is_none() && splade.is_none(),
@@ -375,11 +375,19 @@ fn parts(class: Option<&str>, keys: &Keys) -> Result<Vec<(&'static str, &'static
     Ok(match (is(0), is(1)) {
         (true, _) => vec![
             ("do_lower_case", "Lowercase", flag("do_lower_case", true)?),
-            ("keep_accents", "StripAccents", !flag("keep_accents", false)?),
+            (
+                "keep_accents",
+                "StripAccents",
+                !flag("keep_accents", false)?,
+            ),
         ],
         (_, true) => vec![
             ("do_lower_case", "Lowercase", flag("do_lower_case", false)?),
-            ("split_by_punct", "Punctuation", flag("split_by_punct", false)?),
+            (
+                "split_by_punct",
+                "Punctuation",
+                flag("split_by_punct", false)?,
+            ),
         ],
         _ => Vec::new(),
     })

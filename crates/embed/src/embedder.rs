@@ -161,7 +161,7 @@ pub struct Int8Vector {
 }
 
 impl Int8Vector {
-    /// The vector in 8 bits; each number is within half of `scale`.
+    /// The vector in 8 bits; each number, all finite, is within half of `scale`.
     pub fn of(vector: &[f32]) -> Self {
         let max = vector.iter().fold(0f32, |max, x| max.max(x.abs()));
         let scale = max / 127.;
@@ -186,7 +186,7 @@ impl Int8Vector {
             .collect()
     }
 
-    /// The dot product with another vector: the cosine, if both are normalized.
+    /// The dot product with another vector of the same length: the cosine, if both are normalized.
     pub fn dot(&self, other: &Self) -> f32 {
         let products = self.codes.iter().zip(&other.codes);
         let sum: i64 = products.map(|(a, b)| i64::from(*a) * i64::from(*b)).sum();

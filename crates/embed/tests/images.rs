@@ -52,9 +52,9 @@ fn is_jpeg(path: &Path) -> bool {
     path.extension().is_some_and(|it| it == "jpg")
 }
 
-/// The folder of a model, quantized before it is opened.
-fn quantized(name: &str) -> Result<PathBuf> {
-    let out = empty(&format!("images-quantized-{name}"))?;
+/// The folder of a model for a test, quantized before it is opened.
+fn quantized(name: &str, test: &str) -> Result<PathBuf> {
+    let out = empty(&format!("images-quantized-{name}-{test}"))?;
     let source = Checkpoint::open(assets().join(name))?;
     let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
     quantize(&source, &plan, &out, |_| ())?;
@@ -172,7 +172,7 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
                 );
             }
         }
-        let quantized = ImageEmbedder::open(quantized(name)?)?;
+        let quantized = ImageEmbedder::open(quantized(name, "bits")?)?;
         assert_eq!(quantized.dtype(), "quantized", "{name}");
         let together = embed(&open(name, None)?, &paths)?;
         assert_eq!(
@@ -404,7 +404,7 @@ fn texts_of_towers_in_int8() -> Result<()> {
         let alone = Embedder::open_with(assets().join(name), options)?.embed(&texts)?;
         assert_eq!(alone, together, "{name}");
         assert_eq!(
-            Embedder::open(quantized(name)?)?.embed(&texts)?,
+            Embedder::open(quantized(name, "texts")?)?.embed(&texts)?,
             together,
             "{name}, quantized before"
         );

@@ -105,7 +105,14 @@ fn a_draft_model_changes_no_text() {
             "{error}"
         );
     };
-    let shares = ["--model", ASSETS, "--draft-model", DIR, "--preset", "pytorch"];
+    let shares = [
+        "--model",
+        ASSETS,
+        "--draft-model",
+        DIR,
+        "--preset",
+        "pytorch",
+    ];
     refused(&shares, "--draft-model: expected a model in which");
     refused(
         &["--draft-model", DIR],

@@ -78,8 +78,7 @@ pub(crate) const MODULES: Table = Table(&[
 /// The keys of a Pooling's `config.json`.
 #[rustfmt::skip]
 pub(crate) const POOLING: Table = Table(&[
-    (&["embedding_dimension", "word_embedding_dimension"], Harmless("config.json says the same")),
-    (&["pooling_mode", "include_prompt", "pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens",
+    (&["embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", "pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens",
        "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens",
        "pooling_mode_lasttoken"], Used),
     (&["pooling_mode_*"], Only(&["false"])),
