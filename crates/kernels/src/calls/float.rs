@@ -8,7 +8,7 @@ use super::linear::SERIAL_MACS;
 use crate::arch::op::Activate;
 use crate::isa::Isa;
 use crate::loops::activation::Activation;
-use crate::loops::buffer::{self, Aligned, RowsMut, as_uninit};
+use crate::loops::buffer::{self, Aligned, Interleaved, as_uninit};
 use crate::loops::float_row::{SUMS, part_of};
 use crate::loops::float_tile::{Left, Right};
 use crate::loops::product::Sink;
@@ -18,7 +18,7 @@ use crate::threads::Threads;
 /// The channels of a part: the columns of a tile.
 const CHANNELS: usize = 64;
 
-/// The most rows of a block, whose sums stay in L1 while a tile's columns change.
+/// The most rows of a block, which read columns from L1.
 const ROWS: usize = 192;
 
 /// The most rows that multiply weights in place: more are faster with weights as columns.
@@ -174,7 +174,7 @@ impl Parts<'_> {
                 let columns = &mut columns[step % kept * of_step..][..SUMS * of_sum];
                 if block == 0 || kept == 1 {
                     let from = &rhs[channels.start * k + start..];
-                    let to = RowsMut::of_sums(columns, CHANNELS);
+                    let to = Interleaved::of_sums(columns, CHANNELS);
                     self.isa.transpose((from, k), to, [channels.len(), size]);
                 }
                 for sum in 0..SUMS.min(size) {

@@ -51,8 +51,6 @@ pub struct RowsMut<'a> {
     count: usize,
     width: usize,
     stride: usize,
-    /// Distance from a row to the one [`SUMS`] after it.
-    step: usize,
     _xs: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
@@ -72,21 +70,7 @@ impl<'a> RowsMut<'a> {
             count,
             width,
             stride,
-            step: SUMS * stride,
             _xs: PhantomData,
-        }
-    }
-
-    /// The rows of a matrix `[SUMS, .., width]` in the order of its middle axis, to be written by
-    /// [`row_of_any`](Self::row_of_any).
-    #[inline(always)]
-    pub fn of_sums(xs: &'a mut [f32], width: usize) -> Self {
-        let rows = xs.len() / SUMS / width.max(1);
-        Self {
-            count: SUMS * rows,
-            stride: rows * width,
-            step: width,
-            ..Self::of_matrix(xs, width)
         }
     }
 
@@ -141,16 +125,57 @@ impl<'a> RowsMut<'a> {
         // all rows borrows them once.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
     }
+}
 
-    /// A row to write, also of [sums](Self::of_sums).
+/// Rows to write, adjacent or not, or of a matrix whose first axis is their remainder by [`SUMS`].
+pub struct Interleaved<'a> {
+    rows: RowsMut<'a>,
+    /// Distance from a row to the one [`SUMS`] after it.
+    step: usize,
+}
+
+impl<'a> From<RowsMut<'a>> for Interleaved<'a> {
+    #[inline(always)]
+    fn from(rows: RowsMut<'a>) -> Self {
+        let step = SUMS * rows.stride;
+        Self { rows, step }
+    }
+}
+
+impl<'a> Interleaved<'a> {
+    /// The rows of a matrix `[SUMS, .., width]` in the order of its middle axis.
+    #[inline(always)]
+    pub fn of_sums(xs: &'a mut [f32], width: usize) -> Self {
+        let count = xs.len() / SUMS / width.max(1);
+        let rows = RowsMut {
+            count: SUMS * count,
+            stride: count * width,
+            ..RowsMut::of_matrix(xs, width)
+        };
+        Self { rows, step: width }
+    }
+
+    /// As [`RowsMut::stride`].
+    #[inline(always)]
+    pub fn stride(&self) -> usize {
+        self.rows.stride
+    }
+
+    /// As [`RowsMut::has`].
+    #[inline(always)]
+    pub fn has(&self, size: [usize; 2]) -> bool {
+        self.rows.has(size)
+    }
+
+    /// As [`RowsMut::row`].
     ///
     /// # Safety
-    /// As of [`row`](Self::row).
+    /// There are more rows than `row`.
     #[inline(always)]
-    pub unsafe fn row_of_any(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
-        let place = row % SUMS * self.stride + row / SUMS * self.step;
-        // SAFETY: as in `row`.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(place), self.width) }
+    pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
+        let place = row % SUMS * self.rows.stride + row / SUMS * self.step;
+        // SAFETY: as in `RowsMut::row`.
+        unsafe { std::slice::from_raw_parts_mut(self.rows.start.add(place), self.rows.width) }
     }
 }
 

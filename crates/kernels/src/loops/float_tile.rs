@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use super::buffer::RowsMut;
+use super::buffer::Interleaved;
 use super::float_vector::{Register, SQUARE};
 
 /// Columns of B and C come in multiples of this.
@@ -348,13 +348,14 @@ unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: 
 
 /// `to[c, r] = from[r, c]` for `rows` by `columns` elements; `from` has a row stride.
 #[inline(always)]
-pub fn transpose<const LANES: usize>(
+pub fn transpose<'a, const LANES: usize>(
     (from, stride): (&[f32], usize),
-    mut to: RowsMut<'_>,
+    to: impl Into<Interleaved<'a>>,
     rows: usize,
     columns: usize,
     register: impl Register<LANES>,
 ) {
+    let mut to = to.into();
     let last = (rows.max(1) - 1).checked_mul(stride);
     let end = last.and_then(|last| last.checked_add(columns));
     assert!(rows == 0 || columns == 0 || end.is_some_and(|end| end <= from.len()));
@@ -378,7 +379,7 @@ pub fn transpose<const LANES: usize>(
                 let from = from.as_ptr().add(row * stride + column);
                 let square = std::array::from_fn(|r| *from.add(r * stride).cast());
                 for (c, values) in register.transpose(square).into_iter().enumerate() {
-                    *to.row_of_any(column + c).as_mut_ptr().add(row).cast() = values;
+                    *to.row(column + c).as_mut_ptr().add(row).cast() = values;
                 }
             }
         }
@@ -387,7 +388,7 @@ pub fn transpose<const LANES: usize>(
         let done = if column < full_columns { full_rows } else { 0 };
         for row in done..rows {
             // SAFETY: by the assertions there is that row.
-            let to = unsafe { to.row_of_any(column) };
+            let to = unsafe { to.row(column) };
             to[row].write(from[row * stride + column]);
         }
     }

@@ -14,7 +14,7 @@ use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
-use crate::loops::buffer::RowsMut;
+use crate::loops::buffer::Interleaved;
 use crate::loops::convert;
 use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
@@ -47,7 +47,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,fma")]
-pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
+pub fn transpose(from: (&[f32], usize), to: Interleaved<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<8>(from, to, rows, columns, register());
 }
 
@@ -149,7 +149,8 @@ unsafe fn multiply_sorted(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: 
     let plain = exact(|weights| load(weights), splat, bytes);
     let negated = exact(
         |weights| load(weights),
-        |codes| _mm256_xor_si256(splat(codes), _mm256_set1_epi16(!0xff)),
+        // As scalars: a register for the mask would put sums of other classes on the stack.
+        |[a, b, c, d]: [u8; 4]| splat([a, !b, c, !d]),
         bytes,
     );
     // Weights without signs; the bits of activations that signs change.
