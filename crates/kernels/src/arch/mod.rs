@@ -18,7 +18,7 @@ use op::Op;
 use super::isa::{Isa, IsaKind, instruction_sets};
 use super::loops::attention::{Attention, QueryBlock};
 use super::loops::blocks::RowBlock;
-use super::loops::buffer::Interleaved;
+use super::loops::buffer::RowsMut;
 use super::loops::float_tile::{Left, Right};
 use super::loops::product::{Pair, Part, Product, Sink};
 
@@ -58,13 +58,7 @@ impl Isa {
     }
 
     /// Writes the columns of a matrix of a size, whose rows lie a stride apart, as rows.
-    pub(crate) fn transpose<'a>(
-        self,
-        from: (&[f32], usize),
-        to: impl Into<Interleaved<'a>>,
-        size: [usize; 2],
-    ) {
-        let to = to.into();
+    pub(crate) fn transpose(self, from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
         instruction_sets!(call [self => transpose(from, to, size)])
     }
 

@@ -8,7 +8,7 @@ use super::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, RowBlock};
-use crate::loops::buffer::Interleaved;
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
 use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
@@ -25,7 +25,7 @@ pub fn run<O: Op>(op: O) -> O::Out {
     op.run::<f32>()
 }
 
-pub fn transpose(from: (&[f32], usize), to: Interleaved<'_>, [rows, columns]: [usize; 2]) {
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<8>(from, to, rows, columns, register::<8>());
 }
 

@@ -8,7 +8,7 @@ use super::linear::SERIAL_MACS;
 use crate::arch::op::Activate;
 use crate::isa::Isa;
 use crate::loops::activation::Activation;
-use crate::loops::buffer::{self, Aligned, Interleaved, as_uninit};
+use crate::loops::buffer::{self, Aligned, RowsMut, as_uninit};
 use crate::loops::float_row::{SUMS, part_of};
 use crate::loops::float_tile::{Left, Right};
 use crate::loops::product::Sink;
@@ -60,7 +60,7 @@ pub fn linear_f32(isa: Isa, product: FloatProduct<'_>) -> Vec<f32> {
 /// [`linear_f32`] into a buffer.
 ///
 /// # Panics
-/// As [`linear_f32`], and if `out` does not have `m * n` elements.
+/// If a slice does not have its length, or `out` not `m * n` elements.
 pub fn linear_f32_into(isa: Isa, product: FloatProduct<'_>, out: &mut [f32]) {
     write(isa, product, as_uninit(out));
 }
@@ -174,7 +174,7 @@ impl Parts<'_> {
                 let columns = &mut columns[step % kept * of_step..][..SUMS * of_sum];
                 if block == 0 || kept == 1 {
                     let from = &rhs[channels.start * k + start..];
-                    let to = Interleaved::of_sums(columns, CHANNELS);
+                    let to = RowsMut::of_sums(columns, CHANNELS);
                     self.isa.transpose((from, k), to, [channels.len(), size]);
                 }
                 for sum in 0..SUMS.min(size) {

@@ -51,6 +51,8 @@ pub struct RowsMut<'a> {
     count: usize,
     width: usize,
     stride: usize,
+    /// Distance from a row to the one [`SUMS`] after it.
+    step: usize,
     _xs: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
@@ -70,6 +72,7 @@ impl<'a> RowsMut<'a> {
             count,
             width,
             stride,
+            step: SUMS * stride,
             _xs: PhantomData,
         }
     }
@@ -82,7 +85,19 @@ impl<'a> RowsMut<'a> {
         unsafe { Self::new(as_uninit(xs).as_mut_ptr(), [count, width], width) }
     }
 
-    /// Distance from a row to the next.
+    /// The rows of a matrix `[SUMS, .., width]` in the order of its middle axis.
+    #[inline(always)]
+    pub fn of_sums(xs: &'a mut [f32], width: usize) -> Self {
+        let count = xs.len() / SUMS / width.max(1);
+        Self {
+            count: SUMS * count,
+            stride: count * width,
+            step: width,
+            ..Self::of_matrix(xs, width)
+        }
+    }
+
+    /// Distance from a row to the next, of [`SUMS`] rows.
     #[inline(always)]
     pub fn stride(&self) -> usize {
         self.stride
@@ -98,8 +113,9 @@ impl<'a> RowsMut<'a> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn is_aligned(&self, bytes: usize) -> bool {
-        let stride = self.stride * size_of::<f32>();
-        self.start.addr().is_multiple_of(bytes) && stride.is_multiple_of(bytes)
+        let starts = [self.stride, self.step].map(|distance| distance * size_of::<f32>());
+        let mut starts = starts.into_iter().chain([self.start.addr()]);
+        starts.all(|start| start.is_multiple_of(bytes))
     }
 
     /// These rows from the column `first` on, of at most `columns` columns.
@@ -121,61 +137,10 @@ impl<'a> RowsMut<'a> {
     /// There are more rows than `row`.
     #[inline(always)]
     pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
+        let place = row % SUMS * self.stride + row / SUMS * self.step;
         // SAFETY: the elements of the row are ours, by the contracts, and the exclusive borrow of
         // all rows borrows them once.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
-    }
-}
-
-/// Rows to write, adjacent or not, or of a matrix whose first axis is their remainder by [`SUMS`].
-pub struct Interleaved<'a> {
-    rows: RowsMut<'a>,
-    /// Distance from a row to the one [`SUMS`] after it.
-    step: usize,
-}
-
-impl<'a> From<RowsMut<'a>> for Interleaved<'a> {
-    #[inline(always)]
-    fn from(rows: RowsMut<'a>) -> Self {
-        let step = SUMS * rows.stride;
-        Self { rows, step }
-    }
-}
-
-impl<'a> Interleaved<'a> {
-    /// The rows of a matrix `[SUMS, .., width]` in the order of its middle axis.
-    #[inline(always)]
-    pub fn of_sums(xs: &'a mut [f32], width: usize) -> Self {
-        let count = xs.len() / SUMS / width.max(1);
-        let rows = RowsMut {
-            count: SUMS * count,
-            stride: count * width,
-            ..RowsMut::of_matrix(xs, width)
-        };
-        Self { rows, step: width }
-    }
-
-    /// As [`RowsMut::stride`].
-    #[inline(always)]
-    pub fn stride(&self) -> usize {
-        self.rows.stride
-    }
-
-    /// As [`RowsMut::has`].
-    #[inline(always)]
-    pub fn has(&self, size: [usize; 2]) -> bool {
-        self.rows.has(size)
-    }
-
-    /// As [`RowsMut::row`].
-    ///
-    /// # Safety
-    /// There are more rows than `row`.
-    #[inline(always)]
-    pub unsafe fn row(&mut self, row: usize) -> &mut [MaybeUninit<f32>] {
-        let place = row % SUMS * self.rows.stride + row / SUMS * self.step;
-        // SAFETY: as in `RowsMut::row`.
-        unsafe { std::slice::from_raw_parts_mut(self.rows.start.add(place), self.rows.width) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(place), self.width) }
     }
 }
 

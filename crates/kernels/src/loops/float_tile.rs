@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use super::buffer::Interleaved;
+use super::buffer::RowsMut;
 use super::float_vector::{Register, SQUARE};
 
 /// Columns of B and C come in multiples of this.
@@ -348,14 +348,13 @@ unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: 
 
 /// `to[c, r] = from[r, c]` for `rows` by `columns` elements; `from` has a row stride.
 #[inline(always)]
-pub fn transpose<'a, const LANES: usize>(
+pub fn transpose<const LANES: usize>(
     (from, stride): (&[f32], usize),
-    to: impl Into<Interleaved<'a>>,
+    mut to: RowsMut<'_>,
     rows: usize,
     columns: usize,
     register: impl Register<LANES>,
 ) {
-    let mut to = to.into();
     let last = (rows.max(1) - 1).checked_mul(stride);
     let end = last.and_then(|last| last.checked_add(columns));
     assert!(rows == 0 || columns == 0 || end.is_some_and(|end| end <= from.len()));

@@ -16,7 +16,7 @@ use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
-use crate::loops::buffer::Interleaved;
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
 use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
@@ -244,7 +244,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
 }
 
 #[target_feature(enable = "neon")]
-pub fn transpose(from: (&[f32], usize), to: Interleaved<'_>, [rows, columns]: [usize; 2]) {
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<4>(from, to, rows, columns, register());
 }
 

@@ -14,7 +14,7 @@ use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
-use crate::loops::buffer::Interleaved;
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
 use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
@@ -47,7 +47,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,fma")]
-pub fn transpose(from: (&[f32], usize), to: Interleaved<'_>, [rows, columns]: [usize; 2]) {
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<8>(from, to, rows, columns, register());
 }
 

@@ -11,7 +11,7 @@ use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
 use crate::loops::blocks::{self, BlockClosures, BlockVector, RowBlock};
-use crate::loops::buffer::Interleaved;
+use crate::loops::buffer::RowsMut;
 use crate::loops::convert;
 use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
@@ -42,7 +42,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub fn transpose(from: (&[f32], usize), to: Interleaved<'_>, [rows, columns]: [usize; 2]) {
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
     float_tile::transpose::<16>(from, to, rows, columns, register());
 }
 

@@ -23,7 +23,7 @@ use crate::isa::cpu;
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, Precision, QueryBlock};
 use crate::loops::blocks::RowBlock;
-use crate::loops::buffer::Interleaved;
+use crate::loops::buffer::RowsMut;
 use crate::loops::factors;
 use crate::loops::float_tile::{Left, Right};
 use crate::loops::float_vector::{OfPairs, Register};
@@ -50,7 +50,7 @@ pub fn run<O: Op>(op: O) -> O::Out {
     on_best!(run(op))
 }
 
-pub fn transpose(from: (&[f32], usize), to: Interleaved<'_>, size: [usize; 2]) {
+pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, size: [usize; 2]) {
     on_best!(transpose(from, to, size));
 }
 
