@@ -451,7 +451,9 @@ fn tools_reach_the_template_as_in_transformers() -> Result<()> {
     let form = |name| match name {
         "hermes" => ToolFormat::Hermes,
         "llama" => ToolFormat::Llama,
-        _ => ToolFormat::Mistral,
+        "mistral" => ToolFormat::Mistral,
+        "arguments" => ToolFormat::MistralArguments,
+        _ => ToolFormat::Xml,
     };
     for (name, source) in fixture["templates"].as_object().context("no templates")? {
         let texts = texts(&bytes, source.as_str().context("no source")?, ended)?;
@@ -485,7 +487,7 @@ fn tools_reach_the_template_as_in_transformers() -> Result<()> {
         "",
         "{{ tools }}",
         "<tool_call>{{ tools }}",
-        "[TOOL_CALLS]{{ tools }}[ARGS]",
+        "[TOOL_CALLS]{{ tools }}[CALL_ID][ARGS]",
     ];
     for source in hidden {
         let template = texts(&bytes, source, ended)?

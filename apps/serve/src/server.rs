@@ -276,29 +276,14 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         let of_model = config.max_position_embeddings;
         tracing::warn!("attention in int8 takes {most} tokens, fewer than the model's {of_model}");
     }
-    if let Some(limit) = options.max_tokens {
-        check_max_tokens(limit, most)?;
-    }
-    let pages = Places::new(options.cache_bytes / page.max(1));
-    let bytes = options.cache_bytes;
-    ensure!(
-        pages.total > 0,
-        "--cache-bytes: expected at least {page}, which {PAGE} tokens of a text take, got {bytes}"
-    );
-    // A single text always fits.
-    let room = pages.total.saturating_mul(PAGE);
-    let context = options.max_tokens.unwrap_or(most).min(room);
-    ensure!(
-        context > 1,
-        "--max-tokens: expected 2 or more, a prompt and its answer, got {context}"
-    );
+    let (pages, context) = cache_places(options, page, most)?;
     let shares_prefixes = !options.no_prefix_cache && opened.model.has_pages();
     tracing::info!(
         model = opened.name,
         weights = opened.dtype,
         attention = opened.attention,
         max_tokens = context,
-        cache_tokens = room,
+        cache_tokens = pages.total.saturating_mul(PAGE),
         prefix_cache = shares_prefixes,
         "model loaded"
     );
@@ -324,13 +309,8 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     let texts = Arc::new(opened.texts);
     let ends = opened.ends.clone();
     let grammars = Grammars::new(Arc::clone(&texts), config.vocab_size, ends);
-    let thread = generate::start(
-        opened.model,
-        opened.ends,
-        jobs,
-        limits,
-        Arc::clone(&metrics),
-    );
+    let thread_metrics = Arc::clone(&metrics);
+    let thread = generate::start(opened.model, opened.ends, jobs, limits, thread_metrics);
     let served = Served::Generator(Generator {
         texts,
         // The defaults of OpenAI.
@@ -350,6 +330,27 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         metrics,
         thread: thread.context("cannot start the model's thread")?,
     })
+}
+
+/// The pages of all caches, and the most tokens of a text: `most` of the model.
+fn cache_places(options: &Options, page: usize, most: usize) -> Result<(Places, usize)> {
+    if let Some(limit) = options.max_tokens {
+        check_max_tokens(limit, most)?;
+    }
+    let bytes = options.cache_bytes;
+    let pages = Places::new(bytes / page.max(1));
+    ensure!(
+        pages.total > 0,
+        "--cache-bytes: expected at least {page}, which {PAGE} tokens of a text take, got {bytes}"
+    );
+    // A single text always fits.
+    let room = pages.total.saturating_mul(PAGE);
+    let context = options.max_tokens.unwrap_or(most).min(room);
+    ensure!(
+        context > 1,
+        "--max-tokens: expected 2 or more, a prompt and its answer, got {context}"
+    );
+    Ok((pages, context))
 }
 
 async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> Result<()> {

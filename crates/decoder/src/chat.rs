@@ -38,17 +38,31 @@ pub enum ToolFormat {
     Llama,
     /// A list of `{"name": …, "arguments": {…}}` behind `[TOOL_CALLS]`.
     Mistral,
+    /// The name, `[ARGS]` and the arguments, behind `[TOOL_CALLS]` each, as Mistral's models since
+    /// 2025.
+    MistralArguments,
+    /// `<function=name>` and `<parameter=key>` with a value each, between `<tool_call>` and
+    /// `</tool_call>`, as Qwen3-Coder's models.
+    Xml,
 }
 
 impl ToolFormat {
     /// The form by what the source of a template writes itself.
     fn from_source(source: &str) -> Option<Self> {
         let has = |text| source.contains(text);
-        // With other words inside, calls are not JSON.
         if has("<tool_call>") {
-            has("\"arguments").then_some(Self::Hermes)
+            if has("<function=") && has("<parameter=") {
+                Some(Self::Xml)
+            } else {
+                has("\"arguments").then_some(Self::Hermes)
+            }
         } else if has("[TOOL_CALLS]") {
-            (!has("[ARGS]")).then_some(Self::Mistral)
+            let format = if has("[ARGS]") {
+                Self::MistralArguments
+            } else {
+                Self::Mistral
+            };
+            (!has("[CALL_ID]")).then_some(format)
         } else {
             (has("\"name\": ") && has("\"parameters\": ")).then_some(Self::Llama)
         }

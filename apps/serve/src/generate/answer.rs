@@ -8,11 +8,12 @@ use candle_dynquant_decoder::sampling::LogProbs;
 use candle_dynquant_decoder::{Decoding, FinishReason, Texts};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::calls::{Call, Calls, Functions};
+use super::calls::{ARGUMENTS, Call, Calls, Functions};
 use super::marks::special_token;
 use super::reasoning::{self, Reasoning};
 use super::sequence::Event;
 use super::stops::{StopStrings, Stops};
+use crate::error::Refusal;
 
 /// A part of a text.
 #[derive(Default)]
@@ -98,14 +99,15 @@ impl Answer {
 
     /// Separates calls of functions from the answers.
     pub fn separate_calls(&mut self, functions: &Arc<Functions>) {
-        self.show(functions.marks());
+        let [begin, end] = functions.marks();
+        self.show([begin, end, ARGUMENTS]);
         for choice in &mut self.choices {
             choice.calls = Some(Calls::new(Arc::clone(functions)));
         }
     }
 
     /// Makes those of the marks part of the text that are special tokens.
-    fn show(&mut self, marks: [&'static str; 2]) {
+    fn show(&mut self, marks: impl IntoIterator<Item = &'static str>) {
         for mark in marks {
             let id = special_token(&self.texts, mark);
             self.marks.extend(id.map(|id| (id, mark)));
@@ -118,7 +120,7 @@ impl Answer {
     }
 
     /// The next piece of any text; `None` when all have ended.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, String>>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Refusal>>> {
         let mut is_open = false;
         for (index, choice) in self.choices.iter_mut().enumerate() {
             while let Some(events) = &mut choice.events {
@@ -126,7 +128,7 @@ impl Answer {
                     is_open = true;
                     break;
                 };
-                let ended = || Event::Failed("the model's thread has ended".to_owned());
+                let ended = || Event::Failed(Refusal::failed("the model's thread has ended"));
                 let event = event.unwrap_or_else(ended);
                 match event {
                     Event::Begun(cached) => self.counts.cached += cached,
@@ -149,7 +151,7 @@ impl Answer {
     }
 
     /// The next piece of any text; `None` when all have ended.
-    pub async fn next(&mut self) -> Option<Result<Piece, String>> {
+    pub async fn next(&mut self) -> Option<Result<Piece, Refusal>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 }
@@ -210,17 +212,18 @@ impl Choice {
         texts: &Texts,
         marks: &[(u32, &'static str)],
         event: Event,
-    ) -> Result<Piece, String> {
+    ) -> Result<Piece, Refusal> {
         let (text, mut finish) = match event {
             Event::Begun(_) => (String::new(), None),
             Event::Token(token, log) => {
                 let mark = marks.iter().find(|(id, _)| *id == token);
-                self.write(texts, token, mark.map_or("", |(_, mark)| mark), log)?
+                let written = self.write(texts, token, mark.map_or("", |(_, mark)| mark), log);
+                written.map_err(Refusal::failed)?
             }
             Event::End(finish) => (self.stops.rest(), Some(finish)),
-            Event::Failed(message) => {
+            Event::Failed(error) => {
                 self.events = None;
-                return Err(message);
+                return Err(error);
             }
         };
         self.certain += text.len();

@@ -7,14 +7,21 @@ use std::sync::Arc;
 
 use candle_dynquant_decoder::ToolFormat;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::marks::take_before;
+use super::xml;
+
+/// The mark between the name of a function and its arguments.
+pub const ARGUMENTS: &str = "[ARGS]";
 
 /// The functions that a request offers.
 pub struct Functions {
     pub format: ToolFormat,
     pub names: Vec<String>,
+    /// The schemas of their arguments.
+    pub parameters: Vec<Value>,
     /// Whether a text has one call at most.
     pub is_single: bool,
 }
@@ -24,21 +31,22 @@ impl Functions {
     /// first the text is a call or has none.
     pub fn marks(&self) -> [&'static str; 2] {
         match self.format {
-            ToolFormat::Hermes => ["<tool_call>", "</tool_call>"],
-            ToolFormat::Mistral => ["[TOOL_CALLS]", ""],
+            ToolFormat::Hermes | ToolFormat::Xml => ["<tool_call>", "</tool_call>"],
+            ToolFormat::Mistral | ToolFormat::MistralArguments => ["[TOOL_CALLS]", ""],
             ToolFormat::Llama => ["", ""],
         }
     }
 
     /// The calls that a text between the marks has; `None` if it has anything else.
-    fn read<'a>(&self, text: &'a str) -> Option<Vec<Written<'a>>> {
+    fn read(&self, text: &str) -> Option<Vec<Written>> {
         let text = text.trim();
-        let calls: Vec<Written<'_>> = if text.starts_with('[') {
-            serde_json::from_str(text).ok()?
-        } else {
-            vec![serde_json::from_str(text).ok()?]
+        let calls: Vec<Written> = match self.format {
+            ToolFormat::Xml => xml::read(text, self)?,
+            ToolFormat::MistralArguments => behind_names(text)?,
+            _ if text.starts_with('[') => serde_json::from_str(text).ok()?,
+            _ => vec![serde_json::from_str(text).ok()?],
         };
-        let is_call = |call: &Written<'_>| {
+        let is_call = |call: &Written| {
             self.names.contains(&call.name) && call.arguments.get().starts_with('{')
         };
         (!calls.is_empty() && calls.iter().all(is_call)).then_some(calls)
@@ -47,10 +55,29 @@ impl Functions {
 
 /// A call as the model writes it.
 #[derive(Deserialize)]
-struct Written<'a> {
-    name: String,
-    #[serde(borrow, alias = "parameters")]
-    arguments: &'a RawValue,
+pub struct Written {
+    pub name: String,
+    #[serde(alias = "parameters")]
+    pub arguments: Box<RawValue>,
+}
+
+/// Calls of a name, a mark and arguments each, with another mark between two.
+fn behind_names(text: &str) -> Option<Vec<Written>> {
+    let (mut calls, mut rest) = (Vec::new(), text);
+    loop {
+        let (name, behind) = rest.split_once(ARGUMENTS)?;
+        let mut values = serde_json::Deserializer::from_str(behind).into_iter();
+        let arguments: Box<RawValue> = values.next()?.ok()?;
+        calls.push(Written {
+            name: name.trim().to_owned(),
+            arguments,
+        });
+        rest = behind[values.byte_offset()..].trim_start();
+        if rest.is_empty() {
+            return Some(calls);
+        }
+        rest = rest.strip_prefix("[TOOL_CALLS]")?;
+    }
 }
 
 /// A call of a function.
@@ -245,6 +272,8 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// The text and the calls of a text that arrives in pieces of so many characters.
@@ -252,6 +281,10 @@ mod tests {
         let functions = Functions {
             format,
             names: vec!["f".to_owned(), "g".to_owned()],
+            parameters: vec![
+                json!({"properties": {"a": {"type": "string"}, "c": {"enum": ["7", "8"]}}}),
+                json!({}),
+            ],
             is_single,
         };
         let mut separate = Calls::new(Arc::new(functions));
@@ -289,7 +322,13 @@ mod tests {
         let object = r#"{"type": "function", "name": "g", "parameters": {"a": {"}": "]"}}}"#;
         let both = format!("{OF_F} g{{}}");
         let of_list = r#"f{"a": [1]} g{}"#;
-        use ToolFormat::{Hermes, Llama, Mistral};
+        let named = r#"f[ARGS]{"a": "[TOOL_CALLS]"} [TOOL_CALLS] g[ARGS]{}"#;
+        let of_named = r#"f{"a": "[TOOL_CALLS]"} g{}"#;
+        const XML: &str = "<tool_call>\n<function=f>\n<parameter=a>\n7\n\n</parameter>.\n</parameter>\n\
+            <parameter=b>\n7\n</parameter>\n<parameter=c>\n7\n</parameter>\n</function>\n</tool_call>";
+        const OF_XML: &str = r#"f{"a": "7\n\n</parameter>.", "b": 7, "c": "7"}"#;
+        let of_g = XML.replace("=f", "=g");
+        use ToolFormat::{Hermes, Llama, Mistral, MistralArguments, Xml};
         for (format, text, expected) in [
             (Hermes, F.to_owned(), ["", OF_F]),
             (Hermes, format!("\n{F}\n{g}\n"), ["", &both]),
@@ -355,6 +394,46 @@ mod tests {
                 format!("[TOOL_CALLS]{}", &list[..70]),
                 [&format!("[TOOL_CALLS]{}", &list[..70]), ""],
             ),
+            (
+                MistralArguments,
+                format!("A [TOOL_CALLS]{named}\n"),
+                ["A", of_named],
+            ),
+            (
+                MistralArguments,
+                format!("[TOOL_CALLS]{named} B"),
+                [&format!("[TOOL_CALLS]{named} B"), ""],
+            ),
+            (
+                MistralArguments,
+                format!("[TOOL_CALLS]{list}"),
+                [&format!("[TOOL_CALLS]{list}"), ""],
+            ),
+            (Xml, format!("A\n{XML}\n"), ["A", OF_XML]),
+            (
+                Xml,
+                of_g.replace(
+                    "7\n</parameter>\n<parameter=c>",
+                    "[\"None\", 1e400]\n</parameter>\n<parameter=c>",
+                )
+                .replace("c>\n7", "c>\nTrue"),
+                [
+                    "",
+                    r#"g{"a": "7\n\n</parameter>.", "b": ["None", 1e400], "c": true}"#,
+                ],
+            ),
+            (
+                Xml,
+                "<tool_call><function=g></function><function=f></function></tool_call>".into(),
+                ["", "g{} f{}"],
+            ),
+            (
+                Xml,
+                XML.replace("=f>", "=h>"),
+                [&XML.replace("=f>", "=h>"), ""],
+            ),
+            (Xml, F.to_owned(), [F, ""]),
+            (Xml, XML[..60].into(), [&XML[..60], ""]),
             (Llama, format!(" {object}\n"), ["", r#"g{"a": {"}": "]"}}"#]),
             (
                 Llama,

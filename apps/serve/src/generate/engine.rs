@@ -20,6 +20,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::model::Model;
 use super::prefixes::{Prefixes, Start};
 use super::sequence::{Drafter, GenerationJob, Sequence};
+use crate::error::Refusal;
 use crate::metrics::Metrics;
 use crate::places::Places;
 
@@ -254,7 +255,7 @@ fn read(model: &Model, chosen: &mut [Chosen<'_>]) -> Vec<f32> {
         one.0.cache.truncate(length);
         match caught(std::slice::from_mut(one)) {
             Ok(found) => scores.extend(found),
-            Err(message) => one.0.fail(&message),
+            Err(message) => one.0.fail(Refusal::failed(message)),
         }
     }
     scores

@@ -10,9 +10,9 @@ use llguidance::{JsonCompileOptions, Matcher, ParserFactory, token_bytes_from_to
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::calls::Functions;
+use super::calls::{ARGUMENTS, Functions};
 use super::marks::special_token;
-use super::reasoning;
+use super::{reasoning, xml};
 
 /// The grammars of a tokenizer.
 pub struct Grammars {
@@ -104,20 +104,19 @@ impl Grammars {
         has_text: bool,
     ) -> Result<Grammar, String> {
         let marks = functions.marks();
-        let [begin, end] = marks.map(|mark| self.token(mark).unwrap_or_else(|| literal(mark)));
-        let (arguments, body) = match functions.format {
-            ToolFormat::Hermes => ("arguments", format!("\"\\n\" call \"\\n\" {end}")),
-            ToolFormat::Mistral => {
-                let more = if functions.is_single {
-                    ""
-                } else {
-                    "(\", \" call)*"
-                };
-                ("arguments", format!("\" \"? \"[\" call {more} \"]\""))
-            }
-            ToolFormat::Llama => ("parameters", "call".to_owned()),
+        let mark = |mark: &str| self.token(mark).unwrap_or_else(|| literal(mark));
+        let [begin, end] = marks.map(mark);
+        let several = |between: &str| match functions.format {
+            _ if functions.is_single => "call".to_owned(),
+            _ => format!("call ({between} call)*"),
         };
-        let is_repeated = functions.format == ToolFormat::Hermes && !functions.is_single;
+        let body = match functions.format {
+            ToolFormat::Hermes | ToolFormat::Xml => format!("\"\\n\" call \"\\n\" {end}"),
+            ToolFormat::Mistral => format!("\" \"? \"[\" {} \"]\"", several("\", \"")),
+            ToolFormat::MistralArguments => several(&begin),
+            ToolFormat::Llama => "call".to_owned(),
+        };
+        let is_repeated = marks[1] == "</tool_call>" && !functions.is_single;
         let start = match (has_text, is_repeated) {
             (true, _) if marks[0].is_empty() => "body | /(?s:\\s*([^{\\s].*)?)/".to_owned(),
             (true, true) => "(before body)* text".to_owned(),
@@ -125,13 +124,30 @@ impl Grammars {
             (false, true) => format!("{begin} body (\"\\n\" {begin} body)*"),
             (false, false) => format!("{begin} body"),
         };
-        let calls = functions.names.iter().zip(schemas).map(|(name, schema)| {
+        let call = |(name, schema): (&String, Value)| {
+            let arguments = match functions.format {
+                ToolFormat::Xml => return xml::rule(name, &schema),
+                ToolFormat::MistralArguments => {
+                    let schema = in_one_line(schema);
+                    return Ok(format!(
+                        "{} {} %json {schema}",
+                        literal(name),
+                        mark(ARGUMENTS)
+                    ));
+                }
+                ToolFormat::Llama => "parameters",
+                ToolFormat::Hermes | ToolFormat::Mistral => "arguments",
+            };
             let before = format!("{{\"name\": {}, \"{arguments}\": ", literal(name));
             let schema = in_one_line(schema);
-            format!("{} %json {schema} \"}}\"", literal(&before))
-        });
-        let calls = calls.collect::<Vec<_>>().join("\n    | ");
+            Ok(format!("{} %json {schema} \"}}\"", literal(&before)))
+        };
+        let calls = functions.names.iter().zip(schemas).map(call);
+        let calls = calls.collect::<Result<Vec<_>, String>>()?.join("\n    | ");
         let mut grammar = format!("start: {start}\nbody: {body}\ncall: {calls}\n");
+        if functions.format == ToolFormat::Xml {
+            grammar += xml::UNTIL;
+        }
         if has_text && !marks[0].is_empty() {
             grammar += &self.text_before(marks[0]);
         }
@@ -217,12 +233,12 @@ impl Grammars {
 }
 
 /// A text as a grammar writes it.
-fn literal(text: &str) -> String {
+pub fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
 
 /// A schema whose JSON is written in one line.
-fn in_one_line(mut schema: Value) -> Value {
+pub fn in_one_line(mut schema: Value) -> Value {
     if schema.is_object() {
         let options = JsonCompileOptions {
             item_separator: ", ".to_owned(),
@@ -305,7 +321,7 @@ mod tests {
 
     #[test]
     fn calls_in_a_text_keep_to_their_schema() -> Result<()> {
-        use ToolFormat::{Hermes, Llama, Mistral};
+        use ToolFormat::{Hermes, Llama, Mistral, MistralArguments, Xml};
         const RIGHT: &str = r#"{"name": "f", "arguments": {"a": 7}}"#;
         const ANY: &str = r#"{"name": "g", "arguments": {"b": [null, "x<tool"]}}"#;
         let schemas = || {
@@ -349,7 +365,42 @@ mod tests {
                     [false, true],
                 ),
             ]);
+            let named = |call: &str| {
+                let call = call.replace("{\"name\": \"", "[TOOL_CALLS]");
+                call.replace("\", \"arguments\": ", "[ARGS]")
+                    .replace("}}", "}")
+            };
+            let of_f = |a: &str| {
+                let a = format!("<parameter=a>\n{a}\n</parameter>\n");
+                format!("{text}<tool_call>\n<function=f>\n{a}</function>\n</tool_call>")
+            };
+            let of_g = "<tool_call>\n<function=g>\n<parameter=b>\n</parameter>\n</parameter>\n</function>\n</tool_call>";
+            cases.extend([
+                (MistralArguments, text.to_owned(), [true; 2]),
+                (
+                    MistralArguments,
+                    format!("{text}{}", named(RIGHT)),
+                    [true; 2],
+                ),
+                (
+                    MistralArguments,
+                    format!("{text}{}{}", named(RIGHT), named(ANY)),
+                    [false, true],
+                ),
+                (Xml, text.to_owned(), [true; 2]),
+                (Xml, of_f("7"), [true; 2]),
+                (Xml, of_f("x"), [false; 2]),
+                (Xml, of_f("7").replace("=a", "=b"), [false; 2]),
+                (Xml, format!("{}\n{of_g}", of_f("7")), [false, true]),
+            ]);
             for wrong in &wrong {
+                if wrong.contains("}}") {
+                    cases.push((
+                        MistralArguments,
+                        format!("{text}{}", named(wrong)),
+                        [false; 2],
+                    ));
+                }
                 cases.push((Hermes, format!("{text}{}", hermes(wrong)), [false; 2]));
                 cases.push((Mistral, format!("{text}[TOOL_CALLS] [{wrong}]"), [false; 2]));
             }
@@ -357,7 +408,7 @@ mod tests {
         for special in [
             &[][..],
             &["<think>", "</think>"],
-            &["<tool_call>", "</tool_call>", "[TOOL_CALLS]"],
+            &["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]"],
             &["</think>", "<tool_call>", "[TOOL_CALLS]"],
         ] {
             let grammars = grammars(special)?;
@@ -366,6 +417,7 @@ mod tests {
                     let functions = Functions {
                         format: *format,
                         names: vec!["f".to_owned(), "g".to_owned()],
+                        parameters: Vec::new(),
                         is_single,
                     };
                     let grammar = grammars.calls(&functions, schemas(), true);

@@ -10,6 +10,7 @@ mod prefixes;
 mod reasoning;
 mod sequence;
 mod stops;
+mod xml;
 
 pub use answer::{Answer, Counts, Logged, Piece, Prompted};
 pub use calls::{Call, Functions};

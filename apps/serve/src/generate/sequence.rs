@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::grammar::Grammar;
 use super::model::PAGE;
 use super::prefixes::{Donor, Entry, Page, whole_pages};
+use crate::error::Refusal;
 use crate::places::Permit;
 
 /// The most tokens that a text is guessed to continue with.
@@ -23,7 +24,7 @@ pub enum Event {
     Begun(usize),
     Token(u32, Option<LogProbs>),
     End(FinishReason),
-    Failed(String),
+    Failed(Refusal),
 }
 
 /// A text to continue.
@@ -256,13 +257,14 @@ impl Sequence {
     /// Draws a token by the scores, and writes it.
     fn draw(&mut self, scores: &mut [f32], ends: &[u32]) {
         if !are_numbers(scores) {
-            return self.fail("the model: expected numbers as scores, got NaN or infinite ones");
+            let message = "the model: expected numbers as scores, got NaN or infinite ones";
+            return self.fail(Refusal::failed(message));
         }
         let job = &mut self.job;
         let raw = job.top.map(|top| (scores.to_vec(), top));
         let masked = job.grammar.as_mut().map(|grammar| grammar.mask(scores));
         if let Some(Err(error)) = masked {
-            return self.fail(&format!("the grammar: {error:#}"));
+            return self.fail(Refusal::malformed(format!("the grammar: {error:#}")));
         }
         let (prompt, written) = self.tokens.split_at(self.prompt);
         let token = (job.sampling).draw(scores, prompt, written, &mut job.random);
@@ -271,7 +273,7 @@ impl Sequence {
         }
         let pushed = job.grammar.as_mut().map(|grammar| grammar.push(token));
         if let Some(Err(error)) = pushed {
-            return self.fail(&format!("the grammar: {error:#}"));
+            return self.fail(Refusal::malformed(format!("the grammar: {error:#}")));
         }
         let log = raw.map(|(raw, top)| LogProbs::new(&raw, token, top));
         self.tokens.push(token);
@@ -282,9 +284,9 @@ impl Sequence {
     }
 
     /// Ends the text with an error.
-    pub fn fail(&mut self, message: &str) {
+    pub fn fail(&mut self, error: Refusal) {
         self.is_failed = true;
-        self.end(Event::Failed(message.to_owned()));
+        self.end(Event::Failed(error));
     }
 
     fn end(&mut self, event: Event) {

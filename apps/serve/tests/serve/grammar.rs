@@ -161,6 +161,7 @@ fn an_answer_keeps_to_its_form() {
     // Too large once it is written.
     let large = body(&json!({"regex": "((a{1,1000}){1,1000}){1,1000}"}), 1);
     let reply = server.post(CHAT, &large);
+    assert_eq!(reply.status, 400, "{}", reply.body);
     assert!(
         reply.message().starts_with("the grammar: "),
         "{}",

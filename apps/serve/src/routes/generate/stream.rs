@@ -55,7 +55,7 @@ async fn whole(
     };
     let mut texts: Vec<Piece> = (0..answer.count()).map(empty).collect();
     while let Some(piece) = answer.next().await {
-        let piece = piece.map_err(Refusal::failed)?;
+        let piece = piece?;
         admission.memory.hold(piece.bytes())?;
         if let Some(text) = texts.get_mut(piece.index) {
             text.text.push_str(&piece.text);
@@ -98,9 +98,9 @@ impl Events {
                     let is_first = begun.is_some_and(|begun| !std::mem::replace(begun, true));
                     self.format.part(&piece, is_first)
                 }
-                Some(Err(message)) => {
+                Some(Err(error)) => {
                     self.next = Next::Done;
-                    return Poll::Ready(Some(event(&OpenAi(Refusal::failed(message)).body())));
+                    return Poll::Ready(Some(event(&OpenAi(error).body())));
                 }
                 None => {
                     self.next = Next::Usage;

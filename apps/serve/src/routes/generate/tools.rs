@@ -131,11 +131,16 @@ impl Asked {
         let is_single = self.parallel == Some(false) || named.is_some();
         checked.retain(|function| named.as_ref().is_none_or(|name| *name == function.name));
         let (is_auto, is_strict) = (word == Word::Auto, checked.iter().any(Function::is_strict));
+        let parameters = checked
+            .iter()
+            .map(|function| function.parameters.clone().into());
+        let parameters = parameters.collect();
         let schemas = checked.into_iter().map(|function| function.schema(is_auto));
         let (names, schemas) = schemas.unzip();
         let functions = Arc::new(Functions {
             format,
             names,
+            parameters,
             is_single,
         });
         let grammar = if is_strict || !is_auto {
@@ -207,7 +212,8 @@ fn format(texts: &Texts) -> Result<candle_dynquant_decoder::ToolFormat, Refusal>
     };
     let message = format!(
         "tools: expected a chat template with calls as <tool_call>{{\"name\": .., \"arguments\": ..}}</tool_call>, \
-         [TOOL_CALLS] [..] or {{\"name\": .., \"parameters\": ..}}, got {got}"
+         <function=..><parameter=..>, [TOOL_CALLS] [..], [TOOL_CALLS]..[ARGS].. or \
+         {{\"name\": .., \"parameters\": ..}}, got {got}"
     );
     Err(Refusal::invalid("tools", message))
 }
