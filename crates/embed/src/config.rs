@@ -371,26 +371,20 @@ fn class_of(family: &str) -> Option<&'static str> {
 /// The parts that a class's settings switch on or off: key, part, and whether it is on.
 fn parts(class: Option<&str>, keys: &Keys) -> Result<Vec<(&'static str, &'static str, bool)>> {
     let is = |index: usize| class == Some(PIECES[index]);
-    let flag = |key, default| keys.flag(key, default);
-    Ok(match (is(0), is(1)) {
-        (true, _) => vec![
-            ("do_lower_case", "Lowercase", flag("do_lower_case", true)?),
-            (
-                "keep_accents",
-                "StripAccents",
-                !flag("keep_accents", false)?,
-            ),
-        ],
-        (_, true) => vec![
-            ("do_lower_case", "Lowercase", flag("do_lower_case", false)?),
-            (
-                "split_by_punct",
-                "Punctuation",
-                flag("split_by_punct", false)?,
-            ),
-        ],
-        _ => Vec::new(),
-    })
+    let (key, part, is_on) = if is(0) {
+        let keeps = keys.flag("keep_accents", false)?;
+        ("keep_accents", "StripAccents", !keeps)
+    } else if is(1) {
+        let splits = keys.flag("split_by_punct", false)?;
+        ("split_by_punct", "Punctuation", splits)
+    } else {
+        return Ok(Vec::new());
+    };
+    let lower = keys.flag("do_lower_case", is(0))?;
+    Ok(vec![
+        ("do_lower_case", "Lowercase", lower),
+        (key, part, is_on),
+    ])
 }
 
 /// The most tokens of a text, with the place that says so.
