@@ -1,4 +1,5 @@
-"""Decoders of text, from ids to the scores of the next token: a prompt, and a token after others.
+"""Decoders of text, from ids to the scores of the next token: a prompt, and a token after others; and texts that they
+write.
 
 TinyLlama's sizes with random weights, and SmolLM2-135M-Instruct, whose weights and texts are real.
 Ours and the rivals make 4 bits of the same floats. `SmolLM2 text` checks what they compute: all
@@ -24,20 +25,23 @@ TINYLLAMA = {
     "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 4096,
 }
 
-FORM = "TinyLlama or SmolLM2 and a case, as in SmolLM2 prefill 128 or TinyLlama 4 x token 128"
+FORM = "TinyLlama or SmolLM2 and a case, as in SmolLM2 prefill 128, TinyLlama 4 x token 128 or SmolLM2 write code"
 
 LONGEST = 4096
 
-CASES = (
-    "prefill 16", "prefill 128", "prefill 512", "token 128", "token 2048", "4 x token 128",
-    "16 x token 128",
-)
+CASES = ("prefill 16", "prefill 128", "token 128", "token 2048", "4 x token 128", "16 x token 128")
 
-ROWS = [f"TinyLlama {case}" for case in CASES] + [f"SmolLM2 {case}" for case in ("text", *CASES)]
+# A text that its continuation repeats, and one that none does.
+TEXTS = ("write code", "write prose")
+
+ROWS = [
+    *(f"TinyLlama {case}" for case in ("prefill 512", *CASES)),
+    *(f"SmolLM2 {case}" for case in ("text", "prefill 2048", *CASES, *TEXTS)),
+]
 
 
 def parse(name):
-    if name == "SmolLM2 text":
+    if name in ("SmolLM2 text", *(f"SmolLM2 {text}" for text in TEXTS)):
         return "SmolLM2", name, None
     pattern = rf"(TinyLlama|SmolLM2) ((?:[1-9]\d? x )?)(prefill|token) {SIZE}"
     model, several, kind, tokens = sizes(name, pattern, FORM)
@@ -53,14 +57,14 @@ class Model:
 
     def __init__(self, name, folder):
         self.folder = os.path.join(folder, "float")
-        self.float, self.ids = MODELS[name]()
+        self.float, self.ids, self.texts = MODELS[name]()
         self.float.save_pretrained(self.folder, max_shard_size="100GB")
         # A format of superblocks has 256 inputs each.
         whole = self.float.config.hidden_size % 256 == 0
         formats = ("Q4_0", "Q4_K", "Q8_0") if whole else ("Q4_0", "Q8_0")
         self.facts = {
             "group": "decoder", "folder": self.folder, "saved": os.path.join(folder, "ours"),
-            "every": False,
+            "every": False, "write": 0,
             "files": {name: os.path.join(folder, f"{name}.gguf") for name in formats},
         }
         # The weights of the output projection, and of all others that multiply.
@@ -72,15 +76,21 @@ class Model:
 def tinyllama():
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**TINYLLAMA)).eval()
-    return model, torch.randint(0, TINYLLAMA["vocab_size"], (40_000,))
+    return model, torch.randint(0, TINYLLAMA["vocab_size"], (40_000,)), {}
 
 
 def smollm2():
     file = smollm2_file()
     paths = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     model = AutoModelForCausalLM.from_pretrained(**paths, dtype=torch.float32).eval()
-    text = (ROOT / "assets/lstm/heldout.txt").read_text()
-    return model, AutoTokenizer.from_pretrained(**paths)(text, return_tensors="pt").input_ids[0]
+    tokenizer = AutoTokenizer.from_pretrained(**paths)
+    prose, code = (
+        tokenizer((ROOT / path).read_text(), return_tensors="pt").input_ids[0]
+        for path in ("assets/lstm/heldout.txt", "examples/quickstart.rs")
+    )
+    # The beginning of a program, and of its copy.
+    code = torch.cat([code[:256], code[:32]])
+    return model, prose, dict(zip(TEXTS, (code, prose[:128])))
 
 
 MODELS = {"TinyLlama": tinyllama, "SmolLM2": smollm2}
@@ -202,11 +212,31 @@ class Text(Decoder):
         return nats.exp().item()
 
 
+class Written(Decoder):
+    """A text and the tokens that each model writes behind it, the most likely ones: those of ours are the same with
+    guesses and without."""
+
+    written = 128
+
+    def __init__(self, model, name, _):
+        self.name, self.model = name, model
+        self.facts = model.facts | {"write": self.written, "file": str(smollm2_file())}
+        self.sequences, self.before = 1, 0
+        self.ids = model.texts[name.partition(" ")[2]].view(1, -1)
+        self.tokens = self.ids.numel() + self.written
+
+    def check(self, outputs):
+        guessed, plain = outputs["ours"], outputs["our int4, no guesses"]
+        if guessed.numel() != self.written or not torch.equal(guessed, plain):
+            sys.exit(f"{self.name}: expected {self.written} tokens, the same with guesses and without")
+
+
 def cases(selected):
     for name, group in itertools.groupby(selected, lambda case: case[0]):
         with tempfile.TemporaryDirectory() as folder:
             model = Model(name, folder)
-            found = [(Decoder if shape else Text)(model, name, shape) for _, name, shape in group]
+            kinds = {None: Decoder, "text": Text} | dict.fromkeys(TEXTS, Written)
+            found = [kinds[None if shape else name.partition(" ")[2]](model, name, shape) for _, name, shape in group]
             # Its memory is for the rivals, some of which read it again.
             model.float = None
             yield from found

@@ -9,7 +9,7 @@ use candle_dynquant::ops::Precision;
 use candle_dynquant::{
     Checkpoint, Layer, LayerKind, QConfigSpec, Visitor, Walk, checkpoint, quantize_dynamic,
 };
-use candle_dynquant_decoder::{Config, Decoder, Folder};
+use candle_dynquant_decoder::{Config, Decoder, Folder, GenerationConfig, Generator};
 use serde_json::{Value, json};
 
 use crate::protocol::{Case, Tensors, contender, size, take, text};
@@ -50,9 +50,14 @@ fn load(folder: &Path, source: &Checkpoint) -> Result<Decoder> {
     Decoder::load(&config, source.var_builder(DType::F32, &Device::Cpu))
 }
 
-/// The scores after the last of `ids`, which follow `before`; or after each of `ids`.
+/// The scores after the last of `ids`, which follow `before`; or after each of `ids`; or the tokens
+/// of a text behind `ids`.
 pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Case> {
     let ids = take(&mut tensors, "ids")?;
+    if case["write"] != 0 {
+        let prompt = ids.flatten_all()?.to_dtype(DType::U32)?.to_vec1()?;
+        return writers(case, models, &prompt);
+    }
     let before = tensors.remove("before");
     let every = case["every"] == true;
     let mut found = Case::default();
@@ -74,6 +79,41 @@ pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Ca
             Ok(scores)
         };
         found.contenders.push((name, contender(call)));
+    }
+    Ok(found)
+}
+
+/// The most likely tokens behind a prompt, with guesses and without.
+fn writers(case: &Value, models: &Models, prompt: &[u32]) -> Result<Case> {
+    let mut folder = Folder::open(Path::new(text(case, "file")?), None)?;
+    folder.ends.clear();
+    // For as long as the process, which has few cases.
+    let folder: &Folder = Box::leak(Box::new(folder));
+    let config = GenerationConfig {
+        max_tokens: size(case, "write")?,
+        ..GenerationConfig::default()
+    };
+    let mut found = Case::default();
+    for ((name, plain), (_, model)) in [
+        ("ours", "our int4, no guesses"),
+        ("our int8", "our int8, no guesses"),
+    ]
+    .into_iter()
+    .zip(models)
+    {
+        let decoder: &Decoder = Box::leak(Box::new(Decoder::clone(model)));
+        let generator: &Generator<'_> = Box::leak(Box::new(Generator::new(decoder, folder)?));
+        for (name, drafts) in [(name, config.drafts), (plain, 0)] {
+            let prompt = prompt.to_vec();
+            let config = GenerationConfig { drafts, ..config };
+            let call = move || {
+                let pieces = generator.generate(&prompt, &config)?;
+                let tokens = pieces.map(|piece| Ok(piece?.token as f32));
+                let tokens = tokens.collect::<Result<Vec<_>>>()?;
+                Ok(Tensor::new(tokens, &Device::Cpu)?)
+            };
+            found.contenders.push((name, contender(call)));
+        }
     }
     Ok(found)
 }

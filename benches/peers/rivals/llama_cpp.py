@@ -99,11 +99,11 @@ class Model:
 class Reader:
     """Reads `ids` after `before`, `[sequences, tokens]`: logits of the last token, or of all."""
 
-    def __init__(self, model, attention, before, ids, every=False):
+    def __init__(self, model, attention, before, ids, every=False, write=0):
         self.model, self.start = model, before.shape[1]
         params = LLAMA.llama_context_default_params()
         params.n_seq_max = len(ids)
-        params.n_ctx = len(ids) * (-(-(self.start + ids.shape[1]) // 256) * 256)
+        params.n_ctx = len(ids) * (-(-(self.start + ids.shape[1] + write) // 256) * 256)
         params.n_batch = max(before.size, ids.size)
         params.n_threads = params.n_threads_batch = THREADS
         params.flash_attn_type = ATTENTION[attention]
@@ -142,6 +142,25 @@ class Reader:
             LLAMA.llama_free(self.context)
 
 
+class Writer(Reader):
+    """The most likely tokens behind `ids`, of one sequence."""
+
+    def __init__(self, model, attention, ids, count):
+        super().__init__(model, attention, ids[:, :0], ids, write=count)
+        self.count, self.shape = count, (model.vocabulary,)
+        self.next = self.batch(ids[:, :1], ids.shape[1])
+
+    def __call__(self):
+        batch, tokens = self.own, []
+        for position in range(self.own.n_tokens, self.own.n_tokens + self.count):
+            self.decode(batch)
+            tokens.append(np.ctypeslib.as_array(LLAMA.llama_get_logits(self.context), self.shape).argmax())
+            batch = self.next
+            batch.token[0], batch.pos[0] = tokens[-1], position
+        LLAMA.llama_memory_seq_rm(self.memory, -1, 0, -1)
+        return np.array(tokens, np.float32)
+
+
 # Of one folder, or of one file.
 @lru_cache(3)
 def model(path):
@@ -151,6 +170,11 @@ def model(path):
 def decoder(case, tensors):
     ids = tensors["ids"]
     before = tensors.get("before", ids[:, :0])
+    if case["write"]:
+        return {
+            f"llama.cpp {name}/{attention}": Writer(model(path), attention, ids, case["write"])
+            for name, path in case["files"].items() for attention in ATTENTION
+        }
     return {
         f"llama.cpp {name}/{attention}": Reader(model(path), attention, before, ids, case["every"])
         for name, path in case["files"].items() for attention in ATTENTION

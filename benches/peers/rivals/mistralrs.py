@@ -45,11 +45,14 @@ class Model:
 class Reader:
     """Reads `ids` after `before`, of one sequence: log probabilities of the token behind them."""
 
-    def __init__(self, model, before, ids):
-        self.model, self.is_prompt = model, not before.size
+    def __init__(self, model, before, ids, write):
+        self.model, self.is_prompt, self.write = model, not before.size, write
         self.prompt = " ".join(word(token) for token in (*before.flat, *ids.flat))
 
     def __call__(self):
+        """None of a text, whose tokens are not compared."""
+        if self.write:
+            return np.zeros(0, np.float32)
         request = mistralrs.ChatCompletionRequest(
             self.prompt, "default", max_tokens=1, temperature=0.0, logprobs=True, top_logprobs=self.model.vocabulary
         )
@@ -60,12 +63,14 @@ class Reader:
         return scores[None, None]
 
     def microseconds(self):
-        """Of the prompt, or of a token behind it."""
-        written = 1 if self.is_prompt else 1 + WRITTEN
+        """Of the prompt, of a token behind it, or of the prompt and a text behind it."""
+        written = self.write or (1 if self.is_prompt else 1 + WRITTEN)
         request = mistralrs.CompletionRequest(
             self.prompt, "default", max_tokens=written, temperature=0.0, ignore_eos=True
         )
         usage = self.model.runner.send_completion_request(request).usage
+        if self.write:
+            return 1e6 * (usage.total_prompt_time_sec + usage.total_completion_time_sec)
         return 1e6 * (usage.total_prompt_time_sec if self.is_prompt else usage.total_completion_time_sec / WRITTEN)
 
 
@@ -85,4 +90,4 @@ def decoder(case, tensors):
         return {}
     # The fastest; others are slower by a multiple, and each takes the memory of the floats while it is loaded.
     name = "Q4_K" if "Q4_K" in case["files"] else "Q4_0"
-    return {f"mistral.rs {name}": Reader(model(case["folder"], name.replace("Q4_K", "Q4K")), before, ids)}
+    return {f"mistral.rs {name}": Reader(model(case["folder"], name.replace("Q4_K", "Q4K")), before, ids, case["write"])}

@@ -21,7 +21,7 @@ from rivals.openvino import CORE, OPTIONS
 
 def decoder(case, tensors):
     # A model of scores of all tokens would be another one.
-    if case["every"]:
+    if case["every"] or case["write"]:
         return {}
     request, ids = compiled(case["folder"]).create_infer_request(), tensors["ids"]
     before = tensors.get("before", ids[:, :0])
