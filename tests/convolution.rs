@@ -422,27 +422,41 @@ fn a_batch_norm_is_folded_in() -> TestResult {
         vector(4)?,
         1e-5,
     )?;
-    for bias in [None, Some(vector(5)?)] {
-        let layer = nn::Conv2d::new(tensor(&[6, 4, 3, 3], 6)?, bias, images(1, 1, 1));
+    for (bias, config) in [(None, images(1, 1, 1)), (Some(vector(5)?), grouped(2, 1))] {
+        let layer = nn::Conv2d::new(tensor(&[6, 4 / config.groups, 3, 3], 6)?, bias, config);
         let xs = tensor(&[2, 4, 5, 5], 7)?;
         let expected = norm.forward_t(&layer.forward(&xs)?, false)?;
-        let got = layer.absorb_bn(&norm)?.forward(&xs)?;
+        let folded = layer.absorb_bn(&norm)?;
+        let got = folded.forward(&xs)?;
         assert!(decibels(&expected, &got)? > 120.);
-        let layer = layer.absorb_bn(&norm)?;
-        assert!(!layer.forward(&xs)?.track_op(), "candle's time");
-        // What no checkpoint has is not saved under a name that another layer reads.
-        for layer in [int8(&layer)?, layer] {
-            let error = layer.stored().unwrap_err().to_string();
-            assert!(error.contains("a batch norm was folded into"), "{error}");
+        assert!(!got.track_op(), "candle's time");
+        let twice = folded.absorb_bn(&norm)?.forward(&xs)?;
+        assert!(decibels(&norm.forward_t(&expected, false)?, &twice)? > 120.);
+        // Before or after, by a scale for each channel or for all.
+        for preset in [QConfig::int8(), QConfig::onnxruntime(Default::default())] {
+            let got = folded.quantize(&preset)?.forward(&xs)?;
+            assert!(decibels(&expected, &got)? > 30.);
+            let quantized = layer.quantize(&preset)?.absorb_bn(&norm)?;
+            assert_eq!(bits(&quantized.forward(&xs)?)?, bits(&got)?);
         }
-        let error = int8(&nn::Conv2d::new(
-            tensor(&[6, 4, 3, 3], 6)?,
-            None,
-            images(1, 1, 1),
-        ))?
-        .absorb_bn(&norm)
-        .unwrap_err();
-        assert!(error.to_string().contains("before quantizing"), "{error}");
+        let layer = nn::Conv2d::new(tensor(&[8, 4 / config.groups, 3, 3], 6)?, None, config);
+        for layer in [int8(&layer)?, layer] {
+            let error = layer.absorb_bn(&norm).unwrap_err().to_string();
+            assert!(
+                error.contains("batch norm") && error.contains("[6]"),
+                "{error}"
+            );
+        }
+    }
+    let config = ConvTranspose1dConfig {
+        groups: 2,
+        ..Default::default()
+    };
+    let up = nn::ConvTranspose1d::new(tensor(&[4, 3, 3], 6)?, Some(vector(5)?), config);
+    let xs = tensor(&[2, 4, 5], 7)?;
+    let expected = norm.forward_t(&up.forward(&xs)?, false)?;
+    for layer in [up.absorb_bn(&norm)?, int8(&up)?.absorb_bn(&norm)?] {
+        assert!(decibels(&expected, &layer.forward(&xs)?)? > 35.);
     }
     Ok(())
 }
@@ -460,6 +474,10 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         ("stem.weight", tensor(&[16, 3, 5, 4], 6)?),
         ("groups.weight", tensor(&[48, 18, 2], 7)?),
         ("ups.weight", tensor(&[36, 20, 3], 7)?),
+        ("norm.weight", tensor(&[40], 8)?),
+        ("norm.bias", tensor(&[40], 9)?),
+        ("norm.running_mean", tensor(&[40], 10)?),
+        ("norm.running_var", tensor(&[40], 11)?.abs()?),
     ]);
     candle_core::safetensors::save(&tensors, source.join("model.safetensors"))?;
     #[derive(Quantizable)]
@@ -480,9 +498,11 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         ..Default::default()
     };
     let load = |vb: VarBuilder<'_>| -> Result<Two> {
+        let norm = candle_nn::batch_norm(40, 1e-5, vb.pp("norm"))?;
+        let patch = nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?;
         Ok(Two {
             conv: nn::conv1d(20, 24, 3, signals(1, 1, 1), vb.pp("conv"))?,
-            patch: nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?,
+            patch: patch.absorb_bn(&norm)?,
             up: nn::conv_transpose1d_no_bias(24, 18, 4, Default::default(), vb.pp("up"))?,
             stem: nn::Conv2d::new(vb.get((16, 3, 5, 4), "stem.weight")?, None, images(0, 1, 1)),
             groups: nn::conv1d_no_bias(36, 48, 2, in_groups, vb.pp("groups"))?,
@@ -496,9 +516,10 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
             vb.get(24, "conv.bias")?,
         );
         let patch = vb.get((40, 16, 2, 2), "patch.weight")?;
+        let norm = candle_nn::batch_norm(40, 1e-5, vb.pp("norm"))?;
         Ok(Two {
             conv: nn::Conv1d::new(weight, Some(bias), signals(1, 1, 1)),
-            patch: nn::Conv2d::new(patch, None, images(0, 2, 1)),
+            patch: nn::Conv2d::new(patch, None, images(0, 2, 1)).absorb_bn(&norm)?,
             ..load(vb)?
         })
     };
@@ -528,7 +549,8 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     // As floats, for layers of candle's.
     let floats = again.var_builder(DType::F32, &Device::Cpu);
     let patch = floats.get((40, 16, 2, 2), "patch.weight")?;
-    assert_eq!(bits(&patch)?, bits(model.patch.weight())?);
+    let without_norm = nn::Conv2d::new(tensor(&[40, 16, 2, 2], 3)?, None, images(0, 2, 1));
+    assert_eq!(bits(&patch)?, bits(int8(&without_norm)?.weight())?);
     let up = floats.get((24, 18, 4), "up.weight")?;
     assert_eq!(bits(&up)?, bits(model.up.weight())?);
     let up = nn::ConvTranspose1d::new(up, None, Default::default());

@@ -179,6 +179,26 @@ impl QuantizedTaps {
         self.geometry.taps(&self.dims)
     }
 
+    /// The scales of the rows of the matrices, each times the factor of its output channel.
+    pub fn scales(&self, factors: &[f64]) -> Vec<f32> {
+        let (packed, [channels, _]) = (self.weight.packed(), self.geometry.channels(&self.dims));
+        let of_group = channels * self.dims[2..].iter().product::<usize>();
+        let factor = |row| factors[row / of_group * channels + row % channels];
+        let scale = |row| (f64::from(packed.scale(row)) * factor(row)) as f32;
+        (0..packed.n()).map(scale).collect()
+    }
+
+    /// These codes with other scales, one a row, and another bias.
+    pub fn with_scales(&self, scales: &[f32], bias: Option<&Tensor>) -> Result<Arc<Self>> {
+        let (gates, bias) = self.geometry.gates(bias, &self.dims)?;
+        let weight = self.weight.with_scales(gates, scales, bias.as_ref())?;
+        Ok(Arc::new(Self::new(
+            weight,
+            self.dims.clone(),
+            self.geometry,
+        )))
+    }
+
     /// The weight as a float tensor of its shape.
     pub fn value(&self) -> Result<Tensor> {
         let taps = self.weight.dequantize()?.reshape(self.shape())?;

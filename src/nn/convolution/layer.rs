@@ -37,9 +37,20 @@ pub struct AnyConvolution {
     is_computed: bool,
     /// Whether it was scaled, so that its weight differs from its checkpoint's.
     folded: bool,
-    /// Whether a batch norm is folded in, so that weight and bias are in no checkpoint.
-    has_norm: bool,
+    norm: Option<Arc<FoldedNorm>>,
     pub tap: Option<Tap>,
+}
+
+/// A batch norm that is folded in, as two vectors in f64, and the convolution without it, which is
+/// quantized and saved.
+#[derive(Debug)]
+struct FoldedNorm {
+    scale: Tensor,
+    shift: Tensor,
+    /// The weight; of a quantized one, whose codes stay, the scales of its rows.
+    weight: Tensor,
+    bias: Option<Tensor>,
+    before: Option<Arc<Self>>,
 }
 
 #[derive(Clone, Debug)]
@@ -61,11 +72,22 @@ impl AnyConvolution {
             let weight = origin.whole().ok()?.qweight(gates, of_taps.as_ref());
             Some(QuantizedTaps::new(weight.ok()?, dims, geometry))
         });
+        let weight = match quantized {
+            Some(quantized) => ConvolutionWeight::Quantized(Arc::new(quantized)),
+            None => ConvolutionWeight::Float(weight),
+        };
+        Self::of(weight, bias, rank, geometry, origin)
+    }
+
+    fn of(
+        weight: ConvolutionWeight,
+        bias: Option<Tensor>,
+        rank: usize,
+        geometry: Geometry,
+        origin: Option<Origin>,
+    ) -> Self {
         Self {
-            weight: match quantized {
-                Some(quantized) => ConvolutionWeight::Quantized(Arc::new(quantized)),
-                None => ConvolutionWeight::Float(weight),
-            },
+            weight,
             bias,
             rank,
             geometry,
@@ -74,7 +96,7 @@ impl AnyConvolution {
             name: None,
             is_computed: false,
             folded: false,
-            has_norm: false,
+            norm: None,
             tap: None,
         }
     }
@@ -113,19 +135,9 @@ impl AnyConvolution {
         let (gates, of_taps) = geometry.gates(bias.as_ref(), dims)?;
         let weight = found.read(&shape, |parts| parts.qweight(gates, of_taps.as_ref()))?;
         let taps = QuantizedTaps::new(weight, dims.to_vec(), geometry);
-        Ok(Self {
-            weight: ConvolutionWeight::Quantized(Arc::new(taps)),
-            bias,
-            rank: dims.len() - 2,
-            geometry,
-            activation: None,
-            origin: Some(found.origin(&shape)),
-            name: None,
-            is_computed: false,
-            folded: false,
-            has_norm: false,
-            tap: None,
-        })
+        let weight = ConvolutionWeight::Quantized(Arc::new(taps));
+        let origin = Some(found.origin(&shape));
+        Ok(Self::of(weight, bias, dims.len() - 2, geometry, origin))
     }
 
     /// Loads a weight of `dims`, quantized where the checkpoint has it so.
@@ -138,7 +150,7 @@ impl AnyConvolution {
     ) -> CandleResult<Self> {
         let name = prefix_of(vb);
         let at = |error: Error| error.at(name.as_deref().unwrap_or("convolution"));
-        let groups = geometry.groups;
+        let groups = geometry.groups.max(1);
         for (side, channels) in [("input", in_channels), ("output", out_channels)] {
             if groups == 0 || !channels.is_multiple_of(groups) {
                 let expected = format!("a number that divides {channels} {side} channels");
@@ -503,6 +515,9 @@ impl AnyConvolution {
     }
 
     pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        if let Some((layer, norm)) = self.without_norm()? {
+            return layer.quantize(qconfig)?.fold(&norm.scale, &norm.shift);
+        }
         let ConvolutionWeight::Float(weight) = &self.weight else {
             let got = "one that is quantized already";
             return Err(Error::qconfig("a float weight", got));
@@ -527,7 +542,7 @@ impl AnyConvolution {
         if dims.contains(&0) {
             return Err(mismatch("weight", "at least one of each dimension", weight));
         }
-        let groups = geometry.groups;
+        let groups = geometry.groups.max(1);
         if groups == 0 || !dims[0].is_multiple_of(groups) {
             let expected = format!("a number that divides {} channels", dims[0]);
             return Err(Error::argument("groups", expected, groups));
@@ -545,10 +560,8 @@ impl AnyConvolution {
     }
 
     pub fn stored(&self) -> Result<StoredWeight> {
-        if self.has_norm {
-            let expected = "one that was loaded, or by `computed` of its weight and bias";
-            let got = "one that a batch norm was folded into";
-            return Err(Error::argument("convolution to be saved", expected, got));
+        if let Some((layer, _)) = self.without_norm()? {
+            return layer.stored();
         }
         let value = match &self.weight {
             ConvolutionWeight::Float(weight) => StoredValue::Float {
@@ -575,6 +588,10 @@ impl AnyConvolution {
     /// This convolution with the weights of each input channel (`dim` 1), in all taps, times a
     /// factor; `None` if it is quantized, has groups or other channels, and for outputs.
     pub fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
+        if let Some((layer, norm)) = self.without_norm()? {
+            let scaled = layer.scale(dim, factors)?;
+            return (scaled.map(|layer| layer.fold(&norm.scale, &norm.shift))).transpose();
+        }
         let ConvolutionWeight::Float(weight) = &self.weight else {
             return Ok(None);
         };
@@ -603,35 +620,80 @@ impl AnyConvolution {
         })
     }
 
-    /// This convolution, float, with a batch norm behind it folded in, in f64.
+    /// This convolution with a batch norm behind it folded in.
     pub fn with_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
-        let ConvolutionWeight::Float(weight) = &self.weight else {
-            let expected = "a float one: norms are folded in before quantizing";
-            return Err(Error::argument("convolution", expected, "a quantized one"));
-        };
         let f64 = |tensor: &Tensor| tensor.to_dtype(DType::F64);
         let deviation = (f64(norm.running_var())? + norm.eps())?.sqrt()?;
         let (scale, shift) = match norm.weight_and_bias() {
             Some((weight, bias)) => (f64(weight)?.div(&deviation)?, f64(bias)?),
             None => (deviation.recip()?, deviation.zeros_like()?),
         };
-        let mut of_channels = vec![1; weight.rank()];
-        of_channels[usize::from(self.geometry.is_transposed())] = scale.elem_count();
-        let folded = f64(weight)?.broadcast_mul(&scale.reshape(of_channels)?)?;
-        let mean = f64(norm.running_mean())?;
-        let mean = match &self.bias {
-            None => mean,
-            Some(bias) => (mean - f64(bias)?)?,
+        let shift = (shift - f64(norm.running_mean())?.mul(&scale)?)?;
+        self.fold(&scale, &shift)
+    }
+
+    /// This convolution with its output times a scale, plus a shift.
+    fn fold(&self, scale: &Tensor, shift: &Tensor) -> Result<Self> {
+        let (dims, geometry) = (self.dims(), self.geometry);
+        let is_weight = dims.len() == self.rank + 2;
+        if !is_weight || geometry.channels(dims)[0] * geometry.groups != scale.elem_count() {
+            let expected = format!("one of the channels of a weight {dims:?}");
+            return Err(mismatch("batch norm", expected, scale));
+        }
+        let bias = match &self.bias {
+            Some(bias) => (bias.to_dtype(DType::F64)?.mul(scale)? + shift)?,
+            None => shift.clone(),
         };
-        let bias = (shift - mean.mul(&scale)?)?;
-        Ok(Self {
-            // candle's norms have variables.
-            weight: ConvolutionWeight::Float(folded.to_dtype(weight.dtype())?.detach()),
-            bias: Some(bias.to_dtype(weight.dtype())?.detach()),
-            origin: None,
-            has_norm: true,
-            is_computed: false,
-            ..self.clone()
-        })
+        // candle's norms have variables.
+        let cast = |tensor: Tensor, dtype| Ok::<_, Error>(tensor.to_dtype(dtype)?.detach());
+        let (weight, bias, before) = match &self.weight {
+            ConvolutionWeight::Float(weight) => {
+                let groups = geometry.groups.max(1);
+                let by_group = [&[groups, dims[0] / groups], &dims[1..]].concat();
+                let mut of_channels = vec![1; by_group.len()];
+                of_channels[0] = groups;
+                of_channels[1 + usize::from(geometry.is_transposed())] = geometry.channels(dims)[0];
+                let folded = weight.to_dtype(DType::F64)?.reshape(by_group)?;
+                let folded = folded
+                    .broadcast_mul(&scale.reshape(of_channels)?)?
+                    .reshape(dims)?;
+                let folded = ConvolutionWeight::Float(cast(folded, weight.dtype())?);
+                (folded, cast(bias, weight.dtype())?, weight.clone())
+            }
+            ConvolutionWeight::Quantized(taps) => {
+                let bias = cast(bias, DType::F32)?;
+                let before =
+                    Tensor::new(taps.scales(&vec![1.; scale.elem_count()]), bias.device())?;
+                let folded = taps.with_scales(&taps.scales(&scale.to_vec1()?), Some(&bias))?;
+                (ConvolutionWeight::Quantized(folded), bias, before)
+            }
+        };
+        let mut layer = self.clone();
+        layer.norm = Some(Arc::new(FoldedNorm {
+            scale: scale.clone(),
+            shift: shift.clone(),
+            weight: before,
+            bias: layer.bias.replace(bias),
+            before: layer.norm.take(),
+        }));
+        layer.weight = weight;
+        Ok(layer)
+    }
+
+    /// This convolution without the norm that was folded in last, and the norm.
+    fn without_norm(&self) -> Result<Option<(Self, &FoldedNorm)>> {
+        let Some(norm) = self.norm.as_deref() else {
+            return Ok(None);
+        };
+        let mut layer = self.clone();
+        (layer.norm, layer.bias) = (norm.before.clone(), norm.bias.clone());
+        layer.weight = match &self.weight {
+            ConvolutionWeight::Float(_) => ConvolutionWeight::Float(norm.weight.clone()),
+            ConvolutionWeight::Quantized(taps) => {
+                let scales = norm.weight.to_vec1()?;
+                ConvolutionWeight::Quantized(taps.with_scales(&scales, norm.bias.as_ref())?)
+            }
+        };
+        Ok(Some((layer, norm)))
     }
 }

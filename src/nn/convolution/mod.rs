@@ -101,11 +101,12 @@ macro_rules! convolutions {
             /// This layer with the batch norm behind it folded in, computed in f64, without
             /// gradients: the norm is left out of the model then.
             ///
-            /// No checkpoint has such a layer: it is saved as one of [`computed`](Self::computed),
-            /// of its weight and bias.
+            /// The layer is quantized and saved as without the norm, whose factors multiply the
+            /// scales: what is saved is loaded and folded again, to the same bits. Until it is
+            /// quantized it keeps both weights.
             ///
             /// # Errors
-            /// When the layer is quantized, or the norm of other sizes.
+            /// When the norm is of other sizes.
             pub fn absorb_bn(&self, bn: &BatchNorm) -> CandleResult<Self> {
                 let convolution = self.convolution.with_batch_norm(bn);
                 let convolution = convolution.map_err(|error| error.at(self.label()))?;

@@ -97,6 +97,27 @@ impl QWeight {
         Ok(Self::new(packed, self.format, out_of_range))
     }
 
+    /// This weight, of int8, with other scales of any sign, one a channel, and another bias. Its
+    /// qscheme stays that of the scales that it was made with.
+    pub(crate) fn with_scales(
+        &self,
+        gates: usize,
+        scales: &[f32],
+        bias: Option<&Tensor>,
+    ) -> Result<Self> {
+        let [n, k] = self.shape();
+        let zero_points: Vec<_> = (0..n).map(|i| self.packed.zero_point(i)).collect();
+        let int8 = Int8 {
+            codes: &self.packed.codes(),
+            scales,
+            zero_points: &zero_points,
+        };
+        let activation = self.format.dynamic().unwrap_or_default().into();
+        let (isa, bias) = (kernels::active()?, finite_bias("bias", bias, n)?);
+        let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation);
+        Ok(Self::new(packed, self.format, OutOfRange::default()))
+    }
+
     /// A weight in groups, its codes in row order, with the scale of each block and the factor of
     /// each channel.
     pub(crate) fn of_groups(
