@@ -17,8 +17,16 @@ use super::walk::{Node, exprs, nodes};
 /// The most layers of a closure: the largest tuple that the library walks through.
 const MAX_LAYERS: usize = 8;
 
-/// The depth to which a value is followed.
-const DEPTH: usize = 12;
+/// What a search looks for: the kind, by the names of its types and loaders in `nn`, and the depth
+/// to which a value is followed.
+#[derive(Clone, Copy)]
+pub struct Search(fn(&str) -> bool, usize);
+
+impl Search {
+    pub const LAYER: Self = Self(|name| table::is_layer(name) || table::makes_layer(name), 12);
+    pub const CONVOLUTION: Self = Self(table::is_convolution, 12);
+    pub const BATCH_NORM: Self = Self(|name| matches!(name, "BatchNorm" | "batch_norm"), 12);
+}
 
 /// A call of `Func::new` or `Func::holding` with a closure.
 struct Made<'u> {
@@ -104,9 +112,9 @@ impl<'u> Made<'u> {
                 continue;
             }
             let at = self.range(expr).start;
-            if self.facts.is_layer(&name, at, 0, DEPTH) {
+            if self.facts.is_layer(&name, at, 0, Search::LAYER) {
                 layers.push(name);
-            } else if self.facts.is_layer(&name, at, 1, DEPTH) {
+            } else if self.facts.is_layer(&name, at, 1, Search::LAYER) {
                 results.push(name);
             }
         }
@@ -187,17 +195,17 @@ impl<'u> Made<'u> {
 }
 
 impl Facts<'_> {
-    /// Whether a variable is a layer, or an option or a `Vec` of layers, once `tries` results are
-    /// unwrapped.
-    fn is_layer(&self, name: &str, at: usize, tries: usize, depth: usize) -> bool {
+    /// Whether a variable is a layer that is searched for, or an option or a `Vec` of such, once
+    /// `tries` results are unwrapped.
+    pub fn is_layer(&self, name: &str, at: usize, tries: usize, search: Search) -> bool {
         let bindings = self.bindings(name);
         let Some(binding) = bindings.and_then(|bindings| bindings.last(at, at)) else {
             let ty = self.type_of_parameter(name);
-            return ty.is_some_and(|ty| self.is_layer_type(ty, tries));
+            return ty.is_some_and(|ty| self.is_layer_type(ty, tries, search));
         };
         let added = self.added(name).into_iter();
         let mut added = added.filter(|_| tries == 0);
-        if added.any(|value| self.gives_layer(value, None, 0, depth)) {
+        if added.any(|value| self.gives_layer(value, None, 0, search)) {
             return true;
         }
         let start = |expr: &Expr| self.unit.source.start(expr);
@@ -215,24 +223,31 @@ impl Facts<'_> {
             let mut names = tuple.elems.iter().map(variable);
             names.position(|one| one.as_deref() == Some(name))
         });
-        self.gives_layer(value, number, tries, depth)
+        self.gives_layer(value, number, tries, search)
     }
 
     /// Whether a value is a layer; `number` is its place in a tuple.
-    fn gives_layer(&self, expr: &Expr, number: Option<usize>, tries: usize, depth: usize) -> bool {
-        let Some(depth) = depth.checked_sub(1) else {
+    pub fn gives_layer(
+        &self,
+        expr: &Expr,
+        number: Option<usize>,
+        tries: usize,
+        search: Search,
+    ) -> bool {
+        let Some(depth) = search.1.checked_sub(1) else {
             return false;
         };
-        let gives = |expr: &Expr, tries| self.gives_layer(expr, number, tries, depth);
+        let search = Search(search.0, depth);
+        let gives = |expr: &Expr, tries| self.gives_layer(expr, number, tries, search);
         match expr {
             Expr::Paren(inner) => gives(&inner.expr, tries),
             Expr::Try(inner) => gives(&inner.expr, tries + 1),
             Expr::Tuple(tuple) => number
                 .and_then(|number| tuple.elems.iter().nth(number))
-                .is_some_and(|one| self.gives_layer(one, None, tries, depth)),
+                .is_some_and(|one| self.gives_layer(one, None, tries, search)),
             Expr::Path(_) => ident(expr).is_some_and(|name| {
                 let at = self.unit.source.start(expr);
-                number.is_none() && self.is_layer(&name, at, tries, depth)
+                number.is_none() && self.is_layer(&name, at, tries, search)
             }),
             Expr::Macro(call) if call.mac.path.is_ident("vec") => {
                 let items = items(&call.mac).into_iter().flatten();
@@ -245,18 +260,21 @@ impl Facts<'_> {
                 closure.is_some_and(|closure| gives(&closure.body, tries))
             }
             Expr::MethodCall(call) if call.method == "clone" => gives(&call.receiver, tries),
-            Expr::Call(call) => self.call_gives_layer(call, tries, depth),
+            Expr::MethodCall(call) if call.method == "absorb_bn" => {
+                tries > 0 && gives(&call.receiver, tries - 1)
+            }
+            Expr::Call(call) => self.call_gives_layer(call, tries, search),
             other => values(other).into_iter().any(|value| gives(value, tries)),
         }
     }
 
-    fn call_gives_layer(&self, call: &ExprCall, tries: usize, depth: usize) -> bool {
+    fn call_gives_layer(&self, call: &ExprCall, tries: usize, search: Search) -> bool {
         let Some(path) = called(call).map(segments) else {
             return false;
         };
         let inner = |tries| {
             let value = call.args.first();
-            value.is_some_and(|value| self.gives_layer(value, None, tries, depth))
+            value.is_some_and(|value| self.gives_layer(value, None, tries, search))
         };
         match &path[..] {
             [some] if some == "Some" => return inner(tries),
@@ -265,11 +283,11 @@ impl Facts<'_> {
         }
         match self.resolve(&path) {
             Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => match &path[..] {
-                [.., layer, new] if table::is_layer(layer) => {
+                [.., layer, new] if search.0(layer) => {
                     ["from_weights", "holding", "new", "tied"].contains(&new.as_str())
                         == (tries == 0)
                 }
-                [.., name] => tries == 1 && table::makes_layer(name),
+                [.., name] => tries == 1 && search.0(name),
                 [] => false,
             },
             _ => {
@@ -281,25 +299,28 @@ impl Facts<'_> {
                 });
                 let output = function.and_then(|one| {
                     let output = get_type(&one.function.signature.output)?;
-                    Some(one.is_layer_type(output, tries))
+                    Some(one.is_layer_type(output, tries, search))
                 });
                 output.unwrap_or(false)
             }
         }
     }
 
-    fn is_layer_type(&self, ty: &Type, tries: usize) -> bool {
+    fn is_layer_type(&self, ty: &Type, tries: usize, search: Search) -> bool {
         let inner = |tries| {
             let inner = arguments(ty).into_iter().next();
-            inner.is_some_and(|ty| self.is_layer_type(ty, tries))
+            inner.is_some_and(|ty| self.is_layer_type(ty, tries, search))
         };
         match last_name(ty).as_deref() {
             Some("Result") => tries > 0 && inner(tries - 1),
             Some("Option" | "Vec") => inner(tries),
             _ if tries > 0 => false,
             _ => {
-                let origin = self.unit.origin(&self.function.module, ty);
-                origin.is_some_and(|origin| origin.layer().is_some())
+                let path = match self.unit.origin(&self.function.module, ty) {
+                    Some(Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path)) => path,
+                    _ => return false,
+                };
+                path.last().is_some_and(|name| search.0(name))
             }
         }
     }

@@ -19,6 +19,7 @@ mod edits;
 mod facts;
 mod features;
 mod files;
+mod folds;
 mod format;
 mod functions;
 mod globs;

@@ -9,8 +9,9 @@ use super::unit::Unit;
 use super::unused::Unused;
 use super::world::World;
 use super::{
-    attention, closures, constructors, defaults, derives, heads, imports, kernels, layers, marks,
-    names, needs, norms, projections, residuals, routers, sums, tied, unused, weights, wrappers,
+    attention, closures, constructors, defaults, derives, folds, heads, imports, kernels, layers,
+    marks, names, needs, norms, projections, residuals, routers, sums, tied, unused, weights,
+    wrappers,
 };
 
 /// A ported file.
@@ -20,8 +21,8 @@ pub struct Ported {
     pub todos: Vec<Todo>,
 }
 
-/// The most rounds until nothing changes; two are enough for any file seen so far.
-const MAX_ROUNDS: usize = 6;
+/// The most rounds until nothing changes.
+const MAX_ROUNDS: usize = 8;
 
 /// Ports the text of a file. `path` locates the modules that the text names.
 pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
@@ -82,6 +83,7 @@ fn pass(
     constructors::rewrite(&unit, &mut draft);
     kernels::rewrite(&unit, &mut draft);
     closures::list(&unit, &mut draft);
+    folds::list(&unit, &mut draft);
     needs::list(&unit, &mut draft);
     projections::rewrite(&unit, &mut draft);
     routers::rewrite(&unit, &mut draft);
@@ -95,6 +97,10 @@ fn pass(
         unused::rewrite(&unit, &mut draft, unused);
     }
     imports::rewrite(&unit, &mut draft, &modules, unused.as_ref());
+    // Constructors and calls change together, so no other pass may rewrite parts of them.
+    if draft.edits.is_empty() {
+        folds::rewrite(&unit, &mut draft);
+    }
     // A closure is left as it is while other passes rewrite parts of it.
     if draft.edits.is_empty() {
         closures::rewrite(&unit, &mut draft);

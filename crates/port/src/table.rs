@@ -56,6 +56,12 @@ const MAKERS: &[&str] = list![
     linear_b linear_no_bias lstm rms_norm router
 ];
 
+/// Convolutions that a batch norm can be folded into, and the functions of `nn` that load them.
+const CONVOLUTIONS: &[&str] = list![
+    Conv1d Conv2d ConvTranspose1d conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d
+    conv_transpose1d_no_bias
+];
+
 /// Items that `candle_dynquant::nn` re-exports from `candle_nn`.
 const SAME: &[&str] = list![
     AdamW BatchNorm BatchNormConfig Dropout GroupNorm Init LayerNormConfig Module ModuleT
@@ -252,6 +258,12 @@ pub fn is_layer(name: &str) -> bool {
 /// Whether a function of this name of `nn` loads a layer.
 pub fn makes_layer(name: &str) -> bool {
     MAKERS.contains(&name)
+}
+
+/// Whether a batch norm can be folded into a type of this name of `nn`, or into what a function of
+/// this name loads.
+pub fn is_convolution(name: &str) -> bool {
+    CONVOLUTIONS.contains(&name)
 }
 
 /// Whether a type of this name of `nn` is `Clone`.
