@@ -570,6 +570,8 @@ fn values_of_templates_are_written_as_python_does() -> Result<()> {
         ("{{ messages }}", r#"[{'role': 'user', 'content': '"é\x01\n'}]"#),
         ("{% if true %}\r\na\r\n{% endif %}\rb", "a\nb"),
         ("{{ messages | tojson }}", r#"[{"role": "user", "content": "\"é\u0001\n"}]"#),
+        ("{{ none is iterable }}{{ 'a' is iterable }}{{ nothing is iterable }}{{ 1 is iterable }}", "FalseTrueTrueFalse"),
+        ("{{ 'a' is sequence }}{{ {} is sequence }}{{ (1, 2) is sequence }}{{ none is sequence }}", "TrueTrueTrueFalse"),
         ("{{ {'b': [1, 2.0, true, none], 'a': {}} | tojson }}", r#"{"b": [1, 2.0, true, null], "a": {}}"#),
         ("{{ {'b': 1, 'a': []} | tojson(separators=(',', ':')) }}", r#"{"b":1,"a":[]}"#),
         ("{{ 1.0 }} {{ 1e-5 }} {{ [1e16, 0.0001, -2.5e300] }}", "1.0 1e-05 [1e+16, 0.0001, -2.5e+300]"),

@@ -147,8 +147,7 @@ TEMPLATES = {
     {%- endif %}
 {%- endfor %}
 """,
-    "arguments": r"""{{- bos_token }}
-{%- if tools is defined and tools is not none and tools|length > 0 %}
+    "arguments": r"""{%- if tools is defined and tools is not none and tools|length > 0 %}
     {{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}
 {%- endif %}
 {%- for message in messages %}
@@ -169,7 +168,7 @@ TEMPLATES = {
                 {{- '[TOOL_CALLS]' + tool['function']['name'] + '[ARGS]' + arguments }}
             {%- endfor %}
         {%- endif %}
-        {{- eos_token }}
+        {{- '</s>' }}
     {%- elif message['role'] == 'tool' %}
         {{- '[TOOL_RESULTS]' + message['content']|string + '[/TOOL_RESULTS]' }}
     {%- endif %}

@@ -25,6 +25,17 @@ pub fn string(value: &Value) -> Result<String, Error> {
     }
 }
 
+/// The test `iterable`.
+pub fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// The test `sequence`, which texts and mappings pass, too.
+pub fn is_sequence(value: &Value) -> bool {
+    use ValueKind::{Map, Seq, String};
+    matches!(value.kind(), Map | Seq | String)
+}
+
 /// The filter `join`.
 pub fn join(values: &Value, between: Option<String>) -> Result<String, Error> {
     let items: Vec<String> = match values.as_str() {

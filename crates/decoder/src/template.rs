@@ -73,6 +73,8 @@ impl LocalTemplate {
         environment.add_filter("tojson", dumps::to_json);
         environment.add_filter("string", dumps::string);
         environment.add_filter("join", dumps::join);
+        environment.add_test("iterable", dumps::is_iterable);
+        environment.add_test("sequence", dumps::is_sequence);
         environment.add_function(TUPLE, dumps::tuple);
         environment.add_function(DIVISOR, || -> Result<i64, Error> {
             let expected = "expected a whole number from 1 on behind % and //";
