@@ -10,8 +10,9 @@ use crate::folder::Folder;
 use crate::model::Decoder;
 use crate::sampling::{Random, Sampling, are_numbers};
 
-/// Tokens that have to occur again.
-const NGRAM: usize = 3;
+/// The most and the fewest tokens that have to occur again: the longer occurrence is the likelier.
+const LONG: usize = 5;
+const SHORT: usize = 2;
 
 /// The most tokens of a guess, whatever is asked for: each is a row of scores in memory.
 const MAX_LENGTH: usize = 64;
@@ -19,15 +20,37 @@ const MAX_LENGTH: usize = 64;
 /// The most steps without guesses after guesses that were wrong.
 const MAX_PAUSE: usize = 64;
 
-/// Guesses of the next tokens of a text: those that followed the last three where these occurred
-/// before, as in "Prompt Lookup Decoding" (Saxena 2023).
+/// The n-grams of a text.
+#[derive(Default)]
+struct Ngrams<const N: usize> {
+    /// The position behind the last occurrence of each.
+    behind: HashMap<[u32; N], usize>,
+    /// The number of n-grams that `behind` has, from the start of the text.
+    indexed: usize,
+}
+
+impl<const N: usize> Ngrams<N> {
+    /// The tokens that followed the last `N` of a text where these occurred before.
+    fn following<'a>(&mut self, text: &'a [u32]) -> Option<&'a [u32]> {
+        // All n-grams but the last, behind which nothing follows yet.
+        while self.indexed + N < text.len()
+            && let Some(ngram) = text[self.indexed..].first_chunk()
+        {
+            self.behind.insert(*ngram, self.indexed + N);
+            self.indexed += 1;
+        }
+        let start = self.behind.get(text.last_chunk()?)?;
+        text.get(*start..)
+    }
+}
+
+/// Guesses of the next tokens of a text: those that followed the last five, or two, where these
+/// occurred before, as in "Prompt Lookup Decoding" (Saxena 2023).
 pub struct Drafts {
     /// The most tokens of a guess.
     most: usize,
-    /// The position behind the last occurrence of each n-gram.
-    behind: HashMap<[u32; NGRAM], usize>,
-    /// The n-grams that `behind` has, counted from the start of the text.
-    indexed: usize,
+    long: Ngrams<LONG>,
+    short: Ngrams<SHORT>,
     /// The number of tokens of the next guess.
     length: usize,
     /// The number of steps without guesses after the next wrong guess, and those left of them.
@@ -41,8 +64,8 @@ impl Drafts {
         let most = most.min(MAX_LENGTH);
         Self {
             most,
-            behind: HashMap::new(),
-            indexed: 0,
+            long: Ngrams::default(),
+            short: Ngrams::default(),
             length: most.div_ceil(2),
             pause: 1,
             left: 0,
@@ -55,18 +78,10 @@ impl Drafts {
         if self.most == 0 {
             return Vec::new();
         }
-        // All n-grams but the last, behind which nothing follows yet.
-        while self.indexed + NGRAM < text.len()
-            && let Some(ngram) = text[self.indexed..].first_chunk()
-        {
-            self.behind.insert(*ngram, self.indexed + NGRAM);
-            self.indexed += 1;
-        }
+        let [long, short] = [self.long.following(text), self.short.following(text)];
         let count = self.length(room);
-        let start = text.last_chunk().and_then(|last| self.behind.get(last));
-        let following = start.and_then(|start| text.get(*start..));
         // What follows is repeated where it reaches the end of the text.
-        let repeated = following.unwrap_or_default().iter().cycle();
+        let repeated = long.or(short).unwrap_or_default().iter().cycle();
         repeated.take(count).copied().collect()
     }
 

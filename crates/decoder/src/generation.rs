@@ -48,7 +48,7 @@ impl Default for GenerationConfig {
             sampling: Sampling::default(),
             seed: 0,
             log_probs: None,
-            drafts: 8,
+            drafts: 16,
         }
     }
 }
