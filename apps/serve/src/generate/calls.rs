@@ -41,7 +41,11 @@ impl Functions {
     fn read(&self, text: &str) -> Option<Vec<Written>> {
         let text = text.trim();
         let calls: Vec<Written> = match self.format {
-            ToolFormat::Xml => xml::read(text, self)?,
+            ToolFormat::Xml => {
+                let calls = xml::read(text, &self.names, &self.parameters)?.into_iter();
+                let written = calls.map(|(name, arguments)| Written { name, arguments });
+                written.collect()
+            }
             ToolFormat::MistralArguments => behind_names(text)?,
             _ if text.starts_with('[') => serde_json::from_str(text).ok()?,
             _ => vec![serde_json::from_str(text).ok()?],
@@ -55,10 +59,10 @@ impl Functions {
 
 /// A call as the model writes it.
 #[derive(Deserialize)]
-pub struct Written {
-    pub name: String,
+struct Written {
+    name: String,
     #[serde(alias = "parameters")]
-    pub arguments: Box<RawValue>,
+    arguments: Box<RawValue>,
 }
 
 /// Calls of a name, a mark and arguments each, with another mark between two.

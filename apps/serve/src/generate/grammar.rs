@@ -6,11 +6,12 @@ use anyhow::{Context, Result};
 use candle_dynquant_decoder::{Texts, ToolFormat};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{JsonCompileOptions, Matcher, ParserFactory, token_bytes_from_tokenizer_json};
+use llguidance::{Matcher, ParserFactory, token_bytes_from_tokenizer_json};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::calls::{ARGUMENTS, Functions};
+use super::json::{in_one_line, literal};
 use super::marks::special_token;
 use super::{reasoning, xml};
 
@@ -230,25 +231,6 @@ impl Grammars {
         limits.max_grammar_size = 100_000;
         Ok(factory)
     }
-}
-
-/// A text as a grammar writes it.
-pub fn literal(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
-/// A schema whose JSON is written in one line.
-pub fn in_one_line(mut schema: Value) -> Value {
-    if schema.is_object() {
-        let options = JsonCompileOptions {
-            item_separator: ", ".to_owned(),
-            key_separator: ": ".to_owned(),
-            whitespace_flexible: false,
-            ..JsonCompileOptions::default()
-        };
-        options.apply_to(&mut schema);
-    }
-    schema
 }
 
 impl Clone for Grammar {

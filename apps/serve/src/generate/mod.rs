@@ -4,6 +4,7 @@ mod answer;
 mod calls;
 mod engine;
 mod grammar;
+mod json;
 mod marks;
 mod model;
 mod prefixes;

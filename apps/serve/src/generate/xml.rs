@@ -11,8 +11,7 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::calls::{Functions, Written};
-use super::grammar::{in_one_line, literal};
+use super::json::{in_one_line, literal};
 
 /// The rule of a grammar that a parameter's text ends with.
 pub const UNTIL: &str = "value[lazy]: /(?s:.*)/ \"\\n</parameter>\\n\"\n";
@@ -33,13 +32,18 @@ enum Values<'a> {
     Json(&'a Value),
 }
 
-/// The calls that a text consists of; `None` if it has anything else.
-pub fn read(text: &str, functions: &Functions) -> Option<Vec<Written>> {
+/// The calls that a text consists of, by the names of functions and the schemas of their arguments;
+/// `None` if it has anything else.
+pub fn read(
+    text: &str,
+    names: &[String],
+    schemas: &[Value],
+) -> Option<Vec<(String, Box<RawValue>)>> {
     let (mut calls, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
         let (name, mut inside) = rest.strip_prefix("<function=")?.split_once('>')?;
-        let place = functions.names.iter().position(|known| known == name)?;
-        let schema = functions.parameters.get(place)?;
+        let place = names.iter().position(|known| known == name)?;
+        let schema = schemas.get(place)?;
         let mut arguments = Vec::new();
         rest = loop {
             inside = inside.trim_start();
@@ -57,10 +61,7 @@ pub fn read(text: &str, functions: &Functions) -> Option<Vec<Written>> {
             arguments.push(format!("{}: {value}", literal(key)));
         };
         let arguments = format!("{{{}}}", arguments.join(", "));
-        calls.push(Written {
-            name: name.to_owned(),
-            arguments: RawValue::from_string(arguments).ok()?,
-        });
+        calls.push((name.to_owned(), RawValue::from_string(arguments).ok()?));
     }
     Some(calls)
 }
