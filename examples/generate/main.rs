@@ -90,7 +90,7 @@ struct Args {
 
     /// Tokens that are guessed where the text repeats itself, at most, and checked in one step; the text
     /// is the same for every number
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 16)]
     drafts: usize,
 
     /// A folder or a GGUF file of a smaller model with the same tokens, which guesses them in place of

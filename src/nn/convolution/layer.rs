@@ -150,7 +150,7 @@ impl AnyConvolution {
     ) -> CandleResult<Self> {
         let name = prefix_of(vb);
         let at = |error: Error| error.at(name.as_deref().unwrap_or("convolution"));
-        let groups = geometry.groups.max(1);
+        let groups = geometry.groups;
         for (side, channels) in [("input", in_channels), ("output", out_channels)] {
             if groups == 0 || !channels.is_multiple_of(groups) {
                 let expected = format!("a number that divides {channels} {side} channels");
@@ -542,7 +542,7 @@ impl AnyConvolution {
         if dims.contains(&0) {
             return Err(mismatch("weight", "at least one of each dimension", weight));
         }
-        let groups = geometry.groups.max(1);
+        let groups = geometry.groups;
         if groups == 0 || !dims[0].is_multiple_of(groups) {
             let expected = format!("a number that divides {} channels", dims[0]);
             return Err(Error::argument("groups", expected, groups));

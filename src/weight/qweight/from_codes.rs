@@ -1,7 +1,7 @@
 //! Weights of codes or halves that were made before.
 
 use super::{QWeight, check_shape, finite_bias};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::Halves;
 use crate::kernels::reference::{InBlocks, Int8};
 use crate::kernels::{self, BlockScale, OutOfRange};
@@ -98,7 +98,7 @@ impl QWeight {
     }
 
     /// This weight, of int8, with other scales of any sign, one a channel, and another bias. Its
-    /// qscheme stays that of the scales that it was made with.
+    /// qscheme stays the one of the scales that it was made with.
     pub(crate) fn with_scales(
         &self,
         gates: usize,
@@ -106,6 +106,10 @@ impl QWeight {
         bias: Option<&Tensor>,
     ) -> Result<Self> {
         let [n, k] = self.shape();
+        if let Some(index) = scales.iter().position(|scale| !scale.is_finite()) {
+            let (index, value) = (vec![index], scales[index]);
+            return Err(Error::from(Fault::NonFiniteWeight { index, value }));
+        }
         let zero_points: Vec<_> = (0..n).map(|i| self.packed.zero_point(i)).collect();
         let int8 = Int8 {
             codes: &self.packed.codes(),
