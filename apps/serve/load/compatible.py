@@ -121,7 +121,7 @@ def check_generation(port, name, texts):
             raise SystemExit(f"openai: {what}: expected {kind.__name__}")
 
     refused("two answers", openai.BadRequestError, "expected 1, got 2", lambda: chat(n=2))
-    refused("tools", openai.BadRequestError, "not supported", lambda: chat(tools=[{"type": "function"}]))
+    refused("a malformed tool", openai.BadRequestError, "missing field `function`", lambda: chat(tools=[{"type": "function"}]))
     refused("a long prompt", openai.BadRequestError, "context_length_exceeded", lambda: complete(prompt="word " * 20_000))
     refused("another model", openai.NotFoundError, "model_not_found", lambda: chat(model="gpt-5"))
     refused("embeddings", openai.BadRequestError, "generates texts", lambda: client.embeddings.create(model=name, input="a"))

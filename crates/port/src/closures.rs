@@ -17,8 +17,8 @@ use super::walk::{Node, exprs, nodes};
 /// The most layers of a closure: the largest tuple that the library walks through.
 const MAX_LAYERS: usize = 8;
 
-/// What a search looks for: the kind, by the names of its types and loaders in `nn`, and the depth
-/// to which a value is followed.
+/// The target of a search: a kind, by the names of its types and loaders in `nn`, and the depth to
+/// which a value is followed.
 #[derive(Clone, Copy)]
 pub struct Search(fn(&str) -> bool, usize);
 

@@ -76,10 +76,10 @@ impl AnyConvolution {
             Some(quantized) => ConvolutionWeight::Quantized(Arc::new(quantized)),
             None => ConvolutionWeight::Float(weight),
         };
-        Self::of(weight, bias, rank, geometry, origin)
+        Self::from_parts(weight, bias, rank, geometry, origin)
     }
 
-    fn of(
+    fn from_parts(
         weight: ConvolutionWeight,
         bias: Option<Tensor>,
         rank: usize,
@@ -137,7 +137,13 @@ impl AnyConvolution {
         let taps = QuantizedTaps::new(weight, dims.to_vec(), geometry);
         let weight = ConvolutionWeight::Quantized(Arc::new(taps));
         let origin = Some(found.origin(&shape));
-        Ok(Self::of(weight, bias, dims.len() - 2, geometry, origin))
+        Ok(Self::from_parts(
+            weight,
+            bias,
+            dims.len() - 2,
+            geometry,
+            origin,
+        ))
     }
 
     /// Loads a weight of `dims`, quantized where the checkpoint has it so.
