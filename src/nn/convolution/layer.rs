@@ -137,13 +137,8 @@ impl AnyConvolution {
         let taps = QuantizedTaps::new(weight, dims.to_vec(), geometry);
         let weight = ConvolutionWeight::Quantized(Arc::new(taps));
         let origin = Some(found.origin(&shape));
-        Ok(Self::from_parts(
-            weight,
-            bias,
-            dims.len() - 2,
-            geometry,
-            origin,
-        ))
+        let rank = dims.len() - 2;
+        Ok(Self::from_parts(weight, bias, rank, geometry, origin))
     }
 
     /// Loads a weight of `dims`, quantized where the checkpoint has it so.
