@@ -107,9 +107,12 @@ impl Grammars {
         let marks = functions.marks();
         let mark = |mark: &str| self.token(mark).unwrap_or_else(|| literal(mark));
         let [begin, end] = marks.map(mark);
-        let several = |between: &str| match functions.format {
-            _ if functions.is_single => "call".to_owned(),
-            _ => format!("call ({between} call)*"),
+        let several = |between: &str| {
+            if functions.is_single {
+                "call".to_owned()
+            } else {
+                format!("call ({between} call)*")
+            }
         };
         let body = match functions.format {
             ToolFormat::Hermes | ToolFormat::Xml => format!("\"\\n\" call \"\\n\" {end}"),

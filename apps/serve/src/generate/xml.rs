@@ -24,8 +24,10 @@ const NOTES: [&str; 5] = ["type", "title", "description", "default", "examples"]
 
 /// The values of a parameter.
 enum Values<'a> {
-    /// Texts, as they are written.
-    Text { is_any: bool },
+    /// Any text, as it is written.
+    Text,
+    /// Texts with constraints that are not checked.
+    Constrained,
     /// A choice of texts.
     Choice(Vec<&'a str>),
     /// JSON.
@@ -56,7 +58,7 @@ pub fn read(
             let property = &schema["properties"][key];
             let value = match values(schema, property) {
                 Some(Values::Json(_)) | None => json(value),
-                Some(Values::Text { .. } | Values::Choice(_)) => literal(value),
+                Some(Values::Text | Values::Constrained | Values::Choice(_)) => literal(value),
             };
             arguments.push(format!("{}: {value}", literal(key)));
         };
@@ -67,17 +69,23 @@ pub fn read(
 }
 
 /// The value of a parameter, and the text behind it: an end tag inside the value has other text
-/// behind it.
+/// around it. A value that begins on a line of its own ends on one, too.
 fn split_value(text: &str) -> Option<(&str, &str)> {
-    const END: &str = "</parameter>";
-    let ends = |(at, _): &(usize, &str)| {
-        let behind = text[at + END.len()..].trim_start();
+    let is_end = |behind: &str| {
+        let behind = behind.trim_start();
         behind.starts_with("<parameter=") || behind.starts_with("</function>")
     };
-    let (at, _) = text.match_indices(END).find(ends)?;
-    let value = text[..at].strip_suffix('\n').unwrap_or(&text[..at]);
-    let value = value.strip_prefix('\n').unwrap_or(value);
-    Some((value, &text[at + END.len()..]))
+    let split = |begin: &str, end: &str| {
+        let text = text.strip_prefix(begin)?;
+        let ends = text.match_indices(end).map(|(at, _)| at);
+        let mut parts = ends.map(|at| (&text[..at], &text[at + end.len()..]));
+        parts.find(|(_, behind)| is_end(behind))
+    };
+    let empty = text.strip_prefix("\n</parameter>\n");
+    let empty = empty.filter(|behind| is_end(behind));
+    let lines = || split("\n", "\n</parameter>\n");
+    let empty = empty.map(|behind| ("", behind));
+    (empty.or_else(lines)).or_else(|| split("", "</parameter>"))
 }
 
 /// The JSON of a value that may be no text; the constants of Python are read, too.
@@ -107,10 +115,9 @@ fn values<'a>(root: &'a Value, mut schema: &'a Value) -> Option<Values<'a>> {
     let mut keys = schema.as_object().into_iter().flat_map(|map| map.keys());
     Some(match choice {
         Some(choice) => Values::Choice(choice),
-        None if schema["type"] == "string" => Values::Text {
-            is_any: keys.all(|key| NOTES.contains(&&**key)),
-        },
-        None => Values::Json(schema),
+        None if schema["type"] != "string" => Values::Json(schema),
+        None if keys.all(|key| NOTES.contains(&&**key)) => Values::Text,
+        None => Values::Constrained,
     })
 }
 
@@ -137,8 +144,19 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
             "parameters of {name:?}: expected {known}, got {key:?}"
         ));
     }
+    let properties = schema["properties"].as_object();
+    let required = schema["required"].as_array().map_or(&[][..], |names| names);
+    let is_known = |key: &Value| {
+        let key = key.as_str().unwrap_or_default();
+        properties.is_some_and(|properties| properties.contains_key(key))
+    };
+    if let Some(key) = required.iter().find(|key| !is_known(key)) {
+        return Err(format!(
+            "parameters of {name:?}: required: expected names of properties, got {key}"
+        ));
+    }
     let begin = literal(&format!("<function={name}>\n"));
-    let Some(properties) = schema["properties"].as_object() else {
+    let Some(properties) = properties else {
         let any = "(\"<parameter=\" /[A-Za-z0-9_.-]+/ \">\\n\" value)*";
         let any = if schema["additionalProperties"] == false {
             ""
@@ -147,11 +165,15 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
         };
         return Ok(format!("{begin} {any} \"</function>\""));
     };
-    let required = schema["required"].as_array().map_or(&[][..], |names| names);
     let mut parts = Vec::new();
     for (key, property) in properties {
+        if key.contains(['>', '\n']) {
+            return Err(format!(
+                "parameters of {name:?}: expected names without > and ends of lines, got {key:?}"
+            ));
+        }
         let value = match values(schema, property) {
-            Some(Values::Text { is_any: true }) => "value".to_owned(),
+            Some(Values::Text) => "value".to_owned(),
             Some(Values::Choice(choice)) => {
                 let choice = choice
                     .iter()
@@ -167,7 +189,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
                 }
                 format!("%json {} \"\\n</parameter>\\n\"", in_one_line(property))
             }
-            Some(Values::Text { is_any: false }) | None => {
+            Some(Values::Constrained) | None => {
                 let expected = "expected no constraint of a text but \"enum\"";
                 return Err(format!("parameters of {name:?}: {key:?}: {expected}"));
             }
@@ -181,4 +203,67 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
         });
     }
     Ok(format!("{begin} {} \"</function>\"", parts.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_ends_as_it_begins() -> Result<(), serde_json::Error> {
+        let schemas = [json!({"properties": {"a": {"type": "string"}}})];
+        for (values, expected) in [
+            ("\n</parameter>\n", json!([""])),
+            ("\n\n</parameter>\n", json!([""])),
+            ("7</parameter>", json!(["7"])),
+            (
+                "\nx</parameter>\n</function>\ny\n</parameter>\n",
+                json!(["x</parameter>\n</function>\ny"]),
+            ),
+            (
+                "\n</parameter>\n<parameter=b>\n7\n</parameter>\n",
+                json!(["", 7]),
+            ),
+            (
+                "7</parameter><parameter=b>\n[1]\n</parameter>\n",
+                json!(["7", [1]]),
+            ),
+        ] {
+            let text = format!("<function=f>\n<parameter=a>{values}</function>");
+            let calls = read(&text, &["f".to_owned()], &schemas).unwrap_or_default();
+            let arguments: Value = serde_json::from_str(calls[0].1.get())?;
+            let got: Vec<_> = ["a", "b"]
+                .map(|key| arguments.get(key))
+                .into_iter()
+                .flatten()
+                .collect();
+            assert_eq!(json!(got), expected, "{values:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_rule_cannot_check_is_refused() {
+        for (schema, expected) in [
+            (json!({"not": {}}), "got \"not\""),
+            (
+                json!({"required": ["a"]}),
+                "required: expected names of properties, got \"a\"",
+            ),
+            (json!({"properties": {"a>": {}}}), "got \"a>\""),
+            (
+                json!({"properties": {"a": {"type": "string", "maxLength": 2}}}),
+                "no constraint of a text",
+            ),
+            (
+                json!({"properties": {"a": {"$ref": "#/properties/a"}}}),
+                "no constraint of a text",
+            ),
+        ] {
+            let error = rule("f", &schema).err().unwrap_or_default();
+            assert!(error.contains(expected), "{schema}: {error}");
+        }
+    }
 }

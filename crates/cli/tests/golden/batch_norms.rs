@@ -20,7 +20,7 @@ fn block(vb: VarBuilder) -> Result<Func> {
     }))
 }
 
-/// In training, behind something else, of shared layers, of one from elsewhere, and kept.
+/// Norms that stay: in training, behind something else, shared, from elsewhere, and kept.
 fn stay(train: bool, given: Conv2d, vb: VarBuilder) -> Result<Func> {
     let conv1 = conv2d(vb.pp("conv1"))?;
     let conv2 = conv2d(vb.pp("conv2"))?;
