@@ -25,8 +25,7 @@ TILES = [
     ("avx512_bf16::attend", "vdpbf16ps", 16, 4, 24),
     ("avx_vnni::multiply", "vpdpbusd", 12, 6, 18),
     ("avx2::multiply_bytes", "vpmaddubsw", 8, 4, 30),
-    # Half a byte tells where a group is, in a loop of two; the signs of the last class are four more of each register.
-    ("avx2::multiply_sorted", "vpmaddubsw", 8, 4, 59),
+    ("avx2::multiply_split", "vpmaddubsw", 8, 4, 30),
     ("avx2::multiply_widened", "vpmaddwd", 16, 8, 40),
     ("avx2::multiply_f16", "vfmadd", 8, 4, 14),
 ]

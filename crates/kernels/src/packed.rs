@@ -19,15 +19,12 @@
 //! Weights in blocks of inputs with a scale each have another layout, see [`blocks`], and so have
 //! keys and values of attention: see [`heads`].
 //!
-//! Where products add up in i16 ([`Registers::saturates`]), int8 has another order: see [`sorted`].
-//!
 //! Where an instruction set multiplies u8 by u8 only ([`Registers::shift`]), codes and zero points
 //! are shifted by 128; sums, which are of their differences, are not.
 
 pub mod blocks;
 mod element;
 pub mod heads;
-mod sorted;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,10 +33,9 @@ use half::{bf16, f16};
 use super::isa::{Isa, Registers};
 use super::reference::Affine;
 use super::threads::CacheLine;
+use crate::loops::split;
 use crate::sizes;
 pub use element::Element;
-pub use sorted::{Class, Sorted, classes_of};
-use sorted::{SortedGroups, SortedMut};
 
 /// Cache line, and the widest vector register.
 const ALIGN: usize = 64;
@@ -65,9 +61,9 @@ pub struct Packed {
     zero_points: Vec<i32>,
     scales: Vec<f32>,
     bias: Vec<f32>,
-    /// The order of groups, or empty.
-    sorted: SortedGroups,
     reduced_range: bool,
+    /// Whether activations are [split](crate::loops::split).
+    splits: bool,
     /// Whether the next pass over all panels begins with the last: see [`Packed::turn`]. Each call
     /// writes it; on a separate line it takes no other field from the caches of the threads that
     /// read them.
@@ -118,8 +114,6 @@ pub struct Panel<'a> {
     pub zero_points: &'a [i32],
     pub scales: &'a [f32],
     pub bias: &'a [f32],
-    /// The order of groups, unless it is the inputs' order.
-    pub sorted: Option<Sorted<'a>>,
     /// First channel.
     pub start: usize,
     /// Channels that are real; the rest of the width is padding.
@@ -189,7 +183,6 @@ pub struct PanelMut<'a> {
     /// `[width]`, or empty of halves.
     pub zero_points: &'a mut [i32],
     pub scales: &'a mut [f32],
-    sorted: SortedMut<'a>,
     /// First channel.
     pub start: usize,
     /// Channels that are real.
@@ -197,12 +190,6 @@ pub struct PanelMut<'a> {
 }
 
 impl PanelMut<'_> {
-    /// Sorts the groups, all of which are written, where the instruction set asks for it.
-    #[inline(always)]
-    pub fn sort(&mut self) {
-        self.sorted.sort(self.weights);
-    }
-
     /// Writes groups, from the group `first` on, of up to `LANES` channels from the channel `lane`
     /// of the panel on: the same number from each of `rows`. Rows beyond the panel's channels are
     /// not read.
@@ -250,8 +237,6 @@ impl Packed {
         let aligned = weights.as_ptr().align_offset(ALIGN).min(ALIGN);
         // Halves have neither scales nor zero points; blocks have theirs among the codes.
         let is_int8 = element.is_int8();
-        let sorted = [places.len(), groups, width]
-            .map(|len| len * usize::from(element.is_sorted(isa, groups)));
         let mut packed = Self {
             isa,
             element,
@@ -266,8 +251,8 @@ impl Packed {
             zero_points: vec![0; if is_int8 { width } else { 0 }],
             scales: vec![if is_int8 { 0. } else { 1. }; width],
             bias: vec![0.; width],
-            sorted: SortedGroups::new(sorted),
             reduced_range: false,
+            splits: false,
             backwards: CacheLine(AtomicBool::new(false)),
         };
         for place in &packed.places {
@@ -286,13 +271,11 @@ impl Packed {
         let mut weights = &mut self.weights[self.aligned..];
         let (mut sums, mut zero_points) = (&mut self.sums[..], &mut self.zero_points[..]);
         let mut scales = &mut self.scales[..];
-        let mut sorted = self.sorted.as_mut();
         self.places.iter().map(move |place| PanelMut {
             weights: take(&mut weights, place.width * row),
             sums: take(&mut sums, place.width),
             zero_points: take(&mut zero_points, place.width),
             scales: take(&mut scales, place.width),
-            sorted: sorted.take(place.width),
             start: place.start,
             channels: place.channels,
         })
@@ -308,9 +291,8 @@ impl Packed {
         let mut codes = self.weights[self.aligned..].iter();
         self.reduced_range =
             self.element.is_int8() && codes.all(|code| code.wrapping_add(64) <= 128);
-        if self.reduced_range || self.sorted.is_futile() {
-            self.sorted = SortedGroups::default();
-        }
+        let is_wide = matches!(self.element, Element::Int8(config) if !config.reduce_range);
+        self.splits = is_wide && !self.reduced_range && self.isa.registers().saturates;
         self
     }
 
@@ -323,10 +305,10 @@ impl Packed {
         self.reduced_range
     }
 
-    /// Whether panels have their groups in another order than the inputs'.
-    #[allow(dead_code, reason = "most instruction sets sort no groups")]
-    pub fn is_sorted(&self) -> bool {
-        !self.sorted.is_empty()
+    /// Whether products with any u8 can exceed an i16, so that activations are
+    /// [split](crate::loops::split).
+    pub fn splits(&self) -> bool {
+        self.splits
     }
 
     /// Bytes of the weights of a place.
@@ -451,8 +433,8 @@ impl Packed {
         packed.sums.clone_from(&self.sums);
         packed.zero_points.clone_from(&self.zero_points);
         packed.scales.clone_from(&self.scales);
-        packed.sorted.clone_from(&self.sorted);
         packed.reduced_range = self.reduced_range;
+        packed.splits = self.splits;
         packed
     }
 
@@ -503,7 +485,6 @@ impl Packed {
             + size_of_val(&*self.sums)
             + size_of_val(&*self.zero_points)
             + size_of_val(&*self.scales)
-            + self.sorted.bytes()
     }
 
     /// Whether some channel's zero is packed as another code than 0, so that sums of activation
@@ -515,6 +496,15 @@ impl Packed {
     /// Groups of inputs.
     pub fn groups(&self) -> usize {
         self.groups
+    }
+
+    /// Groups of a row of activations, with the room for what is left of them if they are split.
+    pub fn row_groups(&self) -> usize {
+        if self.splits {
+            split::stride(self.groups)
+        } else {
+            self.groups
+        }
     }
 
     /// Channels, padding included.
@@ -555,7 +545,6 @@ impl Packed {
         let zero_points = self.zero_points.get(lanes.clone());
         Panel {
             weights: &self.weights[self.aligned + at * row..][..lanes.len() * row],
-            sorted: self.sorted.panel(index, lanes.clone()),
             sums: &self.sums[lanes.clone()],
             zero_points: zero_points.unwrap_or_default(),
             scales: &self.scales[lanes.clone()],
@@ -603,15 +592,6 @@ impl Channel<'_> {
         let missing = 128 - self.shift;
         let (groups, _) = self.panel.weights.as_chunks::<4>();
         let of_channel = groups.iter().skip(self.lane).step_by(self.panel.sums.len());
-        if let Some(sorted) = self.panel.sorted {
-            for (input, group) in sorted.unsorted(of_channel) {
-                let place = input.checked_sub(first / 4);
-                if let Some(codes) = place.and_then(|place| codes.get_mut(place)) {
-                    *codes = group.map(|byte| byte.wrapping_add(missing));
-                }
-            }
-            return;
-        }
         for (codes, group) in codes.iter_mut().zip(of_channel.skip(first / 4)) {
             *codes = group.map(|byte| byte.wrapping_add(missing));
         }

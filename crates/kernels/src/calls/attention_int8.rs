@@ -556,6 +556,7 @@ ops! {
                     scale,
                     zero_point: 0,
                     sum: if of_sum { rows::sum(codes) } else { 0 },
+                    ..Row::PLAIN
                 };
             }
         }

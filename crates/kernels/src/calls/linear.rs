@@ -119,18 +119,21 @@ fn encoded<A: Activations, const N: usize>(
 ) {
     let (mut groups, mut rows) = codes.room_of::<A>(
         products.iter().map(|p| p.m).sum(),
-        products.iter().map(|p| p.m * p.rhs.groups()).sum(),
+        products.iter().map(|p| p.m * p.rhs.row_groups()).sum(),
     );
     // Row sums are needed if any weight has zero points.
     let sums = products.iter().any(|p| p.rhs.has_zero_points());
     let mut codes_of: [(&[A], &[Row]); N] = [(&[], &[]); N];
     for (i, p) in products.iter().enumerate() {
-        let same = |other: &Product<'_, f32>| std::ptr::eq(other.lhs, p.lhs) && other.m == p.m;
+        let same = |other: &Product<'_, f32>| {
+            let is_alike = other.m == p.m && other.rhs.splits() == p.rhs.splits();
+            std::ptr::eq(other.lhs, p.lhs) && is_alike
+        };
         if let Some(shared) = products[..i].iter().position(same) {
             codes_of[i] = codes_of[shared];
             continue;
         }
-        let (first, others) = groups.split_at_mut(p.m * p.rhs.groups());
+        let (first, others) = groups.split_at_mut(p.m * p.rhs.row_groups());
         let (first_rows, other_rows) = rows.split_at_mut(p.m);
         (groups, rows) = (others, other_rows);
         A::write(

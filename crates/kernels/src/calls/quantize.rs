@@ -10,7 +10,7 @@ use crate::isa::Isa;
 use crate::loops::blocks::{self, RowBlock};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
 use crate::loops::rows::{self, Extent};
-use crate::loops::{buffer, convert};
+use crate::loops::{buffer, convert, split};
 use crate::packed::{Element, Packed};
 use crate::qparams::QParams;
 use crate::qparams::activation::DynamicConfig;
@@ -28,8 +28,7 @@ pub struct Codes<G = [u8; 4]> {
 /// A row that is not finite: its scale makes it NaN throughout.
 const NOT_FINITE: Row = Row {
     scale: f32::NAN,
-    zero_point: 0,
-    sum: 0,
+    ..Row::PLAIN
 };
 
 thread_local! {
@@ -115,7 +114,7 @@ fn each_part<G: Send>(
     let tasks = rows.len().min(TASKS_PER_THREAD * threads.count());
     let height = rows.len().div_ceil(tasks);
     let parts = lhs.chunks(height * rhs.k()).zip(rows.chunks_mut(height));
-    let parts = parts.zip(groups.chunks_mut(height * rhs.groups()));
+    let parts = parts.zip(groups.chunks_mut(height * rhs.row_groups()));
     threads.for_each_item(parts, |((lhs, rows), groups)| write(lhs, groups, rows));
 }
 
@@ -137,7 +136,8 @@ impl Activations for [u8; 4] {
         let Element::Int8(config) = rhs.element() else {
             unreachable!("codes of activations are for weights of int8");
         };
-        let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.groups());
+        let (isa, k) = (rhs.isa(), rhs.k());
+        let widths = [rhs.groups(), rhs.row_groups()];
         let parameters = |extent: Extent| row(config.qparams(extent.min, extent.max));
         if k == 0 {
             return rows.fill(parameters(Extent::EMPTY));
@@ -157,7 +157,7 @@ impl Activations for [u8; 4] {
         each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
             isa.run(encode_rows(
                 config,
-                [k, width],
+                (k, widths),
                 sums,
                 common,
                 lhs,
@@ -186,24 +186,25 @@ pub fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) ->
 }
 
 ops! {
-    /// Writes the parameters and the codes of each row of `[activations, groups]`; `common` are the
-    /// parameters that all rows share, if they do: rows that are not finite are marked.
+    /// Writes the parameters and the codes of each row of activations, in so many groups, with or
+    /// without [room](crate::loops::split) for what is left of them; `common` are the parameters that
+    /// all rows share, if they do: rows that are not finite are marked.
     pub fn encode_rows(
         config: DynamicConfig,
-        sizes: [usize; 2],
+        sizes: (usize, [usize; 2]),
         sums: bool,
         common: Option<Row>,
         lhs: &'a [f32],
         groups: &'a mut [[u8; 4]],
         rows: &'a mut [Row],
     ) {
-        let [k, width] = sizes;
+        let (k, [width, stride]) = sizes;
         let mut extents = [Extent::EMPTY; ROWS];
         // Extents of several rows, then their codes: a row's divisions, one after the other, would
         // take as long as its codes if they had to wait for them.
         let block = (BLOCK / k).clamp(1, ROWS);
         let blocks = lhs.chunks(block * k).zip(rows.chunks_mut(block));
-        for ((lhs, rows), groups) in blocks.zip(groups.chunks_mut(block * width)) {
+        for ((lhs, rows), groups) in blocks.zip(groups.chunks_mut(block * stride)) {
             if let Some(common) = common {
                 let finite = rows.iter_mut().filter(|row| !row.scale.is_nan());
                 finite.for_each(|row| *row = common);
@@ -220,7 +221,7 @@ ops! {
                 }
             }
             let rows = lhs.chunks_exact(k).zip(rows);
-            for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(width)) {
+            for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(stride)) {
                 if row.scale.is_nan() {
                     continue;
                 }
@@ -230,7 +231,9 @@ ops! {
                     zero_point: row.zero_point,
                 };
                 rows::quantize::<N>(lhs, qparams, config.arithmetic, codes);
-                if sums {
+                if stride > width {
+                    split::split(groups, width, k, row);
+                } else if sums {
                     row.sum = rows::sum(codes);
                 }
             }
@@ -244,7 +247,7 @@ pub fn row(qparams: QParams) -> Row {
     Row {
         scale: qparams.scale,
         zero_point: qparams.zero_point,
-        sum: 0,
+        ..Row::PLAIN
     }
 }
 

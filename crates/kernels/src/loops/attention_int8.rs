@@ -130,6 +130,7 @@ pub fn queries<N: Number>(
                 scale: of_codes * scale,
                 zero_point: SHIFT.into(),
                 sum: if sums { rows::sum(codes) } else { 0 },
+                ..Row::PLAIN
             };
         }
     }

@@ -24,7 +24,7 @@ pub mod number;
 pub mod product;
 pub mod queries;
 pub mod rows;
-pub mod steps;
+pub mod split;
 pub mod tile;
 pub mod vector;
 #[allow(dead_code, reason = "most instruction sets multiply bytes")]

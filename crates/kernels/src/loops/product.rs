@@ -20,10 +20,21 @@ pub trait Group: Copy + Default + Send + Sync {
     /// Groups whose sum begins with 0 and is added to the sum of the groups before, in f32; 0 where
     /// products are added one after another.
     const BLOCK: usize = 0;
+
+    /// The group of inputs that an [extra](super::split) has before its codes.
+    #[inline(always)]
+    fn of_extra(self) -> usize {
+        0
+    }
 }
 
 impl Group for [u8; 4] {
     const EXACT: bool = true;
+
+    #[inline(always)]
+    fn of_extra(self) -> usize {
+        u32::from_le_bytes(self) as usize
+    }
 }
 
 impl Group for f32 {}
@@ -50,8 +61,10 @@ pub struct Row {
     pub scale: f32,
     /// The code that stands for 0.0.
     pub zero_point: i32,
-    /// The sum of its codes, where the weights have zero points.
+    /// The sum of its codes, where the weights have zero points or codes are split.
     pub sum: i32,
+    /// How many [extras](super::split) it has.
+    pub extras: usize,
 }
 
 impl Row {
@@ -60,6 +73,7 @@ impl Row {
         scale: 1.,
         zero_point: 0,
         sum: 0,
+        extras: 0,
     };
 }
 

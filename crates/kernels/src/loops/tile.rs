@@ -31,7 +31,7 @@ use super::activation::Activation;
 use super::buffer::as_uninit;
 use super::fetch::{LINE, claim, fetch, prefetch};
 use super::product::{Group, Part, Product, Row, Sink, Windows};
-use super::steps::{classes, step};
+use super::split;
 use super::vector::Vector;
 use crate::packed::{Channels, Panel};
 
@@ -47,18 +47,18 @@ fn two_bases<'a, G, const MR: usize>(
     rows: [&'a [G]; MR],
     all: &'a [G],
     first: usize,
-    groups: usize,
+    [groups, stride]: [usize; 2],
 ) -> [&'a [G]; MR] {
     const NEAR: usize = 3;
     if MR <= NEAR {
         return rows;
     }
-    let far = black_box(&all[(first + NEAR) * groups..][..(MR - NEAR) * groups]);
+    let far = black_box(&all[(first + NEAR) * stride..][..(MR - NEAR - 1) * stride + groups]);
     std::array::from_fn(|r| {
         if r < NEAR {
             rows[r]
         } else {
-            &far[(r - NEAR) * groups..][..groups]
+            &far[(r - NEAR) * stride..][..groups]
         }
     })
 }
@@ -282,10 +282,28 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         unsafe { self.product.activate(&self.out, panel, &rows, apply) };
     }
 
-    /// Takes one group of inputs.
+    /// The distance from a row of activations to the next, in groups.
+    #[inline(always)]
+    fn stride(self) -> usize {
+        if const { V::SPLIT } {
+            split::stride(self.product.groups)
+        } else {
+            self.product.groups
+        }
+    }
+
+    /// The groups of a row of activations.
+    #[inline(always)]
+    fn row(self, row: usize) -> &'a [V::Group] {
+        &self.product.lhs[row * self.stride()..][..self.product.groups]
+    }
+
+    /// Takes one group of inputs: `NV` loads, `MR` broadcasts, `MR * NV` dot products.
     ///
     /// # Safety
     /// `rows` and `weights` have that group.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
     #[inline(always)]
     unsafe fn step<const NV: usize, const MR: usize>(
         self,
@@ -296,8 +314,47 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     ) {
         // With checks, each row would have a branch: the compiler does not always see that the
         // lengths are the loop's.
-        // SAFETY: the panel has that group, and so have the rows.
-        unsafe { step(self.vector, acc, rows, group, weights.get_unchecked(group)) };
+        // SAFETY: the panel has that group.
+        let weights = unsafe { weights.get_unchecked(group) };
+        let b: [_; NV] = std::array::from_fn(|v| self.vector.load(&weights[v]));
+        for r in 0..MR {
+            // SAFETY: each row has that group.
+            let a = self.vector.splat(unsafe { *rows[r].get_unchecked(group) });
+            for v in 0..NV {
+                acc[r][v] = self.vector.dot(acc[r][v], a, b[v]);
+            }
+        }
+    }
+
+    /// Takes the extras of rows. A loop over extras that takes all rows would have sums on the stack.
+    ///
+    /// # Safety
+    /// The rows are split for groups of these weights.
+    #[inline(always)]
+    unsafe fn extras<const NV: usize, const MR: usize>(
+        self,
+        acc: &mut [[V::Acc; NV]; MR],
+        weights: &[[[u8; BYTES]; NV]],
+        rows: [usize; MR],
+    ) {
+        let (stride, groups) = (self.stride(), self.product.groups);
+        for r in 0..MR {
+            let row = &self.product.lhs[rows[r] * stride + groups..][..stride - groups];
+            for extra in 0..self.product.parameters(rows[r]).extras {
+                // SAFETY: the row has as many extras, of groups that the weights have.
+                let (codes, weights) = unsafe {
+                    let group = row.get_unchecked(2 * extra).of_extra();
+                    (
+                        *row.get_unchecked(2 * extra + 1),
+                        weights.get_unchecked(group),
+                    )
+                };
+                let a = self.vector.splat(codes);
+                for v in 0..NV {
+                    acc[r][v] = self.vector.dot(acc[r][v], a, self.vector.load(&weights[v]));
+                }
+            }
+        }
     }
 
     /// Computes `MR` rows by `NV` registers; for a single row the weights that come soon are
@@ -322,8 +379,8 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     ) {
         let groups = self.product.groups;
         // Slices of one length, so that one check of a group holds for all rows.
-        let rows: [_; MR] = std::array::from_fn(|r| self.product.row(first_row + r));
-        let rows = two_bases(rows, self.product.lhs, first_row, groups);
+        let rows: [_; MR] = std::array::from_fn(|r| self.row(first_row + r));
+        let rows = two_bases(rows, self.product.lhs, first_row, [groups, self.stride()]);
         let weights = &panel.groups::<BYTES, NV>()[..groups];
 
         let channels = panel.channels::<LANES, NV>(0);
@@ -335,14 +392,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             }
         }
         let mut group = 0;
-        if const { V::SORTED }
-            && let Some(sorted) = panel.sorted
-        {
-            let ahead = (MR > 1 || NEAR).then_some(ahead);
-            // SAFETY: the rows have the product's groups.
-            unsafe { classes(self.vector, &mut acc, &rows, (panel, sorted), ahead) };
-            group = groups;
-        } else if const { MR == 1 && V::Group::EXACT } {
+        if const { MR == 1 && V::Group::EXACT } {
             let mut odd = [channels.map(|channels| self.vector.start(Row::PLAIN, channels)); MR];
             while group + 1 < groups {
                 for (acc, group) in [(&mut acc, group), (&mut odd, group + 1)] {
@@ -367,6 +417,10 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             // SAFETY: it is below `groups`.
             unsafe { self.step(&mut acc, &rows, weights, group) };
             group += 1;
+        }
+        if const { V::SPLIT } {
+            // SAFETY: the rows are split for these weights.
+            unsafe { self.extras(&mut acc, weights, std::array::from_fn(|r| first_row + r)) };
         }
         // SAFETY: the tile is in the part that this thread alone computes.
         unsafe { self.store(panel, first_row, acc, of_rows) };
@@ -434,7 +488,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         lhs: (usize, Range<usize>),
     ) -> usize {
         let (first, block) = lhs;
-        let rows: [_; MR] = std::array::from_fn(|r| self.product.row(first + r));
+        let rows: [_; MR] = std::array::from_fn(|r| self.row(first + r));
         let mut acc = [zeros; MR];
         for group in block {
             if MR == 1 {
@@ -461,7 +515,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     #[inline(always)]
     unsafe fn abreast<const NV: usize>(self, panels: [Panel<'_>; ABREAST], row: usize) {
         let groups = self.product.groups;
-        let rows = [self.product.row(row)];
+        let rows = [self.row(row)];
         let weights = panels.map(|panel| &panel.groups::<BYTES, NV>()[..groups]);
         let mut acc = panels.map(|panel| {
             let channels = panel.channels::<LANES, NV>(0);
@@ -604,7 +658,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         for (tap, offset) in windows.taps.iter().enumerate() {
             let channels = panels.channels::<LANES, NV>(tap * NV * LANES);
             let weights = &weights[tap * groups..][..groups];
-            let rows: [_; MR] = std::array::from_fn(|r| self.product.row(starts[r] + offset));
+            let rows: [_; MR] = std::array::from_fn(|r| self.row(starts[r] + offset));
             let of_rows: [_; MR] =
                 std::array::from_fn(|r| *self.product.parameters(starts[r] + offset));
             for r in 0..MR {
@@ -622,20 +676,13 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
                     };
                 }
             }
-            let mut group = 0;
-            if const { V::SORTED }
-                && let panel = self.product.rhs.panel(first_panel + tap)
-                && let Some(sorted) = panel.sorted
-            {
-                let ahead = Some(panel.weights);
-                // SAFETY: the rows have the product's groups.
-                unsafe { classes(self.vector, &mut acc, &rows, (panel, sorted), ahead) };
-                group = groups;
-            }
-            while group < groups {
+            for group in 0..groups {
                 // SAFETY: it is below `groups`.
                 unsafe { self.step(&mut acc, &rows, weights, group) };
-                group += 1;
+            }
+            if const { V::SPLIT } {
+                // SAFETY: the rows are split for these weights.
+                unsafe { self.extras(&mut acc, weights, starts.map(|start| start + offset)) };
             }
             if EXACT && tap + 1 < windows.taps.len() {
                 continue;

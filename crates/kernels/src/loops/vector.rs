@@ -17,17 +17,13 @@ pub type Lanes<const LANES: usize> = [MaybeUninit<f32>; LANES];
 /// a group of activations in every lane, `B` a register of weights; `A` and `B` may be held in
 /// any form that makes `dot` cheap.
 pub trait Vector<const LANES: usize, const BYTES: usize>: Copy {
-    /// Whether groups of the next class of a [sorted](crate::packed::Sorted) panel are multiplied
-    /// in another way.
-    const SORTED: bool = false;
+    /// Whether activations are [split](super::split).
+    const SPLIT: bool = false;
     /// Activations that are multiplied in one step.
     type Group: Group;
     type Acc: Copy;
     type A: Copy;
     type B: Copy;
-    /// How groups of the next class are multiplied.
-    type Next: Vector<LANES, BYTES, Group = Self::Group, Acc = Self::Acc>;
-    fn next(self) -> Self::Next;
     /// The value that a sum begins with: in i32 `-zero_point_a * sum_w - zero_point_w * sum_a`,
     /// which makes it the sum over `(a - zero_point_a) * (w - zero_point_w)`; in f32 0.
     fn start(self, row: Row, channels: Channels<'_, LANES>) -> Self::Acc;
@@ -103,12 +99,6 @@ where
     type Acc = Acc;
     type A = A;
     type B = B;
-    type Next = Self;
-
-    #[inline(always)]
-    fn next(self) -> Self {
-        self
-    }
 
     forward! {
         start(row: Row, channels: Channels<'_, LANES>) -> Acc;
@@ -122,33 +112,28 @@ where
     }
 }
 
-/// A [`Vector`] of several classes of groups: of one, then of the next.
-#[allow(dead_code, reason = "most instruction sets sort no groups")]
+/// A [`Vector`] whose activations are [split](super::split).
+#[allow(
+    dead_code,
+    reason = "most instruction sets add up four products at once"
+)]
 #[derive(Clone, Copy)]
-pub struct Classes<V, W> {
-    pub of_one: V,
-    pub next: W,
+pub struct Split<V> {
+    pub vector: V,
 }
 
-impl<const LANES: usize, const BYTES: usize, V, W> Vector<LANES, BYTES> for Classes<V, W>
+impl<const LANES: usize, const BYTES: usize, V> Vector<LANES, BYTES> for Split<V>
 where
     V: Vector<LANES, BYTES>,
-    W: Vector<LANES, BYTES, Group = V::Group, Acc = V::Acc>,
 {
-    const SORTED: bool = true;
+    const SPLIT: bool = true;
     type Group = V::Group;
     type Acc = V::Acc;
     type A = V::A;
     type B = V::B;
-    type Next = W;
-
-    #[inline(always)]
-    fn next(self) -> W {
-        self.next
-    }
 
     forward! {
-        to of_one:
+        to vector:
         start(row: Row, channels: Channels<'_, LANES>) -> V::Acc;
         load(weights: &[u8; BYTES]) -> V::B;
         splat(group: V::Group) -> V::A;

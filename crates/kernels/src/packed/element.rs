@@ -51,13 +51,4 @@ impl Element {
             groups
         }
     }
-
-    /// Whether groups are sorted into [classes](super::sorted): where products of 8 bits on both
-    /// sides add up in i16, unless there are so few that their order takes much of the memory.
-    pub(super) fn is_sorted(self, isa: Isa, groups: usize) -> bool {
-        // 2.5 % of it; 1.9 % with 96, 1.1 % with 384.
-        const MIN_GROUPS: usize = 64;
-        let is_wide = matches!(self, Self::Int8(config) if !config.reduce_range);
-        is_wide && isa.registers().saturates && groups >= MIN_GROUPS
-    }
 }

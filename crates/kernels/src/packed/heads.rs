@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use super::sorted::SortedGroups;
 use super::{ALIGN, Cut, Element, Packed, PanelPlace};
 use crate::isa::Isa;
 use crate::qparams::activation::DynamicConfig;
@@ -65,8 +64,8 @@ impl Packed {
             zero_points,
             scales,
             bias,
-            sorted: SortedGroups::default(),
             reduced_range: false,
+            splits: false,
             backwards: self.backwards,
         }
     }

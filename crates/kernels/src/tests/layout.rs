@@ -55,7 +55,6 @@ impl Packed {
                 panel.zero_points[lane] = zero_point + i32::from(shift);
                 panel.scales[lane] = int8.scales[channel];
             }
-            panel.sort();
         }
         packed.written()
     }
@@ -267,8 +266,6 @@ fn a_weight_is_where_the_layout_says() {
             assert!(pairs.zero_points.is_empty() && pairs.bias == int8.panel(index).bias);
             let (panel, of_half) = (int8.panel(index), float16.panel(index));
             let width = panel.sums.len();
-            // Some groups of few channels differ from the rest: see below.
-            let is_sorted = panel.sorted.is_some();
             assert_eq!(panel.weights.len(), k.div_ceil(4) * width * 4, "{case}");
             assert_eq!(of_half.weights.len(), k * width * 2, "{case}");
             for lane in 0..width {
@@ -280,8 +277,7 @@ fn a_weight_is_where_the_layout_says() {
                         .map(|c| parts.codes[c * k + input]);
                     let expected = code.map_or(0, |code| code.cast_unsigned().wrapping_add(shift));
                     let at = (input / 4 * width + lane) * 4 + input % 4;
-                    let there = panel.weights[at] == expected;
-                    assert!(is_sorted || there, "{case}: {lane} {input}");
+                    assert_eq!(panel.weights[at], expected, "{case}: {lane} {input}");
                     if let (Some(channel), true) = (channel, input < k) {
                         let at = (input * width + lane) * 2;
                         let bytes = halves[channel * k + input].to_le_bytes();
@@ -309,43 +305,6 @@ fn a_weight_is_where_the_layout_says() {
             }
             assert!(of_half.zero_points.is_empty(), "{case}");
         }
-    }
-}
-
-/// Where products add up in i16: groups of one class behind those of another, at most 15 groups of
-/// inputs apart.
-#[test]
-fn groups_are_sorted_by_class() {
-    let (n, k) = (17, 1_301);
-    for isa in Isa::available() {
-        let sorted = |codes: &[i8]| {
-            let parts = (vec![1.; n], vec![0; n], vec![0.; n]);
-            let packed = Packed::int8(isa, k, 1, Int8::new(codes, &parts.0, &parts.1), &parts.2);
-            assert_eq!(packed.codes(), codes, "{isa}");
-            let same = packed.with_bias(&parts.2);
-            assert_eq!(
-                (same.codes(), same.bytes()),
-                (codes.to_vec(), packed.bytes())
-            );
-            let counts = |index| packed.panel(index).sorted.map(|sorted| *sorted.counts);
-            (0..packed.panels()).map(counts).collect::<Vec<_>>()
-        };
-        let mut codes = vec![64; n * k];
-        let sorts = isa.registers().saturates;
-        assert!(sorted(&codes).iter().all(Option::is_none), "7 bits, {isa}");
-        // In the first panel: of one sign in group 1, of both in group 300, of neither in group 2.
-        codes[4..7].copy_from_slice(&[65, 64, 0]);
-        codes[8..10].copy_from_slice(&[-128, 127]);
-        codes[1_200..1_204].copy_from_slice(&[-128, -128, 127, -128]);
-        let counts = sorted(&codes);
-        if sorts {
-            // Every 15th group bridges a gap.
-            assert_eq!(counts[0], Some([326 - 22, 1, 21]));
-            assert!(counts[1..].iter().all(|c| *c == Some([326, 0, 0])));
-        } else {
-            assert!(counts.iter().all(Option::is_none));
-        }
-        assert!(sorted(&vec![-128; n * k]).iter().all(Option::is_none));
     }
 }
 
@@ -419,15 +378,7 @@ fn sizes_and_zero_points_are_those_in_memory() {
         let some = parts.zero_points.iter().any(|zero| zero + shift != 0);
         assert_eq!(int8.has_zero_points(), some, "{case}");
         let arrays = if some { 3 } else { 2 };
-        // Half a byte for each group, and four for each lane.
-        let of_panel = (int8.groups() + 3).div_ceil(2) + 3 * 4;
-        let order = int8.panels() * of_panel + 4 * padded;
-        let order = if int8.is_sorted() { order } else { 0 };
-        assert_eq!(
-            int8.bytes(),
-            weights + arrays * 4 * padded + order,
-            "{case}"
-        );
+        assert_eq!(int8.bytes(), weights + arrays * 4 * padded, "{case}");
         let float16 = parts.float16(isa, gates, k);
         assert_eq!(
             float16.bytes(),

@@ -233,3 +233,33 @@ fn steps_together_equal_steps_one_by_one() {
         }
     }
 }
+
+/// The input is encoded anew for a direction whose weights ask for other codes.
+#[test]
+fn directions_of_other_ranges_give_what_each_gives_alone() {
+    let (gates, inputs, k) = (Gates::Gru, 9, 20);
+    let mut random = Random(31);
+    let n = gates.count() * k;
+    let [wide, mut narrow] = [0, 1].map(|_| Weights::new(n, inputs, &mut random));
+    narrow.codes.iter_mut().for_each(|code| *code /= 2);
+    let hh = Weights::new(n, k, &mut random);
+    let (steps, xs) = (
+        steps_of(&[2, 2, 1], false),
+        [0.5, -1.5, 2.].repeat(5 * inputs / 3),
+    );
+    let before = States::new(gates, &[0.25; 40], 5 * k);
+    for isa in Isa::available() {
+        let [wide, narrow, hh] = [&wide, &narrow, &hh].map(|weights| weights.int8(isa, gates));
+        let directions = [&wide, &narrow, &wide];
+        let mut together = [before.clone(), before.clone(), before.clone()];
+        let recurrences = together.iter_mut().zip(directions);
+        let recurrences =
+            recurrences.map(|(states, ih)| states.recurrence(gates, &steps, [ih, &hh]));
+        recur(&xs, recurrences.collect());
+        for (got, ih) in together.iter().zip(directions) {
+            let mut alone = before.clone();
+            recur(&xs, vec![alone.recurrence(gates, &steps, [ih, &hh])]);
+            got.same(&alone, &isa.to_string());
+        }
+    }
+}

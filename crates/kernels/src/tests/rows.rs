@@ -4,7 +4,9 @@ use super::random::Random;
 use super::{PER_ROW, some};
 use crate::arch::op::ops;
 use crate::isa::Isa;
+use crate::loops::product::Row;
 use crate::loops::rows::{self, Extent};
+use crate::loops::split;
 use crate::qparams::QParams;
 use crate::qparams::activation::{Arithmetic, DynamicConfig};
 use crate::reference;
@@ -20,6 +22,10 @@ ops! {
 
     fn sum_of(codes: &'a [u8]) -> i32 {
         rows::sum(codes)
+    }
+
+    fn split_of(codes: &'a mut [[u8; 4]], groups: usize, k: usize, row: &'a mut Row) {
+        split::split(codes, groups, k, row);
     }
 }
 
@@ -91,6 +97,51 @@ fn unaligned_starts_give_the_same_codes() {
                     let sum: i32 = codes.iter().map(|code| i32::from(*code)).sum();
                     assert_eq!(isa.run(sum_of(&codes)), sum);
                 }
+            }
+        }
+    }
+}
+
+/// Whatever the codes are, their parts add up to them, and no pair of a part exceeds 128.
+#[test]
+fn split_codes_add_up_and_fit() {
+    let mut random = Random(17);
+    for isa in Isa::available() {
+        for (k, zero_point) in some([1, 4, 7, 31, 32, 33, 65, 130], &[7])
+            .flat_map(|k| [0, 3, 64, 128, 200, 255].map(|zero_point| (k, zero_point)))
+        {
+            let any = (0..k).map(|_| random.next() as u8).collect();
+            for codes in [any, vec![0; k], vec![255; k], [0, 0, 255, 255].repeat(k)] {
+                let (codes, groups) = (&codes[..k], k.div_ceil(4));
+                let mut room = vec![[77; 4]; split::stride(groups)];
+                room.as_flattened_mut()[..k].copy_from_slice(codes);
+                let mut row = Row {
+                    zero_point,
+                    ..Row::PLAIN
+                };
+                isa.run(split_of(&mut room, groups, k, &mut row));
+                let middle = zero_point - row.zero_point;
+                let mut left: Vec<_> = codes.iter().map(|x| i32::from(*x) - middle).collect();
+                assert_eq!(row.sum, left.iter().sum::<i32>(), "{isa} {k} {middle}");
+                left.resize(4 * groups, 0);
+                let (parts, extras) = room.split_at(groups);
+                let extras = extras.as_chunks().0.iter().take(row.extras);
+                let extras =
+                    extras.map(|[group, part]| (u32::from_le_bytes(*group) as usize, part));
+                for (group, part) in parts.iter().enumerate().chain(extras) {
+                    let part = part.map(|x| i32::from(x.cast_signed()));
+                    for [a, b] in part.as_chunks().0 {
+                        let sums = (a.max(&0) + b.max(&0), a.min(&0) + b.min(&0));
+                        assert!(
+                            sums.0 <= 128 && sums.1 >= -128,
+                            "{isa} {k} {middle}: {sums:?}"
+                        );
+                    }
+                    for (left, part) in left[4 * group..].iter_mut().zip(part) {
+                        *left -= part;
+                    }
+                }
+                assert!(left.iter().all(|x| *x == 0), "{isa} {k} {middle}: {left:?}");
             }
         }
     }

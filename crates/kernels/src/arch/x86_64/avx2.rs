@@ -2,7 +2,8 @@
 //!
 //! `maddubs` multiplies bytes and adds pairs of products into an i16. That is exact where the codes
 //! of activations have 7 bits, `2 * 127 * 128 < 2^15`, or the weights' a reduced range,
-//! `2 * 255 * 64 < 2^15`, as by some presets. Elsewhere bytes are widened to i16, even and odd ones
+//! `2 * 255 * 64 < 2^15`, as by some presets. For other weights activations are
+//! [split](crate::loops::split). Keys and values of attention are widened to i16, even and odd ones
 //! separately, and `madd` adds pairs of products into an i32.
 
 use std::arch::x86_64::*;
@@ -21,7 +22,7 @@ use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
-use crate::loops::vector::{Classes, Closures, Lanes, Vector};
+use crate::loops::vector::{Closures, Lanes, Split, Vector};
 use crate::loops::wide;
 use crate::packed::Channels;
 
@@ -103,8 +104,8 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
     };
     // SAFETY: the contract is the same.
     unsafe {
-        if product.rhs.is_sorted() {
-            multiply_sorted(product, out, part)
+        if product.rhs.splits() {
+            multiply_split(product, out, part)
         } else if product.rhs.has_reduced_range() || product.windows.is_none() && has_7_bits() {
             multiply_bytes(product, out, part)
         } else {
@@ -135,46 +136,37 @@ unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: P
     unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector) }
 }
 
-/// A tile of 4 x 16 of sorted groups: 8 sums, 2 weights and 2 signs, a broadcast, ones, 128 and a
-/// pair of products of the 16 registers.
+/// A tile of 4 x 16 of [split](crate::loops::split) activations: as [`multiply_bytes`], but for the
+/// sign of weights.
 ///
 /// # Safety
-/// The CPU has these features, and no other thread computes a part that overlaps.
+/// The CPU has these features, no other thread computes a part that overlaps, and the activations are
+/// split.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn multiply_sorted(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
+unsafe fn multiply_split(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let ones = _mm256_set1_epi16(1);
-    let splat = |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes));
-    let pairs = |acc, pairs| _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones));
-    let bytes = |acc, a, b| pairs(acc, _mm256_maddubs_epi16(a, b));
-    let plain = exact(|weights| load(weights), splat, bytes);
-    let negated = exact(
-        |weights| load(weights),
-        // As scalars: a register for the mask would put sums of other classes on the stack.
-        |[a, b, c, d]: [u8; 4]| splat([a, !b, c, !d]),
-        bytes,
-    );
-    // Weights without signs; the bits of activations that signs change.
-    let signed = exact(
-        |weights| {
-            let weights = load(weights);
-            let [positive, negative] = [i8::MIN, i8::MAX].map(|bits| _mm256_set1_epi8(bits));
-            let bits = _mm256_blendv_epi8(positive, negative, weights);
-            (_mm256_abs_epi8(weights), bits)
+    let vector = Closures {
+        // Less 128 times the activations, which weights have more.
+        start: |row: Row, channels: Channels<'_, 8>| {
+            let more = _mm256_set1_epi32(row.sum.wrapping_mul(128));
+            _mm256_sub_epi32(start(row, channels), more)
         },
-        splat,
-        |acc, a, b: (__m256i, __m256i)| {
-            pairs(acc, _mm256_maddubs_epi16(b.0, _mm256_xor_si256(a, b.1)))
+        load: |weights: &[u8; 32]| _mm256_xor_si256(load(weights), _mm256_set1_epi8(i8::MIN)),
+        splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
+        dot: |acc, a, b| {
+            let pairs = _mm256_maddubs_epi16(b, a);
+            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
         },
-    );
-    let vector = Classes {
-        of_one: plain,
-        next: Classes {
-            of_one: negated,
-            next: signed,
+        add: |left, right| _mm256_add_epi32(left, right),
+        fold: |acc, _| acc,
+        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
+            finish(acc, row, channels, out);
         },
+        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
+        group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector) }
+    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, Split { vector }) }
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.

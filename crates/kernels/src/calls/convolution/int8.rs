@@ -72,7 +72,7 @@ pub fn convolve(
     }
     let mut codes = Codes::take();
     let positions = batch * padded[0] * padded[1] * convolution.groups;
-    let (groups, rows) = codes.room(positions, positions * rhs.groups());
+    let (groups, rows) = codes.room(positions, positions * rhs.row_groups());
     // SAFETY: each part writes its elements, and together they are all.
     let out = unsafe {
         buffer::filled(len, |out| {
@@ -287,7 +287,7 @@ impl Positions<'_> {
             (first, first)
         };
         let place = (group * batch * self.padded[0] + row) * self.padded[1];
-        let groups = weight.groups();
+        let groups = weight.row_groups();
         // SAFETY: a part has these positions alone, and each index comes once a phase.
         let (codes, rows) = unsafe {
             (
@@ -318,7 +318,7 @@ impl Positions<'_> {
         });
         isa.run(encode_rows(
             self.config,
-            [channels, groups],
+            (channels, [weight.groups(), groups]),
             weight.has_zero_points(),
             common,
             values,
@@ -341,8 +341,7 @@ impl Positions<'_> {
 /// A position of padding: it adds -0.0, which changes no number.
 const PADDING: Row = Row {
     scale: -0.,
-    zero_point: 0,
-    sum: 0,
+    ..Row::PLAIN
 };
 
 fn row_of(config: DynamicConfig, extent: Extent) -> Row {

@@ -156,7 +156,6 @@ impl<const GROUP: usize, T, S: ElementSource<T>> Op for Pack<'_, GROUP, T, S> {
                 panel.put(lane, first * S::BYTES / GROUP, rows);
             }
         }
-        panel.sort();
         saturated
     }
 }

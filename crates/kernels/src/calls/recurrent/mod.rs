@@ -69,12 +69,15 @@ fn encoded<A: Activations>(xs: &[f32], directions: Vec<Recurrence<'_>>) {
     let sums = directions.iter().any(|d| d.weights[0].has_zero_points());
     let threads = Threads::of_caller();
     let mut codes = Codes::take();
-    let (rows, [ih, _]) = (first.rows(), first.weights);
-    let (groups, rows) = codes.room_of::<A>(rows, rows * ih.groups());
-    A::write(Some(&threads), ih, sums, xs, (&mut *groups, &mut *rows));
-    let inputs = (&*groups, &*rows);
+    let count = first.rows();
+    let mut splits = None;
     for direction in directions {
-        let [_, hh] = direction.weights;
+        let [ih, hh] = direction.weights;
+        let (groups, rows) = codes.room_of::<A>(count, count * ih.row_groups());
+        if splits.replace(ih.splits()) != Some(ih.splits()) {
+            A::write(Some(&threads), ih, sums, xs, (&mut *groups, &mut *rows));
+        }
+        let inputs = (&*groups, &*rows);
         let sums = hh.has_zero_points();
         run(&threads, direction, inputs, A::KERNEL, |h, room| {
             A::write(None, hh, sums, h, room);

@@ -46,7 +46,7 @@ pub fn run<G: Group>(
     };
     let (shared, private) = (max_rows(true), max_rows(false));
     let (mut memory, mut room) = (Aligned::take(&MEMORY), Codes::default());
-    let width = hh.groups();
+    let width = hh.row_groups();
     let (shared_groups, shared_rows) = room.room(shared, shared * width);
     let steps = StepTasks {
         steps,
@@ -113,7 +113,7 @@ struct StepTasks<'a, G, C> {
 impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> StepTasks<'_, G, C> {
     /// Computes a part of the products of some rows of the input.
     fn input(&self, rows: &Range<usize>, part: Part) {
-        let (width, (groups, of_rows)) = (self.ih.groups(), self.inputs);
+        let (width, (groups, of_rows)) = (self.ih.row_groups(), self.inputs);
         let lhs = &groups[rows.start * width..rows.end * width];
         let of_rows = of_rows.get(rows.clone()).unwrap_or_default();
         self.multiply((lhs, of_rows), self.ih, self.state.ih, part);
@@ -121,7 +121,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> StepTasks<'_, G, C>
 
     /// Quantizes a block of the hidden state before a step.
     fn codes(&self, step: usize, block: Range<usize>) {
-        let width = self.hh.groups();
+        let width = self.hh.row_groups();
         let groups = block.start * width..block.end * width;
         // SAFETY: the blocks of a step do not overlap and each index comes once; the codes are read
         // in the next phase.
@@ -133,7 +133,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> StepTasks<'_, G, C>
     /// state are shared unless they are `private` to the thread.
     fn units(&self, step: usize, input: usize, private: Option<&mut ThreadCodes<G>>, part: Part) {
         let active = self.steps[step].len();
-        let width = self.hh.groups();
+        let width = self.hh.row_groups();
         let lhs = match private {
             // SAFETY: they are written in the phase before, and not in this one.
             None => unsafe {
