@@ -111,8 +111,8 @@ crate_of() {
 # Only the models that are run, so that little is compiled.
 only_run() {
     local models='with_tracing|bert|distilbert|xlm_roberta|modernbert|debertav2|t5|marian|whisper|vit'
-    models+='|dinov2|clip|openclip|siglip|mimi|llama|qwen2|mixtral|phi|encodec|snac|dac|segment_anything'
-    models+='|depth_anything_v2|efficientnet|resnet|convnext|repvgg|mobileone'
+    models+='|dinov2|clip|openclip|siglip|mimi|llama|qwen2|mixtral|phi|encodec|snac|dac|segformer|segment_anything'
+    models+='|depth_anything_v2|efficientnet|resnet|convnext|repvgg|mobileone|wuerstchen'
     sed -Ei "/^pub mod ($models);/!{/^pub mod/d}" "$scratch/$1/src/models/mod.rs"
     sed -Ei '/^pub mod (models|object_detection|quantized_nn|quantized_var_builder|utils);/!{/^pub mod/d}' \
         "$scratch/$1/src/lib.rs"

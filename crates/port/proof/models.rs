@@ -265,6 +265,33 @@ pub fn build(
             let image = values("image", &[1, 3, size.side(), size.side()])?;
             (run(move || model.forward(&image)), found)
         }
+        "segformer" => {
+            let config = config(json!({
+                "num_channels": 3, "num_encoder_blocks": 4, "depths": [1, 1, 1, 1],
+                "sr_ratios": [8, 4, 2, 1], "hidden_sizes": [32, 64, 64, 128], "patch_sizes": [7, 3, 3, 3],
+                "strides": [4, 2, 2, 2], "num_attention_heads": [1, 2, 2, 4], "mlp_ratios": [2, 2, 2, 2],
+                "hidden_act": "gelu", "layer_norm_eps": 1e-6, "decoder_hidden_size": 4 * hidden,
+            }))?;
+            let mut model = models::segformer::SemanticSegmentationModel::new(&config, 10, vb)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, size.side(), size.side()])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "segment_anything/tiny_vit" => {
+            // Made for this size alone.
+            let (dims, heads, windows) = ([16, 32, 32, 64], [1, 2, 2, 4], [7, 7, 14, 7]);
+            let new = models::segment_anything::tiny_vit::TinyViT::new;
+            let mut model = new(&dims, &[1; 4], &heads, &windows, 10, vb)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, 1024, 1024])?;
+            (run(move || model.forward(&image)), found)
+        }
+        "wuerstchen/paella_vq" => {
+            let mut model = models::wuerstchen::paella_vq::PaellaVQ::new(vb)?;
+            let found = quantize!(model, then);
+            let image = values("image", &[1, 3, size.side(), size.side()])?;
+            (run(move || model.forward(&image)), found)
+        }
         "resnet" | "convnext" | "repvgg" | "mobileone" => {
             let mut model = match name {
                 "resnet" => models::resnet::resnet18(10, vb),

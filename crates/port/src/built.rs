@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprMethodCall, ExprStruct, FieldValue, Member};
 
 use super::scopes::{Module, Origin, Scopes};
-use super::syntax::{called, ends_with, get, is, member, method, segments, strip, without, words};
+use super::syntax::{called, ends_with, get, idents, is, member, method, segments, strip, without};
 use super::table::list;
 use super::types::{Key, arguments, is_named};
 
@@ -102,9 +102,15 @@ impl<'f> Built<'f> {
 
     /// Whether all reads of a field are rows of a norm or element by element.
     pub fn is_elementwise(&self, holder: &Key, field: &str) -> bool {
+        let counts = self.own_reads(holder, field);
+        counts.is_some_and(|(all, plain)| all == plain)
+    }
+
+    /// The number of reads of a field and of those outside products, if all are of `self`.
+    pub fn own_reads(&self, holder: &Key, field: &str) -> Option<(usize, usize)> {
         let counts = self.reads.get(&(Some(holder.clone()), field.to_owned()));
         let others = self.reads.contains_key(&(None, field.to_owned()));
-        !others && counts.is_some_and(|(all, plain)| all == plain)
+        counts.filter(|_| !others).copied()
     }
 
     /// Counts a read of a field; `is_plain` marks a read outside products.
@@ -245,9 +251,9 @@ impl<'f> Visit<'f> for Built<'f> {
     }
 
     fn visit_macro(&mut self, call: &'f syn::Macro) {
-        for word in words(&call.tokens.to_string()) {
-            self.mention(word.to_owned());
-        }
+        // Text in literals reads no field.
+        let names = idents(&call.tokens.to_string()).into_keys();
+        names.for_each(|name| self.mention(name));
     }
 
     fn visit_expr_call(&mut self, call: &'f ExprCall) {

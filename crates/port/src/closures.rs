@@ -306,7 +306,8 @@ impl Facts<'_> {
         }
     }
 
-    fn is_layer_type(&self, ty: &Type, tries: usize, search: Search) -> bool {
+    /// Whether a type is that of a layer that is searched for, once `tries` results are unwrapped.
+    pub fn is_layer_type(&self, ty: &Type, tries: usize, search: Search) -> bool {
         let inner = |tries| {
             let inner = arguments(ty).into_iter().next();
             inner.is_some_and(|ty| self.is_layer_type(ty, tries, search))

@@ -257,10 +257,16 @@ impl<'u> Facts<'u> {
 
     /// The type of a field of `self` as written, if it is this layer of `candle_dynquant::nn`.
     pub fn ours(&self, field: &str, layer: &str) -> Option<&'u str> {
-        let (unit, module) = (self.unit, &self.function.module);
-        let ty = unit.field(module, self.function.owner.as_ref()?, field)?;
+        let (unit, ty) = (self.unit, self.own_type(field)?);
         let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
-        (unit.origin(module, ty)? == ours).then(|| unit.source.slice(ty))
+        (unit.origin(&self.function.module, ty)? == ours).then(|| unit.source.slice(ty))
+    }
+
+    /// The type of a field of `self`.
+    pub fn own_type(&self, field: &str) -> Option<&'u syn::Type> {
+        let function = self.function;
+        let owner = function.owner.as_ref()?;
+        self.unit.field(&function.module, owner, field)
     }
 
     /// The origin of a path that is written in the function.

@@ -2,20 +2,25 @@
 
 use std::ops::Range;
 
-use syn::{Expr, ExprMethodCall, Lit};
+use syn::{Expr, ExprMethodCall, Fields, Item, Lit, Visibility};
 
+use super::built::given;
 use super::closures::Search;
 use super::draft::Draft;
 use super::facts::{self, Facts};
-use super::syntax::{applied, exactly, get, ident, is, mentions, untyped, variable};
+use super::syntax::{
+    applied, exactly, get, has_attribute, ident, is, mentions, own_field, tail, untyped, values,
+    variable,
+};
+use super::types::named;
 use super::unit::Unit;
 use super::walk::{Node, exprs, nodes};
 
 /// The changes that fold a norm; `None` if they are not certain.
 type Changes = Option<Vec<(Range<usize>, String)>>;
 
-/// Folds the norms that are certain: both layers are variables, loaded in the same function and
-/// read nowhere else.
+/// Folds the norms that are certain: both layers are variables, loaded in the same function, or
+/// fields of `self`, given in one literal, and read nowhere else.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for (range, text) in all(unit).filter_map(|(_, changes)| changes).flatten() {
         draft.edits.replace(range, text);
@@ -38,17 +43,13 @@ fn all(unit: &Unit<'_>) -> impl Iterator<Item = (usize, Changes)> {
         let calls = exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::MethodCall));
         calls.filter_map(move |call| {
             let (norm, input) = normed(call)?;
-            let (inner, conv) = convolved(input)?;
-            let (names, at) = ([ident(conv)?, ident(norm)?], unit.source.start(norm));
-            // Arguments of a closure that is given its layers are called as these.
-            let is = |name: &str, search| match facts.definitions(name, at).first() {
-                Some(value) => facts.gives_layer(value, None, 0, search),
-                None => facts.is_layer(name, at, 0, search),
-            };
-            let is_norm = is(&names[0], Search::CONVOLUTION) && is(&names[1], Search::BATCH_NORM);
+            let (conv, output) = convolved(&facts, input)?;
+            let at = unit.source.start(norm);
+            let is_convolution =
+                facts.holds(conv, Search::CONVOLUTION) || facts.wraps(conv).is_some();
             let is_kept = unit.is_left_out(at) || unit.source.is_kept(at);
-            let calls = [call, inner].map(|call| unit.source.range(call));
-            (is_norm && !is_kept).then(|| (at, changes(&facts, &names, calls)))
+            let is_it = is_convolution && facts.holds(norm, Search::BATCH_NORM) && !is_kept;
+            is_it.then(|| (at, changes(&facts, [conv, norm], call, output)))
         })
     })
 }
@@ -64,47 +65,177 @@ fn normed(call: &ExprMethodCall) -> Option<(&Expr, &Expr)> {
     }
 }
 
-/// The call and its layer in `layer.forward(xs)?`, or in a reference to that.
-fn convolved(expr: &Expr) -> Option<(&ExprMethodCall, &Expr)> {
+/// The layer and its output in `layer.forward(xs)?`, in a reference to that, or in a variable of
+/// that which is read once: the output that a norm leaves, a `Result` or the variable.
+fn convolved<'u>(facts: &Facts<'u>, expr: &'u Expr) -> Option<(&'u Expr, &'u Expr)> {
     match expr {
-        Expr::Reference(inner) => convolved(&inner.expr),
+        Expr::Reference(inner) => convolved(facts, &inner.expr),
         Expr::Try(tried) => {
             let call = get!(&*tried.expr, Expr::MethodCall).filter(|call| call.args.len() == 1)?;
-            Some((call, applied(call)?.0))
+            Some((applied(call)?.0, &tried.expr))
+        }
+        Expr::Path(_) => {
+            let (local, source) = (loaded(facts, expr)?, facts.unit.source);
+            let between = &source.text[source.range(local).end..source.start(expr)];
+            // In a block or a closure the variable may be moved more than once.
+            let is_same_block = !between.contains(['{', '|']);
+            let (layer, _) = convolved(facts, &local.init.as_ref()?.expr)?;
+            is_same_block.then_some((layer, expr))
         }
         _ => None,
     }
 }
 
-/// The changes that fold the norm behind the later of the two statements that load, and leave it
-/// out of the outer call, which is the inner call then.
-fn changes(facts: &Facts<'_>, names: &[String; 2], [outer, inner]: [Range<usize>; 2]) -> Changes {
-    let (source, [conv, norm]) = (facts.unit.source, names);
-    let last = loaded(facts, conv)?.max(loaded(facts, norm)?);
-    let line = source.next_line(last);
-    let fold = format!("{line}let {conv} = {conv}.absorb_bn(&{norm})?;");
+/// The changes that fold a norm and leave it out of a call, which is its input then.
+fn changes(facts: &Facts<'_>, layers: [&Expr; 2], call: &ExprMethodCall, input: &Expr) -> Changes {
+    let source = facts.unit.source;
+    let mut changes = match layers.map(own_field) {
+        [Some(conv), Some(norm)] => fields(facts, layers[0], &[conv, norm])?,
+        _ => variables(facts, layers)?,
+    };
+    let (mut outer, inner) = (source.range(call), source.range(input));
+    let mut ends = ["", ""];
+    if let Some(name) = ident(input) {
+        // A variable is no `Result`; of one that is handled here the error is not known.
+        let rest = source.text[outer.end..].trim_start();
+        match rest.chars().next() {
+            Some('?') => outer.end = source.text.len() - rest.len() + 1,
+            Some('.') => return None,
+            _ => ends = ["Ok(", ")"],
+        }
+        let before = source.text[..outer.start].trim_end();
+        let bound = before.strip_suffix(&format!("let {name} ="));
+        if let Some(before) = bound.filter(|_| source.text[outer.end..].starts_with(';')) {
+            let statement = source.with_comments(before.len()..outer.end + 1);
+            changes.push((statement, String::new()));
+            return Some(changes);
+        }
+    }
     let sides = [outer.start..inner.start, inner.end..outer.end];
-    let has_comment = sides
-        .iter()
-        .any(|side| source.text[side.clone()].contains("//"));
-    let sides = sides.into_iter().filter(|side| !side.is_empty());
-    let sides = sides.map(|side| (side, String::new()));
-    (!has_comment).then(|| sides.chain([(last..last, fold)]).collect())
+    let has_comment = |side: &Range<usize>| source.text[side.clone()].contains("//");
+    changes.extend(sides.iter().cloned().zip(ends.map(str::to_owned)));
+    (!sides.iter().any(has_comment)).then_some(changes)
 }
 
-/// The end of the statement that loads a layer, if the layer is read in one place.
-fn loaded(facts: &Facts<'_>, name: &str) -> Option<usize> {
-    let (source, block) = (facts.unit.source, facts.function.block);
-    let [bound] = exactly(&facts.bindings(name)?.found)?;
+/// The change that folds the norm behind the later of the two statements that load.
+fn variables(facts: &Facts<'_>, layers: [&Expr; 2]) -> Changes {
+    let source = facts.unit.source;
+    let [a, b] = layers.map(|layer| Some(source.range(loaded(facts, layer)?).end));
+    let last = a?.max(b?);
+    let [conv, norm] = [ident(layers[0])?, ident(layers[1])?];
+    let line = source.next_line(last);
+    let fold = format!("{line}let {conv} = {conv}.absorb_bn(&{norm})?;");
+    Some(vec![(last..last, fold)])
+}
+
+/// The statement that gives a variable the value of a `Result`, if the variable is read here alone.
+fn loaded<'u>(facts: &Facts<'u>, read: &Expr) -> Option<&'u syn::Local> {
+    let (source, block, name) = (facts.unit.source, facts.function.block, ident(read)?);
+    let bindings = facts.bindings(&name)?;
+    let bound = |read: &Expr| {
+        let at = source.start(read);
+        Some(bindings.last(at, at)?.at)
+    };
+    let end = bound(read)?;
     let mut locals = nodes(block).filter_map(|node| get!(node, Node::Local));
-    let local = locals.find(|local| source.range(*local).end == bound.at)?;
+    let local = locals.find(|local| source.range(*local).end == end)?;
     let is_plain = local.attrs.is_empty() && variable(untyped(&local.pat)).is_some();
-    let is_tried = matches!(bound.value, Some(Expr::Try(_)));
+    let is_tried = matches!(&*local.init.as_ref()?.expr, Expr::Try(_));
     let reads = nodes(block).filter(|node| match node {
-        Node::Expr(expr @ Expr::Path(_)) => is(expr, name),
-        Node::Macro(call) => mentions(&call.tokens.to_string(), name) > 0,
+        Node::Expr(expr @ Expr::Path(_)) => is(expr, &name) && bound(expr) == Some(end),
+        Node::Macro(call) => mentions(&call.tokens.to_string(), &name) > 0,
         _ => false,
     });
     let is_certain = is_plain && is_tried && reads.count() == 1;
-    (is_certain && !source.is_kept(source.start(local))).then_some(bound.at)
+    (is_certain && !source.is_kept(source.start(local))).then_some(local)
+}
+
+/// The changes that fold the norm where the type is built, and remove the norm's field.
+fn fields(facts: &Facts<'_>, layer: &Expr, names: &[String; 2]) -> Changes {
+    let (unit, source, function) = (facts.unit, facts.unit.source, facts.function);
+    let key = (function.module.clone(), function.owner.clone()?);
+    let [declared] = exactly(unit.types.declared.get(&key)?)?;
+    let list = &get!(&get!(&declared.item, Item::Struct)?.fields, Fields::Named)?.named;
+    let held = [named(list, &names[0])?, named(list, &names[1])?];
+    let literals = unit.built.literals(&key)?.found.iter();
+    // Others copy both from a value.
+    let gives = |literal| names.iter().any(|name| given(literal, name).is_some());
+    let [(literal, in_result)] = exactly(literals.filter(|(literal, _)| gives(literal)))?;
+    let [conv, norm] = [given(literal, &names[0])?, given(literal, &names[1])?];
+    let [value, norm_value] = [conv, norm].map(|given| source.slice(&given.expr));
+    let folded = match facts.wraps(layer) {
+        Some((ty, field)) if ident(&conv.expr).is_some() => {
+            format!("{ty} {{ {field}: {value}.{field}.absorb_bn(&{norm_value})?, ..{value} }}")
+        }
+        Some(_) => return None,
+        None => format!("{value}.absorb_bn(&{norm_value})?"),
+    };
+    // A value is not moved past others that may take what it reads.
+    let between = source.text.get(source.range(conv).end..source.start(norm));
+    let in_order = between.is_some_and(|between| between.trim() == ",");
+    let is_value = matches!(conv.expr, Expr::Path(_) | Expr::Try(_));
+    let is_plain = is_value && (in_order || ident(&norm.expr).is_some());
+    let is_seen = held
+        .iter()
+        .any(|one| !matches!(one.vis, Visibility::Inherited))
+        && unit
+            .world
+            .is_built_elsewhere(unit.path, &key.1, names.iter());
+    let reads = |name| unit.built.own_reads(&key, name);
+    let is_sole = !is_seen && names.iter().all(|name| matches!(reads(name), Some((1, _))));
+    let is_kept = has_attribute(&held[1].attrs, "cfg") || source.is_kept(source.start(held[1]));
+    let is_certain = *in_result && is_plain && is_sole && !is_kept;
+    is_certain.then(|| {
+        vec![
+            (source.item_of_list(list, held[1]), String::new()),
+            (source.range(conv), format!("{}: {folded}", names[0])),
+            (source.item_of_list(&literal.fields, norm), String::new()),
+        ]
+    })
+}
+
+impl Facts<'_> {
+    /// Whether a variable, or a field of `self`, is a layer that is searched for.
+    fn holds(&self, expr: &Expr, search: Search) -> bool {
+        if let Some(field) = own_field(expr) {
+            let ty = self.own_type(&field);
+            return ty.is_some_and(|ty| self.is_layer_type(ty, 0, search));
+        }
+        let at = self.unit.source.start(expr);
+        // Arguments of a closure that is given its layers are called as these.
+        ident(expr).is_some_and(|name| match self.definitions(&name, at).first() {
+            Some(value) => self.gives_layer(value, None, 0, search),
+            None => self.is_layer(&name, at, 0, search),
+        })
+    }
+
+    /// The type of a field of `self` whose `forward` is that of a convolution with another input,
+    /// and the field with the convolution.
+    fn wraps(&self, expr: &Expr) -> Option<(String, String)> {
+        let ty = self.unit.source.slice(self.own_type(&own_field(expr)?)?);
+        let forward = facts::all(self.unit).filter(|Facts { function, .. }| {
+            let is_its = function.owner.as_deref() == Some(ty);
+            let is_here = function.module == self.function.module;
+            is_its && is_here && function.signature.ident == "forward"
+        });
+        let [forward] = exactly(forward)?;
+        let block = forward.function.block;
+        let returns = exprs(block).any(|expr| matches!(expr, Expr::Return(_)));
+        let layers = outputs(tail(block)?).into_iter().map(|output| {
+            let (layer, _) = applied(get!(output, Expr::MethodCall)?)?;
+            own_field(layer).filter(|_| forward.holds(layer, Search::CONVOLUTION))
+        });
+        let mut layers = layers.collect::<Option<Vec<_>>>()?;
+        layers.dedup();
+        let [field] = exactly(layers)?;
+        (!returns).then(|| (ty.to_owned(), field))
+    }
+}
+
+/// The values of a choice or a block, at any depth.
+fn outputs(expr: &Expr) -> Vec<&Expr> {
+    match values(expr) {
+        inner if inner.is_empty() => vec![expr],
+        inner => inner.into_iter().flat_map(outputs).collect(),
+    }
 }

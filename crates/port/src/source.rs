@@ -4,8 +4,9 @@ use std::any::Any;
 use std::ops::Range;
 
 use proc_macro2::{Delimiter, Spacing, Span, TokenStream, TokenTree};
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprMethodCall};
+use syn::{Expr, ExprMethodCall, Token};
 
 /// The reason why a file cannot be ported.
 #[derive(Debug)]
@@ -185,6 +186,29 @@ impl<'t> Source<'t> {
             start = above;
         }
         start..whole.end
+    }
+
+    /// An element of a list with its comma and the comments above it.
+    pub fn item_of_list<T: Extent>(
+        &self,
+        list: &Punctuated<T, Token![,]>,
+        item: &T,
+    ) -> Range<usize> {
+        let range = self.range(item);
+        let before = list.iter().filter(|one| self.start(*one) < range.start);
+        let index = before.count();
+        let next = list.get(index + 1).map(|next| self.start(next));
+        let pair = list.pairs().nth(index);
+        let comma = pair.and_then(|pair| pair.punct().map(|comma| self.range(*comma).end));
+        let Some(comma) = comma else {
+            // The last element takes the comma before it along.
+            let before = index.checked_sub(1).map(|at| self.range(&list[at]).end);
+            return before.unwrap_or(range.start)..range.end;
+        };
+        match next {
+            Some(next) if self.line(next) == self.line(comma) => range.start..next,
+            _ => self.with_comments(range.start..comma),
+        }
     }
 
     /// The range without its leading comments.

@@ -1,7 +1,8 @@
 //! Parts of expressions and statements, for all passes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::punctuated::Punctuated;
 use syn::{
     Arm, Attribute, Expr, ExprCall, ExprIf, ExprLet, ExprMatch, ExprMethodCall, Lit, Pat, Stmt,
@@ -317,4 +318,81 @@ pub fn changed(stmt: &Stmt) -> BTreeSet<String> {
         _ => None,
     };
     nodes(stmt).filter_map(name).collect()
+}
+
+/// A name as the root of an import, among the names of a file.
+pub fn root(name: &str) -> String {
+    format!("use {name}")
+}
+
+/// The numbers of occurrences of names outside of imports and of literals.
+pub fn idents(text: &str) -> BTreeMap<String, usize> {
+    fn count(tokens: TokenStream, counts: &mut BTreeMap<String, usize>) {
+        let (mut in_use, mut is_root) = (false, false);
+        let mut tokens = tokens.into_iter();
+        while let Some(token) = tokens.next() {
+            match token {
+                TokenTree::Ident(ident) if ident == "use" => (in_use, is_root) = (true, true),
+                TokenTree::Ident(ident) if is_root => {
+                    is_root = false;
+                    *counts.entry(root(&ident.to_string())).or_default() += 1;
+                }
+                TokenTree::Ident(ident) if ident == "fn" => function(&mut tokens, counts),
+                TokenTree::Punct(punct) if punct.as_char() == ';' => in_use = false,
+                TokenTree::Ident(ident) if !in_use => {
+                    *counts.entry(ident.to_string()).or_default() += 1;
+                }
+                TokenTree::Group(group) if !in_use => count(group.stream(), counts),
+                _ => {}
+            }
+        }
+    }
+    /// Counts to the end of the function; names of its type parameters are not uses.
+    fn function(
+        tokens: &mut impl Iterator<Item = TokenTree>,
+        counts: &mut BTreeMap<String, usize>,
+    ) {
+        let (mut function, mut parameters) = (TokenStream::new(), Vec::new());
+        // The depth of angle brackets; `None` from the arguments on.
+        let mut depth = Some(0);
+        let mut before = ' ';
+        for token in tokens.by_ref() {
+            let mut is_end = false;
+            let mut now = ' ';
+            match (&token, &mut depth) {
+                (TokenTree::Punct(punct), depth) => {
+                    now = punct.as_char();
+                    is_end = now == ';';
+                    if let Some(depth) = depth {
+                        *depth += i32::from(now == '<') - i32::from(now == '>' && before != '-');
+                    }
+                }
+                (TokenTree::Ident(name), Some(1)) if matches!(before, '<' | ',') => {
+                    parameters.push(name.to_string());
+                }
+                (TokenTree::Group(group), depth) => {
+                    is_end = group.delimiter() == Delimiter::Brace && *depth != Some(1);
+                    if *depth == Some(0) {
+                        *depth = None;
+                    }
+                }
+                _ => {}
+            }
+            before = now;
+            function.extend([token]);
+            if is_end {
+                break;
+            }
+        }
+        let mut inside = BTreeMap::new();
+        count(function, &mut inside);
+        for (name, number) in inside {
+            if !parameters.contains(&name) {
+                *counts.entry(name).or_default() += number;
+            }
+        }
+    }
+    let mut counts = BTreeMap::new();
+    count(text.parse().unwrap_or_default(), &mut counts);
+    counts
 }

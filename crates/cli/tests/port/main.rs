@@ -193,6 +193,63 @@ fn products_of_layers_and_convolutions_are_listed() {
     }
 }
 
+/// A norm in a field is folded where that is certain, else listed if it follows a convolution.
+#[test]
+fn norms_in_fields_are_folded_where_that_is_certain() {
+    let folder = folder();
+    file(&folder, "reads.rs", "fn f(a: &A) { a.bn.eps(); }\n");
+    let text = "use candle::{ModuleT, Result, Tensor};\n\
+                use candle_nn::{batch_norm, conv1d, BatchNorm, Conv1d, VarBuilder};\n\n\
+                struct Net {\n    conv: Conv1d,\n    bn: BatchNorm,\n    n: usize,\n}\n\n\
+                impl Net {\n    fn new(n: usize, vb: VarBuilder) -> Result<Self> {\n        \
+                let conv = conv1d(n, n, 3, Default::default(), vb.pp(\"c\"))?;\n        \
+                let bn = batch_norm(n, 1e-5, vb.pp(\"n\"))?;\n        \
+                Ok(Self { conv, bn, n })\n    }\n\n    \
+                fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                xs.apply(&self.conv)?.apply_t(&self.bn, false)\n    }\n}\n";
+    let cases = r#"
+        xs.apply( @ xs.apply( @ folded
+        xs.apply( @ tracing::span!(Level::TRACE, "conv-bn"); xs.apply( @ folded
+        conv: Conv1d @ pub conv: Conv1d @ folded
+        Self { conv, bn, n } @ Self { bn, n, conv } @ folded
+        Self { conv, bn, n } @ Self { n, conv: conv1d(n, n, 3, c, vb.pp("c"))?, bn: batch_norm(n, 1e-5, vb)? } @ folded
+        xs.apply(&self.conv)? @ self.conv.forward(xs)? @ folded
+        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; ys @ folded
+        bn: BatchNorm @ pub bn: BatchNorm @ left
+        bn: BatchNorm @ #[cfg(feature = "bn")] bn: BatchNorm @ left
+        xs.apply( @ self.bn.eps(); xs.apply( @ left
+        xs.apply( @ self.conv.weight(); xs.apply( @ left
+        xs.apply( @ println!("{:?}", self.bn); xs.apply( @ left
+        xs.apply( @ let Self { bn, .. } = self; xs.apply( @ left
+        xs.apply( @ |other: &Self| other.bn.eps(); xs.apply( @ left
+        Self { conv, bn, n } @ if n > 4 { Self { conv, bn, n } } else { Self { n, conv, bn } } @ left
+        Self { conv, bn, n } @ (|| Self { conv, bn, n })() @ left
+        Self { conv, bn, n } @ Self { conv: if n > 4 { conv } else { conv1d(vb)? }, bn, n } @ left
+        Self { conv, bn, n } @ Self { bn: batch_norm(n, 1e-5, vb)?, conv, n } @ left
+        xs.apply( @ self.bn.forward_t(&self.conv.forward(xs)?, false)?; xs.apply( @ left
+        , false) @ , self.n > 0) @ stays
+        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; ys.relu()?; ys @ stays
+        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; if self.n > 0 { return ys.apply_t(&self.bn, false) } xs @ stays
+        xs.apply(&self.conv)? @ xs.apply(&self.conv)?.relu()? @ stays
+    "#;
+    for [from, to, expected] in table(cases) {
+        assert!(text.contains(from), "{from}");
+        let path = file(&folder, "net.rs", &text.replace(from, to));
+        // Alone, or beside a file that reads a field `bn`.
+        let is_alone = to.starts_with("pub conv");
+        let report = json(&["--write"], if is_alone { &path } else { folder.path() });
+        let is_left = report.to_string().contains("a batch norm stays");
+        let written = read(&path);
+        let is_folded = written.contains(".absorb_bn(&") && !written.contains("BatchNorm");
+        let found = match (is_folded, is_left) {
+            (true, false) => "folded",
+            (false, true) => "left",
+            _ => "stays",
+        };
+        assert_eq!(found, expected, "{from} {to}: {report}\n{written}");
+    }
+}
+
 /// A constant table is kept, whatever reads it.
 #[test]
 fn tables_are_not_advised_to_be_layers() {

@@ -1,14 +1,10 @@
 //! The declaration and the constructors of a struct whose tensors move into a layer.
 
-use std::ops::Range;
-
-use syn::punctuated::Punctuated;
-use syn::{Fields as StructFields, Token};
+use syn::Fields as StructFields;
 
 use super::holder::{Holder, Layers, Replacements, named};
-use crate::built::Literals;
-use crate::source::{Extent, Source};
-use crate::syntax::{ident, member};
+use crate::built::{Literals, given};
+use crate::syntax::ident;
 use crate::types::key;
 
 /// Rewrites the fields: a layer in place of the weight, and no bias.
@@ -16,7 +12,7 @@ pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Rep
     let source = holder.unit.source;
     let mut changes = Vec::new();
     let mut public = false;
-    for (index, (name, field)) in named(holder.fields).enumerate() {
+    for (name, field) in named(holder.fields) {
         let is_bias = layers.values().any(|l| l.bias.as_ref() == Some(&name));
         if !is_bias && !layers.contains_key(&name) {
             continue;
@@ -37,7 +33,7 @@ pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Rep
                 None => (source.range(&field.ty), ty),
             });
         } else if let StructFields::Named(fields) = holder.fields {
-            let range = item_of_list(source, &fields.named, index);
+            let range = source.item_of_list(&fields.named, field);
             changes.push((range, String::new()));
         }
     }
@@ -46,27 +42,6 @@ pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Rep
     let elsewhere =
         public && (holder.is_tuple() || unit.world.is_built_elsewhere(unit.path, type_name, names));
     (!elsewhere).then_some(changes)
-}
-
-/// An element of a list with its comma and the comments above it.
-fn item_of_list<T: Extent>(
-    source: &Source<'_>,
-    list: &Punctuated<T, Token![,]>,
-    index: usize,
-) -> Range<usize> {
-    let range = source.range(&list[index]);
-    let next = list.get(index + 1).map(|next| source.start(next));
-    let pair = list.pairs().nth(index);
-    let comma = pair.and_then(|pair| pair.punct().map(|comma| source.range(*comma).end));
-    let Some(comma) = comma else {
-        // The last element takes the comma before it along.
-        let before = index.checked_sub(1).map(|at| source.range(&list[at]).end);
-        return before.unwrap_or(range.start)..range.end;
-    };
-    match next {
-        Some(next) if source.line(next) == source.line(comma) => range.start..next,
-        _ => source.with_comments(range.start..comma),
-    }
 }
 
 /// Rewrites the constructors: the layer is built from the values of the tensors.
@@ -84,12 +59,8 @@ pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Replac
         if literal.rest.is_some() {
             return None;
         }
-        let given = |name: &str| {
-            let mut names = literal.fields.iter().map(|value| member(&value.member));
-            names.position(|field| field == name)
-        };
         for (weight, layer) in layers {
-            let value = &literal.fields[given(weight)?];
+            let value = given(literal, weight)?;
             let mut tensor = source.slice(&value.expr).to_owned();
             if layer.is_list {
                 ident(&value.expr).filter(|_| layer.bias.is_none())?;
@@ -104,10 +75,10 @@ pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Replac
             let bias = match &layer.bias {
                 None => "None".to_owned(),
                 Some(bias) => {
-                    let index = given(bias)?;
-                    let range = item_of_list(source, &literal.fields, index);
+                    let bias_value = given(literal, bias)?;
+                    let range = source.item_of_list(&literal.fields, bias_value);
                     changes.push((range, String::new()));
-                    let text = source.slice(&literal.fields[index].expr);
+                    let text = source.slice(&bias_value.expr);
                     if holder.tensors.options.contains(bias) {
                         text.to_owned()
                     } else {
