@@ -320,6 +320,7 @@ added = {"whisper": ["model.decoder.embed_positions.weight"], "marian": ["final_
          "siglip": ["embeddings.position_embedding.weight"],
          "segment_anything/image_encoder": [
              f"blocks.{i}.attn.rel_pos_{axis}" for i in range(2) for axis in "hw"],
+         "segment_anything/tiny_vit": [f"layers.{i}.blocks.0.attn.attention_biases" for i in (1, 2, 3)],
          "mimi/encodec": ["quantizer.semantic_residual_vector_quantizer.layers.0.codebook.embed_sum"] + [
              f"quantizer.acoustic_residual_vector_quantizer.layers.{i}.codebook.embed_sum" for i in range(3)]}
 # Refused with a reason: a table, or the sum of several convolutions, that is computed.

@@ -278,8 +278,8 @@ pub fn build(
             (run(move || model.forward(&image)), found)
         }
         "segment_anything/tiny_vit" => {
-            // Made for this size alone.
-            let (dims, heads, windows) = ([16, 32, 32, 64], [1, 2, 2, 4], [7, 7, 14, 7]);
+            // Made for 1024 pixels and an end of 320, 448 or 576 channels.
+            let (dims, heads, windows) = ([16, 32, 32, 320], [1, 2, 2, 10], [7, 7, 14, 7]);
             let new = models::segment_anything::tiny_vit::TinyViT::new;
             let mut model = new(&dims, &[1; 4], &heads, &windows, 10, vb)?;
             let found = quantize!(model, then);
