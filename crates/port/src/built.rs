@@ -102,12 +102,12 @@ impl<'f> Built<'f> {
 
     /// Whether all reads of a field are rows of a norm or element by element.
     pub fn is_elementwise(&self, holder: &Key, field: &str) -> bool {
-        let counts = self.own_reads(holder, field);
+        let counts = self.self_reads(holder, field);
         counts.is_some_and(|(all, plain)| all == plain)
     }
 
     /// The number of reads of a field and of those outside products, if all are of `self`.
-    pub fn own_reads(&self, holder: &Key, field: &str) -> Option<(usize, usize)> {
+    pub fn self_reads(&self, holder: &Key, field: &str) -> Option<(usize, usize)> {
         let counts = self.reads.get(&(Some(holder.clone()), field.to_owned()));
         let others = self.reads.contains_key(&(None, field.to_owned()));
         counts.filter(|_| !others).copied()

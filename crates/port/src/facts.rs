@@ -257,13 +257,13 @@ impl<'u> Facts<'u> {
 
     /// The type of a field of `self` as written, if it is this layer of `candle_dynquant::nn`.
     pub fn ours(&self, field: &str, layer: &str) -> Option<&'u str> {
-        let (unit, ty) = (self.unit, self.own_type(field)?);
+        let (unit, ty) = (self.unit, self.field_type(field)?);
         let ours = Origin::Ours(vec!["nn".into(), layer.into()]);
         (unit.origin(&self.function.module, ty)? == ours).then(|| unit.source.slice(ty))
     }
 
     /// The type of a field of `self`.
-    pub fn own_type(&self, field: &str) -> Option<&'u syn::Type> {
+    pub fn field_type(&self, field: &str) -> Option<&'u syn::Type> {
         let function = self.function;
         let owner = function.owner.as_ref()?;
         self.unit.field(&function.module, owner, field)

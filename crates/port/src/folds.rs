@@ -181,7 +181,7 @@ fn fields(facts: &Facts<'_>, layer: &Expr, names: &[String; 2]) -> Changes {
         && unit
             .world
             .is_built_elsewhere(unit.path, &key.1, names.iter());
-    let reads = |name| unit.built.own_reads(&key, name);
+    let reads = |name| unit.built.self_reads(&key, name);
     let is_sole = !is_seen && names.iter().all(|name| matches!(reads(name), Some((1, _))));
     let is_kept = has_attribute(&held[1].attrs, "cfg") || source.is_kept(source.start(held[1]));
     let is_certain = *in_result && is_plain && is_sole && !is_kept;
@@ -198,7 +198,7 @@ impl Facts<'_> {
     /// Whether a variable, or a field of `self`, is a layer that is searched for.
     fn holds(&self, expr: &Expr, search: Search) -> bool {
         if let Some(field) = own_field(expr) {
-            let ty = self.own_type(&field);
+            let ty = self.field_type(&field);
             return ty.is_some_and(|ty| self.is_layer_type(ty, 0, search));
         }
         let at = self.unit.source.start(expr);
@@ -212,7 +212,7 @@ impl Facts<'_> {
     /// The type of a field of `self` whose `forward` is that of a convolution with another input,
     /// and the field with the convolution.
     fn wraps(&self, expr: &Expr) -> Option<(String, String)> {
-        let ty = self.unit.source.slice(self.own_type(&own_field(expr)?)?);
+        let ty = self.unit.source.slice(self.field_type(&own_field(expr)?)?);
         let forward = facts::all(self.unit).filter(|Facts { function, .. }| {
             let is_its = function.owner.as_deref() == Some(ty);
             let is_here = function.module == self.function.module;
