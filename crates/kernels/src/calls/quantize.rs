@@ -137,7 +137,6 @@ impl Activations for [u8; 4] {
             unreachable!("codes of activations are for weights of int8");
         };
         let (isa, k) = (rhs.isa(), rhs.k());
-        let widths = [rhs.groups(), rhs.row_groups()];
         let parameters = |extent: Extent| row(config.qparams(extent.min, extent.max));
         if k == 0 {
             return rows.fill(parameters(Extent::EMPTY));
@@ -155,16 +154,31 @@ impl Activations for [u8; 4] {
             ));
         }
         each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
-            isa.run(encode_rows(
-                config,
-                (k, widths),
-                sums,
-                common,
-                lhs,
-                groups,
-                rows,
-            ));
+            encode(rhs, (config, sums, common), lhs, (groups, rows));
         });
+    }
+}
+
+/// Writes the parameters and the codes of rows of activations, with `sums` or without; `common` are
+/// the parameters that all rows share, if they do: rows that are not finite are marked.
+pub fn encode(
+    rhs: &Packed,
+    (config, sums, common): (DynamicConfig, bool, Option<Row>),
+    lhs: &[f32],
+    (groups, rows): (&mut [[u8; 4]], &mut [Row]),
+) {
+    let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.row_groups());
+    isa.run(encode_rows(
+        config,
+        [k, width],
+        sums,
+        common,
+        lhs,
+        groups,
+        rows,
+    ));
+    if rhs.splits() {
+        isa.run(split_rows([k, rhs.groups(), width], groups, rows));
     }
 }
 
@@ -186,25 +200,25 @@ pub fn extent_of_finite(isa: Isa, k: usize, values: &[f32], rows: &mut [Row]) ->
 }
 
 ops! {
-    /// Writes the parameters and the codes of each row of activations, in so many groups, with or
-    /// without [room](crate::loops::split) for what is left of them; `common` are the parameters that
-    /// all rows share, if they do: rows that are not finite are marked.
-    pub fn encode_rows(
+    /// Writes the parameters and the codes of each row of activations, in so many groups with the
+    /// room behind them; `common` are the parameters that all rows share, if they do: rows that are
+    /// not finite are marked.
+    fn encode_rows(
         config: DynamicConfig,
-        sizes: (usize, [usize; 2]),
+        sizes: [usize; 2],
         sums: bool,
         common: Option<Row>,
         lhs: &'a [f32],
         groups: &'a mut [[u8; 4]],
         rows: &'a mut [Row],
     ) {
-        let (k, [width, stride]) = sizes;
+        let [k, width] = sizes;
         let mut extents = [Extent::EMPTY; ROWS];
         // Extents of several rows, then their codes: a row's divisions, one after the other, would
         // take as long as its codes if they had to wait for them.
         let block = (BLOCK / k).clamp(1, ROWS);
         let blocks = lhs.chunks(block * k).zip(rows.chunks_mut(block));
-        for ((lhs, rows), groups) in blocks.zip(groups.chunks_mut(block * stride)) {
+        for ((lhs, rows), groups) in blocks.zip(groups.chunks_mut(block * width)) {
             if let Some(common) = common {
                 let finite = rows.iter_mut().filter(|row| !row.scale.is_nan());
                 finite.for_each(|row| *row = common);
@@ -221,7 +235,7 @@ ops! {
                 }
             }
             let rows = lhs.chunks_exact(k).zip(rows);
-            for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(stride)) {
+            for ((lhs, row), groups) in rows.zip(groups.chunks_exact_mut(width)) {
                 if row.scale.is_nan() {
                     continue;
                 }
@@ -231,11 +245,21 @@ ops! {
                     zero_point: row.zero_point,
                 };
                 rows::quantize::<N>(lhs, qparams, config.arithmetic, codes);
-                if stride > width {
-                    split::split(groups, width, k, row);
-                } else if sums {
+                if sums {
                     row.sum = rows::sum(codes);
                 }
+            }
+        }
+    }
+}
+
+ops! {
+    /// [Splits](split::split) rows of codes that are finite.
+    fn split_rows(sizes: [usize; 3], groups: &'a mut [[u8; 4]], rows: &'a mut [Row]) {
+        let [k, used, width] = sizes;
+        for (row, codes) in rows.iter_mut().zip(groups.chunks_exact_mut(width)) {
+            if !row.scale.is_nan() {
+                split::split(codes, used, k, row);
             }
         }
     }

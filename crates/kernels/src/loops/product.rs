@@ -1,6 +1,7 @@
 //! The operands of a product: rows of the left side, packed weights, an output in one of several
 //! layouts, and the parts that threads compute.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -64,7 +65,7 @@ pub struct Row {
     /// The sum of its codes, where the weights have zero points or codes are split.
     pub sum: i32,
     /// How many [extras](super::split) it has.
-    pub extras: usize,
+    pub extras: u32,
 }
 
 impl Row {
@@ -392,6 +393,30 @@ impl<'a, G> Product<'a, G> {
             }
         }
     }
+}
+
+/// Rows with two bases, the second from the fourth row on: rows that lie within two strides
+/// of a base need one address in the loop. From a single base the compiler takes five more
+/// instructions, and a register too many.
+#[inline(always)]
+pub fn two_bases<'a, G, const MR: usize>(
+    rows: [&'a [G]; MR],
+    all: &'a [G],
+    first: usize,
+    [groups, stride]: [usize; 2],
+) -> [&'a [G]; MR] {
+    const NEAR: usize = 3;
+    if MR <= NEAR {
+        return rows;
+    }
+    let far = black_box(&all[(first + NEAR) * stride..][..(MR - NEAR - 1) * stride + groups]);
+    std::array::from_fn(|r| {
+        if r < NEAR {
+            rows[r]
+        } else {
+            &far[(r - NEAR) * stride..][..groups]
+        }
+    })
 }
 
 /// Copies elements; half a block, the usual width of a narrow panel, without a call.

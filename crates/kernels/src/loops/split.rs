@@ -35,23 +35,23 @@ pub fn split(codes: &mut [[u8; 4]], groups: usize, k: usize, row: &mut Row) {
     let (codes, extras) = codes.split_at_mut(groups);
     row.sum = rows::sum(&codes.as_flattened()[..k]).wrapping_sub(k as i32 * middle);
     row.zero_point -= middle;
-    row.extras = 0;
     // Zeros fill up the last group.
     codes.as_flattened_mut()[k..].fill(middle as u8);
     let extras = extras.as_chunks_mut().0;
-    let mut first = 0;
+    let (mut first, mut count) = (0, 0);
     let (chunks, rest) = codes.as_chunks_mut::<CHUNK>();
     for chunk in chunks {
-        row.extras += split_chunk(chunk, middle as i16, first, &mut extras[row.extras..]);
+        count += split_chunk(chunk, middle as i16, first, &mut extras[count..]);
         first += CHUNK;
     }
     if !rest.is_empty() {
         let mut chunk = [[middle as u8; 4]; CHUNK];
         chunk[..rest.len()].copy_from_slice(rest);
-        row.extras += split_chunk(&mut chunk, middle as i16, first, &mut extras[row.extras..]);
+        count += split_chunk(&mut chunk, middle as i16, first, &mut extras[count..]);
         rest.copy_from_slice(&chunk[..rest.len()]);
     }
-    assert!(row.extras <= extras.len(), "extras of a row");
+    assert!(count <= extras.len(), "extras of a row");
+    row.extras = count as u32;
 }
 
 /// Splits groups from the group `first` on; returns how many extras they have.

@@ -23,14 +23,13 @@
 //! that it has no panels or no rows for are not compiled: branches on an inline `const` leave them
 //! out.
 
-use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::Activation;
 use super::buffer::as_uninit;
 use super::fetch::{LINE, claim, fetch, prefetch};
-use super::product::{Group, Part, Product, Row, Sink, Windows};
+use super::product::{Group, Part, Product, Row, Sink, Windows, two_bases};
 use super::split;
 use super::vector::Vector;
 use crate::packed::{Channels, Panel};
@@ -38,30 +37,6 @@ use crate::packed::{Channels, Panel};
 /// Rows of the highest tile.
 #[allow(dead_code, reason = "some instruction sets have registers for fewer")]
 pub const MAX_ROWS: usize = 6;
-
-/// Rows with two bases, the second from the fourth row on: rows that lie within two strides
-/// of a base need one address in the loop. From a single base the compiler takes five more
-/// instructions, and a register too many.
-#[inline(always)]
-fn two_bases<'a, G, const MR: usize>(
-    rows: [&'a [G]; MR],
-    all: &'a [G],
-    first: usize,
-    [groups, stride]: [usize; 2],
-) -> [&'a [G]; MR] {
-    const NEAR: usize = 3;
-    if MR <= NEAR {
-        return rows;
-    }
-    let far = black_box(&all[(first + NEAR) * stride..][..(MR - NEAR - 1) * stride + groups]);
-    std::array::from_fn(|r| {
-        if r < NEAR {
-            rows[r]
-        } else {
-            &far[(r - NEAR) * stride..][..groups]
-        }
-    })
-}
 
 /// Computes a part of a product, in tiles of at most `MR` rows by `NV` registers, which make a full
 /// panel; `MR` is at most [`MAX_ROWS`], `NV` at most 4.
@@ -340,7 +315,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         let (stride, groups) = (self.stride(), self.product.groups);
         for r in 0..MR {
             let row = &self.product.lhs[rows[r] * stride + groups..][..stride - groups];
-            for extra in 0..self.product.parameters(rows[r]).extras {
+            for extra in 0..self.product.parameters(rows[r]).extras as usize {
                 // SAFETY: the row has as many extras, of groups that the weights have.
                 let (codes, weights) = unsafe {
                     let group = row.get_unchecked(2 * extra).of_extra();

@@ -125,7 +125,7 @@ fn split_codes_add_up_and_fit() {
                 assert_eq!(row.sum, left.iter().sum::<i32>(), "{isa} {k} {middle}");
                 left.resize(4 * groups, 0);
                 let (parts, extras) = room.split_at(groups);
-                let extras = extras.as_chunks().0.iter().take(row.extras);
+                let extras = extras.as_chunks().0.iter().take(row.extras as usize);
                 let extras =
                     extras.map(|[group, part]| (u32::from_le_bytes(*group) as usize, part));
                 for (group, part) in parts.iter().enumerate().chain(extras) {

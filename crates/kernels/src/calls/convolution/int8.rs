@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::geometry::Convolution;
 use crate::arch;
 use crate::calls::linear::{Grid, SERIAL_MACS, parts_of};
-use crate::calls::quantize::{Codes, encode_rows, extent_of_finite, row};
+use crate::calls::quantize::{Codes, encode, extent_of_finite, row};
 use crate::loops::buffer::{self, Aligned, RowsMut};
 use crate::loops::product::{Part, Product, Row, Sink, Windows};
 use crate::loops::rows::Extent;
@@ -316,15 +316,9 @@ impl Positions<'_> {
             let all = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
             row_of(self.config, *all)
         });
-        isa.run(encode_rows(
-            self.config,
-            (channels, [weight.groups(), groups]),
-            weight.has_zero_points(),
-            common,
-            values,
-            &mut codes[before * groups..(before + count) * groups],
-            inner,
-        ));
+        let room = &mut codes[before * groups..(before + count) * groups];
+        let how = (self.config, weight.has_zero_points(), common);
+        encode(weight, how, values, (room, inner));
         for (range, groups) in [
             (0..before, 0..before * groups),
             (
