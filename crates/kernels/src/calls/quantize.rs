@@ -35,7 +35,7 @@ thread_local! {
     static CODES: Cell<Codes> = Cell::default();
 }
 
-/// Max groups that are kept: 16 MiB.
+/// Max groups that are kept, without the room behind them: 16 MiB.
 const KEPT_GROUPS: usize = 4 << 20;
 
 /// Activations below which they are quantized on the caller's thread.
@@ -56,7 +56,13 @@ impl Codes {
 
     /// Keeps the memory for the next call of this thread.
     pub fn keep(self) {
-        if self.groups.len() <= KEPT_GROUPS {
+        let has_room = Isa::active().is_ok_and(|isa| isa.registers().saturates);
+        let max = if has_room {
+            split::stride(KEPT_GROUPS)
+        } else {
+            KEPT_GROUPS
+        };
+        if self.groups.len() <= max {
             buffer::keep(&CODES, self);
         }
     }

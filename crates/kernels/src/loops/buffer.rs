@@ -194,10 +194,11 @@ impl Aligned {
     }
 }
 
-/// The first `len` of some elements, of which more are added if there are fewer.
+/// The first `len` of some elements, in new memory if there are fewer: memory of zeros that nobody
+/// writes takes no time.
 pub fn grown<T: Copy>(elements: &mut Vec<T>, len: usize, more: T) -> &mut [T] {
     if elements.len() < len {
-        elements.resize(len, more);
+        *elements = vec![more; len];
     }
     &mut elements[..len]
 }
