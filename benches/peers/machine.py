@@ -27,9 +27,11 @@ def cpu():
 
 
 def flags():
-    """The instruction sets of the CPU, by Linux's names."""
+    """The instruction sets of the CPU, by Linux's names, up to what hold/hold.c leaves."""
     fields = cpu()
-    return set(fields.get("flags", fields.get("Features", "")).split())
+    found = set(fields.get("flags", fields.get("Features", "")).split())
+    held = {"avx2": ("avx512", "avx_", "amx_"), "avx512": ("avx512_", "avx_", "amx_")}.get(os.environ.get("HOLD"), ())
+    return {flag for flag in found if not flag.startswith(held)}
 
 
 def saturates():
@@ -49,6 +51,8 @@ def describe():
     parts = [", ".join(features)] if features else []
     parts += caches()
     shared = "; a virtual machine" if "hypervisor" in found else ""
+    if level := os.environ.get("HOLD"):
+        shared += f"; held to {level}"
     return f"{os.cpu_count()} cores of {name} ({'; '.join(parts)}){shared}"
 
 

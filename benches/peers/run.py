@@ -44,6 +44,7 @@ def arguments():
     parser.add_argument("--rival", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--python", action="append", nargs=2, default=[], help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--hold", choices=("avx2", "avx512"), help="the newest instruction set that ours and rivals find: see hold/hold.py")
     options.add(parser, GROUPS)
     parser.add_argument("--plot", metavar="FILE", help="draw shares of the peak by rows of the input, as SVG")
     output = parser.add_mutually_exclusive_group()
@@ -51,6 +52,8 @@ def arguments():
     output.add_argument("--markdown", action="store_true", help="the tables of benches/peers/RESULTS.md, at the end")
     args = parser.parse_args()
     options.check(parser, args)
+    if args.hold != os.environ.get("HOLD"):
+        parser.error("--hold: expected to be read by run.sh, as in `run.sh --hold avx2`")
     if args.plot and not os.path.isdir(os.path.dirname(args.plot) or "."):
         parser.error(f"--plot: no such folder: {os.path.dirname(args.plot)}")
     return args

@@ -306,7 +306,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Whether a type is that of a layer that is searched for, once `tries` results are unwrapped.
+    /// Whether a type names a layer of the search, once `tries` results are unwrapped.
     pub fn is_layer_type(&self, ty: &Type, tries: usize, search: Search) -> bool {
         let inner = |tries| {
             let inner = arguments(ty).into_iter().next();

@@ -96,7 +96,7 @@ fn changes(facts: &Facts<'_>, layers: [&Expr; 2], call: &ExprMethodCall, input: 
     let (mut outer, inner) = (source.range(call), source.range(input));
     let mut ends = ["", ""];
     if let Some(name) = ident(input) {
-        // A variable is no `Result`; of one that is handled here the error is not known.
+        // A variable holds no `Result`, and the error of one that is handled here is unknown.
         let rest = source.text[outer.end..].trim_start();
         match rest.chars().next() {
             Some('?') => outer.end = source.text.len() - rest.len() + 1,
@@ -209,8 +209,8 @@ impl Facts<'_> {
         })
     }
 
-    /// The type of a field of `self` whose `forward` is that of a convolution with another input,
-    /// and the field with the convolution.
+    /// The type of a field of `self` whose `forward` calls a convolution on another input, and the
+    /// field with the convolution.
     fn wraps(&self, expr: &Expr) -> Option<(String, String)> {
         let ty = self.unit.source.slice(self.field_type(&own_field(expr)?)?);
         let forward = facts::all(self.unit).filter(|Facts { function, .. }| {
