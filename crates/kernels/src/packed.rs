@@ -33,12 +33,20 @@ use half::{bf16, f16};
 use super::isa::{Isa, Registers};
 use super::reference::Affine;
 use super::threads::CacheLine;
-use crate::loops::split;
 use crate::sizes;
 pub use element::Element;
 
 /// Cache line, and the widest vector register.
 const ALIGN: usize = 64;
+
+/// Extras of a group in [split](crate::loops::split) rows, at most: codes less the number that is
+/// taken from them are at most three times 64.
+const EXTRAS: usize = 2;
+
+/// Groups of a split row with the room for its extras, two each.
+pub const fn split_width(groups: usize) -> usize {
+    groups + 2 * EXTRAS * groups
+}
 
 /// Weights in the order that an instruction set reads them.
 #[derive(Debug)]
@@ -501,7 +509,7 @@ impl Packed {
     /// Groups of a row of activations, with the room for what is left of them if they are split.
     pub fn row_groups(&self) -> usize {
         if self.splits {
-            split::stride(self.groups)
+            split_width(self.groups)
         } else {
             self.groups
         }

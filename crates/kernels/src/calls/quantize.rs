@@ -11,7 +11,7 @@ use crate::loops::blocks::{self, RowBlock};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
 use crate::loops::rows::{self, Extent};
 use crate::loops::{buffer, convert, split};
-use crate::packed::{Element, Packed};
+use crate::packed::{Element, Packed, split_width};
 use crate::qparams::QParams;
 use crate::qparams::activation::DynamicConfig;
 use crate::threads::{TASKS_PER_THREAD, Threads};
@@ -58,7 +58,7 @@ impl Codes {
     pub fn keep(self) {
         let has_room = Isa::active().is_ok_and(|isa| isa.registers().saturates);
         let max = if has_room {
-            split::stride(KEPT_GROUPS)
+            split_width(KEPT_GROUPS)
         } else {
             KEPT_GROUPS
         };

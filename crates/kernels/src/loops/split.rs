@@ -13,14 +13,6 @@
 use super::product::Row;
 use super::rows;
 
-/// Max extras of a group: codes less the number are at most three times 64.
-const EXTRAS: usize = 2;
-
-/// Groups of a row with the room for its extras.
-pub const fn stride(groups: usize) -> usize {
-    groups + 2 * EXTRAS * groups
-}
-
 /// Groups that are split together.
 const CHUNK: usize = 8;
 

@@ -30,9 +30,8 @@ use super::activation::Activation;
 use super::buffer::as_uninit;
 use super::fetch::{LINE, claim, fetch, prefetch};
 use super::product::{Group, Part, Product, Row, Sink, Windows, two_bases};
-use super::split;
 use super::vector::Vector;
-use crate::packed::{Channels, Panel};
+use crate::packed::{Channels, Panel, split_width};
 
 /// Rows of the highest tile.
 #[allow(dead_code, reason = "some instruction sets have registers for fewer")]
@@ -261,7 +260,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     #[inline(always)]
     fn stride(self) -> usize {
         if const { V::SPLIT } {
-            split::stride(self.product.groups)
+            split_width(self.product.groups)
         } else {
             self.product.groups
         }

@@ -7,6 +7,7 @@ use crate::isa::Isa;
 use crate::loops::product::Row;
 use crate::loops::rows::{self, Extent};
 use crate::loops::split;
+use crate::packed::split_width;
 use crate::qparams::QParams;
 use crate::qparams::activation::{Arithmetic, DynamicConfig};
 use crate::reference;
@@ -113,7 +114,7 @@ fn split_codes_add_up_and_fit() {
             let any = (0..k).map(|_| random.next() as u8).collect();
             for codes in [any, vec![0; k], vec![255; k], [0, 0, 255, 255].repeat(k)] {
                 let (codes, groups) = (&codes[..k], k.div_ceil(4));
-                let mut room = vec![[77; 4]; split::stride(groups)];
+                let mut room = vec![[77; 4]; split_width(groups)];
                 room.as_flattened_mut()[..k].copy_from_slice(codes);
                 let mut row = Row {
                     zero_point,
