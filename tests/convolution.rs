@@ -436,6 +436,9 @@ fn a_batch_norm_is_folded_in() -> TestResult {
         for preset in [QConfig::int8(), QConfig::onnxruntime(Default::default())] {
             let got = folded.quantize(&preset)?.forward(&xs)?;
             assert!(decibels(&expected, &got)? > 30.);
+            let relu = layer.clone().with_activation(FusedActivation::Relu);
+            let error = relu.absorb_bn(&norm).unwrap_err().to_string();
+            assert!(error.contains("activation function, got Relu"), "{error}");
             let quantized = layer.quantize(&preset)?.absorb_bn(&norm)?;
             assert_eq!(bits(&quantized.forward(&xs)?)?, bits(&got)?);
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use syn::{Expr, ExprMethodCall, Fields, Item, Lit, Visibility};
+use syn::{Expr, ExprMethodCall, Field, Fields, Item, Lit, Visibility};
 
 use super::built::given;
 use super::closures::Search;
@@ -100,8 +100,8 @@ fn changes(facts: &Facts<'_>, layers: [&Expr; 2], call: &ExprMethodCall, input: 
         let rest = source.text[outer.end..].trim_start();
         match rest.chars().next() {
             Some('?') => outer.end = source.text.len() - rest.len() + 1,
-            Some('.') => return None,
-            _ => ends = ["Ok(", ")"],
+            Some('}') => ends = ["Ok(", ")"],
+            _ => return None,
         }
         let before = source.text[..outer.start].trim_end();
         let bound = before.strip_suffix(&format!("let {name} ="));
@@ -125,7 +125,8 @@ fn variables(facts: &Facts<'_>, layers: [&Expr; 2]) -> Changes {
     let [conv, norm] = [ident(layers[0])?, ident(layers[1])?];
     let line = source.next_line(last);
     let fold = format!("{line}let {conv} = {conv}.absorb_bn(&{norm})?;");
-    Some(vec![(last..last, fold)])
+    // Loaded behind the call, the norm is no part of it.
+    (last < source.start(layers[0])).then(|| vec![(last..last, fold)])
 }
 
 /// The statement that gives a variable the value of a `Result`, if the variable is read here alone.
@@ -175,12 +176,13 @@ fn fields(facts: &Facts<'_>, layer: &Expr, names: &[String; 2]) -> Changes {
     let in_order = between.is_some_and(|between| between.trim() == ",");
     let is_value = matches!(conv.expr, Expr::Path(_) | Expr::Try(_));
     let is_plain = is_value && (in_order || ident(&norm.expr).is_some());
-    let is_seen = held
-        .iter()
-        .any(|one| !matches!(one.vis, Visibility::Inherited))
-        && unit
-            .world
-            .is_built_elsewhere(unit.path, &key.1, names.iter());
+    // Files that are not given may read a visible field; modules of the type's read any.
+    let is_visible = |one: &Field| !matches!(one.vis, Visibility::Inherited);
+    let is_type = |line: &str| line.trim_start_matches("pub ").starts_with("type ");
+    let alias = |line: &str| is_type(line.trim_start()) && mentions(line, &key.1) > 0;
+    let is_seen = held.into_iter().any(is_visible)
+        || unit.world.is_named_elsewhere(unit.path, &key.1)
+        || source.text.lines().any(alias);
     let reads = |name| unit.built.self_reads(&key, name);
     let is_sole = !is_seen && names.iter().all(|name| matches!(reads(name), Some((1, _))));
     let is_kept = has_attribute(&held[1].attrs, "cfg") || source.is_kept(source.start(held[1]));
@@ -221,14 +223,19 @@ impl Facts<'_> {
         let [forward] = exactly(forward)?;
         let block = forward.function.block;
         let returns = exprs(block).any(|expr| matches!(expr, Expr::Return(_)));
-        let layers = outputs(tail(block)?).into_iter().map(|output| {
+        let outputs = outputs(tail(block)?);
+        let count = outputs.len();
+        let layers = outputs.into_iter().map(|output| {
             let (layer, _) = applied(get!(output, Expr::MethodCall)?)?;
             own_field(layer).filter(|_| forward.holds(layer, Search::CONVOLUTION))
         });
         let mut layers = layers.collect::<Option<Vec<_>>>()?;
         layers.dedup();
         let [field] = exactly(layers)?;
-        (!returns).then(|| (ty.to_owned(), field))
+        // Other calls of the convolution would be followed by the norm, too.
+        let key = (self.function.module.clone(), ty.to_owned());
+        let reads = self.unit.built.self_reads(&key, &field)?.0;
+        (!returns && reads == count).then(|| (ty.to_owned(), field))
     }
 }
 

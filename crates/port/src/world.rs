@@ -170,6 +170,14 @@ impl World {
         (file.is_file() && file != real(from)).then_some(file)
     }
 
+    /// Whether another file to port names a type that it does not declare.
+    pub fn is_named_elsewhere(&self, path: &Path, name: &str) -> bool {
+        let (path, declared) = (real(path), format!("struct {name}"));
+        let others = self.given.iter().filter(|other| **other != path);
+        let mut texts = others.filter_map(|other| files::read(other).ok());
+        texts.any(|text| mentions(&text, name) > 0 && !text.contains(&declared))
+    }
+
     /// Whether another file to port builds a type, or reads a field with one of these names.
     pub fn is_built_elsewhere<'f>(
         &self,

@@ -637,7 +637,9 @@ impl AnyConvolution {
     fn fold(&self, scale: &Tensor, shift: &Tensor) -> Result<Self> {
         let (dims, geometry) = (self.dims(), self.geometry);
         let is_weight = dims.len() == self.rank + 2;
-        if !is_weight || geometry.channels(dims)[0] * geometry.groups != scale.elem_count() {
+        if !is_weight
+            || geometry.channels(dims)[0].saturating_mul(geometry.groups) != scale.elem_count()
+        {
             let expected = format!("one of the channels of a weight {dims:?}");
             return Err(mismatch("batch norm", expected, scale));
         }

@@ -6,7 +6,7 @@ mod layer;
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, Module, VarBuilder};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::FusedActivation;
 use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, WeightInfo};
@@ -106,8 +106,14 @@ macro_rules! convolutions {
             /// quantized it keeps both weights.
             ///
             /// # Errors
-            /// When the norm is of other sizes.
+            /// When the norm is of other sizes, or the layer has an activation function, which
+            /// stands between the two.
             pub fn absorb_bn(&self, bn: &BatchNorm) -> CandleResult<Self> {
+                if let Some(activation) = self.convolution.activation {
+                    let expected = "batch norm: expected a layer without an activation function";
+                    let error = Error::new(ErrorKind::Unsupported, format!("{expected}, got {activation:?}"));
+                    return Err(error.at(self.label()).into());
+                }
                 let convolution = self.convolution.with_batch_norm(bn);
                 let convolution = convolution.map_err(|error| error.at(self.label()))?;
                 Ok(Self { convolution, ..self.clone() })

@@ -210,7 +210,8 @@ fn norms_in_fields_are_folded_where_that_is_certain() {
     let cases = r#"
         xs.apply( @ xs.apply( @ folded
         xs.apply( @ tracing::span!(Level::TRACE, "conv-bn"); xs.apply( @ folded
-        conv: Conv1d @ pub conv: Conv1d @ folded
+        conv: Conv1d @ pub conv: Conv1d @ left
+        struct Net @ type Other = Net; struct Net @ left
         Self { conv, bn, n } @ Self { bn, n, conv } @ folded
         Self { conv, bn, n } @ Self { n, conv: conv1d(n, n, 3, c, vb.pp("c"))?, bn: batch_norm(n, 1e-5, vb)? } @ folded
         xs.apply(&self.conv)? @ self.conv.forward(xs)? @ folded
@@ -235,9 +236,7 @@ fn norms_in_fields_are_folded_where_that_is_certain() {
     for [from, to, expected] in table(cases) {
         assert!(text.contains(from), "{from}");
         let path = file(&folder, "net.rs", &text.replace(from, to));
-        // Alone, or beside a file that reads a field `bn`.
-        let is_alone = to.starts_with("pub conv");
-        let report = json(&["--write"], if is_alone { &path } else { folder.path() });
+        let report = json(&["--write"], folder.path());
         let is_left = report.to_string().contains("a batch norm stays");
         let written = read(&path);
         let is_folded = written.contains(".absorb_bn(&") && !written.contains("BatchNorm");
@@ -247,6 +246,42 @@ fn norms_in_fields_are_folded_where_that_is_certain() {
             _ => "stays",
         };
         assert_eq!(found, expected, "{from} {to}: {report}\n{written}");
+    }
+    // A module of the type's module may read its fields.
+    file(&folder, "reads.rs", "impl super::Net { fn f(&self) {} }\n");
+    let path = file(&folder, "net.rs", text);
+    assert!(
+        json(&[], folder.path())
+            .to_string()
+            .contains("a batch norm stays"),
+        "{path:?}"
+    );
+}
+
+/// A norm that is loaded behind the call of the convolution, and a wrapper that calls its
+/// convolution twice.
+#[test]
+fn norms_stay_where_a_fold_would_reach_other_calls() {
+    let folder = folder();
+    let head = "use candle::{Module, ModuleT, Result, Tensor};\n\
+                use candle_nn::{batch_norm, conv1d, BatchNorm, Conv1d, VarBuilder};\n\n";
+    let late = "fn stem(xs: &Tensor, vb: VarBuilder) -> Result<Tensor> {\n    \
+                let c1 = conv1d(3, 8, 3, Default::default(), vb.pp(\"c\"))?;\n    \
+                let x1 = c1.forward(xs)?;\n    \
+                let b1 = batch_norm(8, 1e-5, vb.pp(\"b\"))?;\n    \
+                b1.forward_t(&x1, false)?.relu()\n}\n";
+    let twice = "struct Twice {\n    inner: Conv1d,\n}\n\n\
+                 impl Module for Twice {\n    fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                 let xs = self.inner.forward(xs)?.relu()?;\n        self.inner.forward(&xs)\n    }\n}\n\n\
+                 struct Net {\n    conv: Twice,\n    bn: BatchNorm,\n}\n\n\
+                 impl Net {\n    fn new(conv: Twice, bn: BatchNorm) -> Result<Self> {\n        \
+                 Ok(Self { conv, bn })\n    }\n\n    \
+                 fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                 let ys = self.conv.forward(xs)?;\n        self.bn.forward_t(&ys, false)\n    }\n}\n";
+    for text in [late, twice] {
+        let path = file(&folder, "net.rs", &format!("{head}{text}"));
+        json(&["--write"], &path);
+        assert!(!read(&path).contains("absorb_bn"), "{}", read(&path));
     }
 }
 
