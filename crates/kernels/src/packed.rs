@@ -315,7 +315,7 @@ impl Packed {
 
     /// Whether products with any u8 can exceed an i16, so that activations are
     /// [split](crate::loops::split).
-    pub fn splits(&self) -> bool {
+    pub(crate) fn splits(&self) -> bool {
         self.splits
     }
 
@@ -507,7 +507,7 @@ impl Packed {
     }
 
     /// Groups of a row of activations, with the room for what is left of them if they are split.
-    pub fn row_groups(&self) -> usize {
+    pub(crate) fn row_groups(&self) -> usize {
         if self.splits {
             split_width(self.groups)
         } else {
