@@ -636,10 +636,8 @@ impl AnyConvolution {
     /// This convolution with its output times a scale, plus a shift.
     fn fold(&self, scale: &Tensor, shift: &Tensor) -> Result<Self> {
         let (dims, geometry) = (self.dims(), self.geometry);
-        let is_weight = dims.len() == self.rank + 2;
-        if !is_weight
-            || geometry.channels(dims)[0].saturating_mul(geometry.groups) != scale.elem_count()
-        {
+        let channels = || geometry.channels(dims)[0].saturating_mul(geometry.groups);
+        if dims.len() != self.rank + 2 || channels() != scale.elem_count() {
             let expected = format!("one of the channels of a weight {dims:?}");
             return Err(mismatch("batch norm", expected, scale));
         }
