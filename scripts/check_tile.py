@@ -16,13 +16,16 @@ import re
 import subprocess
 import sys
 
-# kernel, its dot product; dot products and broadcasts of the highest tile, two for each row of AVX2's widened codes;
+# kernel, its dot product; dot products and broadcasts of the highest tile, two for each row of widened codes;
 # other instructions allowed
 TILES = [
     ("avx512_vnni::multiply", "vpdpbusd", 24, 6, 20),
-    ("avx512_vnni::multiply_f16", "vfmadd", 24, 6, 24),
     ("avx512_bf16::multiply_bf16", "vdpbf16ps", 16, 2, 16),
     ("avx512_bf16::attend", "vdpbf16ps", 16, 4, 24),
+    ("avx512::multiply_bytes", "vpmaddubsw", 16, 4, 50),
+    ("avx512::multiply_split", "vpmaddubsw", 16, 4, 50),
+    ("avx512::multiply_widened", "vpmaddwd", 32, 8, 62),
+    ("avx512::multiply_f16", "vfmadd", 24, 6, 24),
     ("avx_vnni::multiply", "vpdpbusd", 12, 6, 18),
     ("avx2::multiply_bytes", "vpmaddubsw", 8, 4, 30),
     ("avx2::multiply_split", "vpmaddubsw", 8, 4, 30),

@@ -153,6 +153,9 @@ mod instances {
     // Bytes are widened to i16. A sum is an operand of its product, otherwise the compiler would
     // compute one product for all.
     block!(madd, "avx2", 12 x 16, _mm256_setzero_si256(), |sum, _, b| _mm256_add_epi32(sum, _mm256_madd_epi16(sum, b)));
+    block!(madd_512, "avx512f,avx512bw", 24 x 32, _mm512_setzero_si512(), |sum, _, b| {
+        _mm512_add_epi32(sum, _mm512_madd_epi16(sum, b))
+    });
     block!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
     block!(fma, "avx2,fma", 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));
 
@@ -211,11 +214,16 @@ mod instances {
             operations: amx::OPERATIONS,
             run: amx::call,
         });
-        let avx512 = has!("avx512f") && has!("avx512vnni");
-        let avx512 = avx512.then_some(Block {
+        let avx512_vnni = has!("avx512f") && has!("avx512vnni");
+        let avx512_vnni = avx512_vnni.then_some(Block {
             name: "AVX512-VNNI",
             operations: avx512_vnni::OPERATIONS,
             run: avx512_vnni::call,
+        });
+        let avx512 = (has!("avx512f") && has!("avx512bw")).then_some(Block {
+            name: "AVX-512",
+            operations: madd_512::OPERATIONS,
+            run: madd_512::call,
         });
         let avx_vnni = (has!("avx2") && has!("avxvnni")).then_some(Block {
             name: "AVX-VNNI",
@@ -227,7 +235,7 @@ mod instances {
             operations: madd::OPERATIONS,
             run: madd::call,
         });
-        amx.or(avx512).or(avx_vnni).or(avx2)
+        amx.or(avx512_vnni).or(avx512).or(avx_vnni).or(avx2)
     }
 
     pub fn f32() -> Option<Block> {

@@ -13,13 +13,17 @@ pub fn avx_vnni() -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub fn avx512_vnni() -> bool {
+pub fn avx512() -> bool {
     avx2()
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+pub fn avx512_vnni() -> bool {
+    avx512() && is_x86_feature_detected!("avx512vnni")
 }
 
 /// AVX512-VNNI, and products of bfloat16.

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// An instruction set that this CPU has; holding one is the proof that it does.
 ///
 /// All give the same bits, only at different speeds. The environment variable `DYNQUANT_ISA`
-/// chooses another than the best: `portable`; `avx2`, `avx_vnni`, `avx512_vnni`, `avx512_bf16` or
-/// `amx_int8` on x86-64; `neon` or `dotprod` on AArch64; `simd128` or `relaxed_simd` on
+/// chooses another than the best: `portable`; `avx2`, `avx512`, `avx_vnni`, `avx512_vnni`,
+/// `avx512_bf16` or `amx_int8` on x86-64; `neon` or `dotprod` on AArch64; `simd128` or `relaxed_simd` on
 /// WebAssembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(pub(crate) IsaKind);
@@ -35,6 +35,10 @@ macro_rules! instruction_sets {
                 { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
                     saturates: true }
                 cpu::avx2() => x86_64::avx2;
+            Avx512 "avx512" (target_arch = "x86_64")
+                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: false,
+                    saturates: true }
+                cpu::avx512() => x86_64::avx512;
             AvxVnni "avx_vnni" (target_arch = "x86_64")
                 { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
                     saturates: false }

@@ -10,8 +10,49 @@
 //! [groups, 4] i8 | [extras, 2, 4]: a u32, the group, and its i8 | room
 //! ```
 
-use super::product::Row;
+use super::product::{Part, Product, Row};
 use super::rows;
+
+/// How the products of two codes are added up.
+#[allow(
+    dead_code,
+    reason = "most instruction sets add up four products at once"
+)]
+pub enum PairSums {
+    /// In an i16, which no two of these codes exceed.
+    Exact,
+    /// In an i16, of activations that are split.
+    Split,
+    /// In an i32.
+    Wide,
+}
+
+impl Product<'_, [u8; 4]> {
+    /// How the products of two codes of a part are added up.
+    #[allow(
+        dead_code,
+        reason = "most instruction sets add up four products at once"
+    )]
+    pub fn pair_sums(&self, part: &Part) -> PairSums {
+        let rows = part.rows.clone();
+        let rows = self.windows.map_or(rows.clone(), |all| all.positions(rows));
+        let has_7_bits = || {
+            let codes = &self.lhs[rows.start * self.groups..rows.end * self.groups];
+            codes
+                .as_flattened()
+                .iter()
+                .fold(0, |used, code| used | code)
+                <= 127
+        };
+        if self.rhs.splits() {
+            PairSums::Split
+        } else if self.rhs.has_reduced_range() || has_7_bits() {
+            PairSums::Exact
+        } else {
+            PairSums::Wide
+        }
+    }
+}
 
 /// Groups that are split together.
 const CHUNK: usize = 8;

@@ -112,19 +112,21 @@ where
     }
 }
 
-/// A [`Vector`] whose activations are [split](super::split).
+/// A [`Vector`] whose activations are [split](super::split), so that sums begin with another value.
 #[allow(
     dead_code,
     reason = "most instruction sets add up four products at once"
 )]
 #[derive(Clone, Copy)]
-pub struct Split<V> {
+pub struct Split<V, Start> {
     pub vector: V,
+    pub start: Start,
 }
 
-impl<const LANES: usize, const BYTES: usize, V> Vector<LANES, BYTES> for Split<V>
+impl<const LANES: usize, const BYTES: usize, V, Start> Vector<LANES, BYTES> for Split<V, Start>
 where
     V: Vector<LANES, BYTES>,
+    Start: Fn(Row, Channels<'_, LANES>) -> V::Acc + Copy,
 {
     const SPLIT: bool = true;
     type Group = V::Group;
@@ -133,8 +135,11 @@ where
     type B = V::B;
 
     forward! {
-        to vector:
         start(row: Row, channels: Channels<'_, LANES>) -> V::Acc;
+    }
+
+    forward! {
+        to vector:
         load(weights: &[u8; BYTES]) -> V::B;
         splat(group: V::Group) -> V::A;
         dot(acc: V::Acc, a: V::A, b: V::B) -> V::Acc;

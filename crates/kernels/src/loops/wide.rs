@@ -5,7 +5,29 @@
 
 use std::mem::MaybeUninit;
 
-use super::product::{Part, Product, Sink, Windows};
+use super::product::{Group, Part, Product, Sink, Windows};
+
+/// The even and the odd codes of a group, as i16.
+#[derive(Clone, Copy, Default)]
+pub struct EvenOdd {
+    pub even: i32,
+    pub odd: i32,
+}
+
+impl EvenOdd {
+    /// The codes of a group.
+    pub fn of(codes: [u8; 4]) -> Self {
+        let codes = i32::from_le_bytes(codes);
+        Self {
+            even: codes & 0x00ff_00ff,
+            odd: codes >> 8 & 0x00ff_00ff,
+        }
+    }
+}
+
+impl Group for EvenOdd {
+    const EXACT: bool = true;
+}
 
 /// Widened groups of a block: 64 KiB of four i16 each, which stay in L2.
 const GROUPS: usize = 8 << 10;

@@ -21,9 +21,10 @@ use crate::loops::float_row;
 use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
+use crate::loops::split::PairSums;
 use crate::loops::tile;
 use crate::loops::vector::{Closures, Lanes, Split, Vector};
-use crate::loops::wide;
+use crate::loops::wide::{self, EvenOdd};
 use crate::packed::Channels;
 
 /// Runs an op, compiled with these features, out of line.
@@ -97,19 +98,12 @@ pub unsafe fn attend<const CAREFUL: bool>(
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let [start, end] = [part.rows.start, part.rows.end].map(|row| row * product.groups);
-    let has_7_bits = || {
-        let codes = product.lhs[start..end].as_flattened().iter();
-        codes.fold(0, |used, code| used | code) <= 127
-    };
     // SAFETY: the contract is the same.
     unsafe {
-        if product.rhs.splits() {
-            multiply_split(product, out, part)
-        } else if product.rhs.has_reduced_range() || product.windows.is_none() && has_7_bits() {
-            multiply_bytes(product, out, part)
-        } else {
-            multiply_widened(product, out, part)
+        match product.pair_sums(&part) {
+            PairSums::Split => multiply_split(product, out, part),
+            PairSums::Exact => multiply_bytes(product, out, part),
+            PairSums::Wide => multiply_widened(product, out, part),
         }
     }
 }
@@ -124,8 +118,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let ones = _mm256_set1_epi16(1);
     let vector = exact(
-        // SAFETY: the array is 32 bytes to read; no alignment is asked.
-        |weights| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        |weights| load(weights),
         |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
         |acc, a, b| {
             let pairs = _mm256_maddubs_epi16(a, b);
@@ -145,28 +138,21 @@ unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: P
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply_split(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let ones = _mm256_set1_epi16(1);
-    let vector = Closures {
-        // Less 128 times the activations, which weights have more.
-        start: |row: Row, channels: Channels<'_, 8>| {
-            let more = _mm256_set1_epi32(row.sum.wrapping_mul(128));
-            _mm256_sub_epi32(start(row, channels), more)
-        },
-        load: |weights: &[u8; 32]| _mm256_xor_si256(load(weights), _mm256_set1_epi8(i8::MIN)),
-        splat: |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
-        dot: |acc, a, b| {
+    let vector = exact(
+        |weights| _mm256_xor_si256(load(weights), _mm256_set1_epi8(i8::MIN)),
+        |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
+        |acc, a, b| {
             let pairs = _mm256_maddubs_epi16(b, a);
             _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
         },
-        add: |left, right| _mm256_add_epi32(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            finish(acc, row, channels, out);
-        },
-        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
+    );
+    let start = |row: Row, channels: Channels<'_, 8>| {
+        // Less 128 times the activations, which weights have more.
+        let more = _mm256_set1_epi32(row.sum.wrapping_mul(128));
+        _mm256_sub_epi32(start(row, channels), more)
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, Split { vector }) }
+    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, Split { vector, start }) }
 }
 
 /// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
@@ -177,28 +163,20 @@ unsafe fn multiply_split(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: P
 unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let vector = exact(
         |weights| {
-            // SAFETY: the array is 32 bytes to read; no alignment is asked.
-            let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) };
+            let bytes = load(weights);
             let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
             (even, _mm256_srai_epi16::<8>(bytes))
         },
-        |EvenOdd { even, odd }: EvenOdd| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
+        |EvenOdd { even, odd }| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
         |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
             let even = _mm256_madd_epi16(a.0, b.0);
             let odd = _mm256_madd_epi16(a.1, b.1);
             _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
         },
     );
-    let wide = |codes: [u8; 4]| {
-        let codes = i32::from_le_bytes(codes);
-        EvenOdd {
-            even: codes & 0x00ff_00ff,
-            odd: codes >> 8 & 0x00ff_00ff,
-        }
-    };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
-        wide::multiply(product, out, part, 4, wide, |product, out, part| {
+        wide::multiply(product, out, part, 4, EvenOdd::of, |product, out, part| {
             tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector)
         });
     }
@@ -225,17 +203,6 @@ pub fn exact<G: Group, A: Copy, B: Copy>(
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
     }
-}
-
-/// The even and the odd codes of a group, as i16.
-#[derive(Clone, Copy, Default)]
-struct EvenOdd {
-    even: i32,
-    odd: i32,
-}
-
-impl Group for EvenOdd {
-    const EXACT: bool = true;
 }
 
 /// The value that 8 sums begin with: their correction by zero points.

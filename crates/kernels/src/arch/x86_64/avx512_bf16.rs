@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::avx512_vnni;
+use super::avx512;
 pub use super::avx512_vnni::{
     multiply, multiply_blocks, multiply_f16, multiply_row, multiply_shifted, run, transpose, widen,
 };
@@ -54,8 +54,8 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
             // By `fold` two channels of the first half come before two of the second.
             let order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
             let sum = _mm512_castpd_ps(_mm512_permutexvar_pd(order, _mm512_castps_pd(sum)));
-            let bias = avx512_vnni::floats(channels.bias);
-            avx512_vnni::put(_mm512_add_ps(sum, bias), out);
+            let bias = avx512::floats(channels.bias);
+            avx512::put(_mm512_add_ps(sum, bias), out);
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
         group: PhantomData,
@@ -76,7 +76,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
     unsafe {
         match attention.precision {
             Precision::Float32 | Precision::Int8 => {
-                avx512_vnni::attend::<CAREFUL>(attention, block, out)
+                avx512::attend::<CAREFUL>(attention, block, out)
             }
             Precision::BFloat16 => {
                 let factors = BFloat16s(register());
@@ -91,7 +91,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
 #[inline]
 pub fn register() -> impl Register<16, V = __m512> {
     OfPairs {
-        register: avx512_vnni::register(),
+        register: avx512::register(),
         dot: |a, b, acc| dot(acc, _mm512_castps_si512(a), _mm512_castps_si512(b)),
         pair: |first, second| pair(first, second),
         round: |low, high| _mm512_castsi512_ps(round(low, high)),

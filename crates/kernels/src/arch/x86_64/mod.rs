@@ -3,6 +3,7 @@
 
 pub mod amx;
 pub mod avx2;
+pub mod avx512;
 pub mod avx512_bf16;
 pub mod avx512_vnni;
 pub mod avx_vnni;

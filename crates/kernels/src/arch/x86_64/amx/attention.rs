@@ -3,7 +3,7 @@
 use std::ptr::null;
 
 use super::tiles::{self, Configuration, Configured, HEIGHT, K_GROUPS, LINE, TileOperands, Tiled};
-use crate::arch::x86_64::{avx512_bf16, avx512_vnni};
+use crate::arch::x86_64::{avx512, avx512_bf16};
 use crate::loops::attention::{self, Attention, Precision, QueryBlock};
 use crate::loops::buffer::RowsMut;
 use crate::loops::factors::{self, Factors, Rows};
@@ -24,7 +24,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
     unsafe {
         match attention.precision {
             Precision::Float32 | Precision::Int8 => {
-                avx512_vnni::attend::<CAREFUL>(attention, block, out)
+                avx512::attend::<CAREFUL>(attention, block, out)
             }
             Precision::BFloat16 => {
                 let _configured = Configured::new(Configuration::of_products(HEIGHT));

@@ -21,7 +21,7 @@ use std::ops::Range;
 use super::nest::fills_a_tile;
 use super::tiles::{self, Configuration, Configured, HEIGHT, LINE, Line, ROW};
 use crate::arch::op::Activate;
-use crate::arch::x86_64::avx512_vnni;
+use crate::arch::x86_64::{avx512, avx512_vnni};
 use crate::loops::blocks::{self, GROUPS, RowBlock};
 use crate::loops::fetch::claim;
 use crate::loops::float_vector::Register;
@@ -86,7 +86,7 @@ unsafe fn on_tiles<const OFFSETS: bool>(
         }
     }
     for index in panels {
-        let apply = |activation, xs: &mut [f32]| avx512_vnni::run(Activate { activation, xs });
+        let apply = |activation, xs: &mut [f32]| avx512::run(Activate { activation, xs });
         // SAFETY: the rows of the panel are written, and in the part that this thread alone
         // computes.
         unsafe { product.activate(out, product.rhs.panel(index), &rows, apply) };
@@ -124,7 +124,7 @@ fn widen(block: PanelBlock<'_, LINE, ROW>, format: Blocks, register: usize, to: 
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_sub_epi8(codes, middle)) }
     };
     let rows = block.codes[register..].iter().step_by(block.registers);
-    let rows = rows.map(|row| avx512_vnni::load(row));
+    let rows = rows.map(|row| avx512::load(row));
     if format.bits() == 8 {
         return rows.zip(to).for_each(|(row, to)| put(row, to));
     }
@@ -147,7 +147,7 @@ unsafe fn tile<const OFFSETS: bool>(
     codes: &[Codes],
     out: &Sink<'_>,
 ) {
-    let (float, blocks) = (avx512_vnni::register(), product.groups);
+    let (float, blocks) = (avx512::register(), product.groups);
     if register == 0 && out.exceeds_l2() {
         // SAFETY: no other thread writes these rows of this panel.
         unsafe { claim(out, panel, *first..first + HEIGHT) };
@@ -167,10 +167,10 @@ unsafe fn tile<const OFFSETS: bool>(
         let offsets = OFFSETS.then(|| (&weights.offsets[of_register.clone()], format));
         blocks::add::<LINE, 1, HEIGHT, _>(
             &mut acc,
-            |r, _| _mm512_cvtepi32_ps(avx512_vnni::integers(&sums.0[r])),
+            |r, _| _mm512_cvtepi32_ps(avx512::integers(&sums.0[r])),
             |r| (scales[r], less[r]),
             (&weights.scales[of_register], offsets),
-            |halves| avx512_vnni::of_halves(halves),
+            |halves| avx512::of_halves(halves),
             float,
         );
     }

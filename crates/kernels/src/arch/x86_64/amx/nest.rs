@@ -12,7 +12,7 @@ use super::tiles::{
     self, AHEAD, Configuration, Configured, HEIGHT, K_GROUPS, LINE, Line, Sums, TileOperands, Tiled,
 };
 use crate::arch::op::Activate;
-use crate::arch::x86_64::avx512_vnni;
+use crate::arch::x86_64::{avx512, avx512_vnni};
 use crate::loops::activation::Activation;
 use crate::loops::buffer::RowsMut;
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink};
@@ -27,7 +27,7 @@ const MAX_BLOCK: usize = 512;
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let streams = streams(product, out);
     let finish = Dequantize { streams };
-    let activate = |activation, xs: &mut [f32]| avx512_vnni::run(Activate { activation, xs });
+    let activate = |activation, xs: &mut [f32]| avx512::run(Activate { activation, xs });
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-INT8; parts of a `Grid` are
     // disjoint, and one thread computes each.
     unsafe {
@@ -49,14 +49,14 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
     let streams = streams(product, out);
     let finish = AddBias { streams };
-    let activate = |activation, xs: &mut [f32]| avx512_vnni::run(Activate { activation, xs });
+    let activate = |activation, xs: &mut [f32]| avx512::run(Activate { activation, xs });
     // SAFETY: an `Isa` of AMX exists only where the CPU has AMX-BF16; parts of a `Grid` are
     // disjoint, and one thread computes each.
     unsafe {
         if part.rows.len() >= FEW {
             multiply_on_tiles(product, out, part, finish, activate)
         } else {
-            avx512_vnni::multiply_bf16(product, out, part)
+            avx512::multiply_bf16(product, out, part)
         }
     }
     if streams {
@@ -102,17 +102,17 @@ impl Finish for AddBias {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn dequantize<const C: usize>(lines: Lines<'_, C>, streams: bool) {
     let channels = lines.channels;
-    let of_channels = channels.map(|channels| avx512_vnni::integers(channels.sums));
-    let scales = channels.map(|channels| avx512_vnni::floats(channels.scales));
-    let bias = channels.map(|channels| avx512_vnni::floats(channels.bias));
+    let of_channels = channels.map(|channels| avx512::integers(channels.sums));
+    let scales = channels.map(|channels| avx512::floats(channels.scales));
+    let bias = channels.map(|channels| avx512::floats(channels.bias));
     let value = |sums, row: &Row, j: usize| {
         let zero_point = _mm512_set1_epi32(row.zero_point);
         let sums = _mm512_sub_epi32(sums, _mm512_mullo_epi32(zero_point, of_channels[j]));
-        avx512_vnni::finish(sums, *row, scales[j], bias[j])
+        avx512::finish(sums, *row, scales[j], bias[j])
     };
     // All channels of a panel have zero points, or none.
     let zero_points =
-        channels.map(|channels| channels.zero_points.map(|all| avx512_vnni::integers(all)));
+        channels.map(|channels| channels.zero_points.map(|all| avx512::integers(all)));
     if zero_points.iter().all(Option::is_none) {
         return each_row(lines, streams, value);
     }
@@ -126,9 +126,7 @@ fn dequantize<const C: usize>(lines: Lines<'_, C>, streams: bool) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn add_bias<const C: usize>(lines: Lines<'_, C>, streams: bool) {
-    let bias = lines
-        .channels
-        .map(|channels| avx512_vnni::floats(channels.bias));
+    let bias = lines.channels.map(|channels| avx512::floats(channels.bias));
     each_row(lines, streams, |sums, _: &Row, j: usize| {
         _mm512_add_ps(_mm512_castsi512_ps(sums), bias[j])
     });
@@ -154,7 +152,7 @@ fn each_row<const C: usize>(
         // SAFETY: by the assertion there is that row, of `C` lines to write.
         let out = unsafe { out.row(r) };
         for (j, out) in out.as_chunks_mut::<LINE>().0.iter_mut().enumerate().take(C) {
-            let value = value(avx512_vnni::integers(&sums[j][r]), row, j);
+            let value = value(avx512::integers(&sums[j][r]), row, j);
             let out = out.as_mut_ptr();
             // SAFETY: it points to 64 bytes to write, which are a cache line if they are streamed.
             unsafe {
