@@ -40,7 +40,7 @@ fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
         ("ours", QConfigSpec::int8()),
         ("our bfloat16", QConfigSpec::bfloat16()),
     ];
-    if Isa::active()?.to_string() == "avx2" {
+    if ["avx2", "avx512"].contains(&Isa::active()?.name()) {
         specs.push(("our reduce_range", QConfigSpec::int8_reduce_range()));
     }
     Ok(specs)
@@ -205,7 +205,7 @@ fn in_codes(
     let mut contenders = vec![("candle f32", module(candle, xs))];
     contenders.push(("our f32", module(layer.clone(), xs)));
     let mut specs = vec![("ours", QConfig::int8())];
-    if Isa::active()?.to_string() == "avx2" {
+    if ["avx2", "avx512"].contains(&Isa::active()?.name()) {
         specs.push(("our reduce_range", QConfig::int8().reduce_range()));
     }
     for (name, qconfig) in specs {
