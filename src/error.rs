@@ -45,7 +45,8 @@ pub enum ErrorKind {
     /// A dtype, a device, an instruction set, the format of a checkpoint, or a
     /// [`QConfig`](crate::QConfig) for this layer is not supported; or a layer cannot be saved.
     Unsupported,
-    /// A weight or a bias to be quantized holds a NaN or an infinity.
+    /// A weight or a bias to be quantized, or a batch norm to be folded in, holds a NaN or an
+    /// infinity.
     NonFinite,
     /// A layer's dot products could leave the range of an i32.
     AccumulatorOverflow,
@@ -94,8 +95,12 @@ pub(crate) enum Fault {
     UnsupportedDevice { op: &'static str, got: String },
     #[error("non-finite weight: expected finite numbers, got {value} at index {index:?}")]
     NonFiniteWeight { index: Vec<usize>, value: f32 },
-    #[error("non-finite bias: expected finite numbers, got {value} at index {index}")]
-    NonFiniteBias { index: usize, value: f32 },
+    #[error("non-finite {what}: expected finite numbers, got {value} at index {index}")]
+    NonFinite {
+        what: &'static str,
+        index: usize,
+        value: f32,
+    },
     #[error(
         "output channel {channel} can overflow the i32 accumulator: expected 255 * sum|codes| < 2^31, got {got}; keep this layer float"
     )]
@@ -191,7 +196,7 @@ impl Fault {
             | Self::UnsupportedCheckpoint { .. }
             | Self::Unsavable { .. }
             | Self::UnavailableIsa { .. } => ErrorKind::Unsupported,
-            Self::NonFiniteWeight { .. } | Self::NonFiniteBias { .. } => ErrorKind::NonFinite,
+            Self::NonFiniteWeight { .. } | Self::NonFinite { .. } => ErrorKind::NonFinite,
             Self::AccumulatorOverflow { .. } => ErrorKind::AccumulatorOverflow,
             Self::UnmatchedRule { .. } | Self::NothingMatched { .. } => ErrorKind::Unmatched,
             Self::FloatTensors { .. } => ErrorKind::FloatTensors,
@@ -222,6 +227,18 @@ impl Error {
     pub(crate) fn shape(op: &'static str, expected: impl fmt::Display, got: &[usize]) -> Self {
         let (expected, got) = (expected.to_string(), got.to_vec());
         Self::from(Fault::ShapeMismatch { op, expected, got })
+    }
+
+    /// Checks the values of a tensor `what`, which are one for each channel.
+    pub(crate) fn check_finite(what: &'static str, values: &[f32]) -> Result<()> {
+        match values.iter().position(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(index) => Err(Self::from(Fault::NonFinite {
+                what,
+                index,
+                value: values[index],
+            })),
+        }
     }
 
     pub(crate) fn dtype(op: &'static str, expected: &'static str, got: DType) -> Self {

@@ -464,6 +464,88 @@ fn a_batch_norm_is_folded_in() -> TestResult {
     Ok(())
 }
 
+/// Each fault is named with its tensor and channel, of a float layer and of a quantized one.
+#[test]
+fn a_batch_norm_that_cannot_be_folded_is_refused() -> TestResult {
+    let vector = |value: f32| {
+        let values = vec![1., 1., value, 1., 1., 1.];
+        Tensor::from_vec(values, 6, &Device::Cpu)
+    };
+    let norm = |[mean, var, weight, bias]: [f32; 4], eps| {
+        let tensors = [mean, var, weight, bias].map(vector);
+        let [mean, var, weight, bias] = tensors;
+        candle_nn::BatchNorm::new(6, mean?, var?, weight?, bias?, eps)
+    };
+    let good = norm([1.; 4], 1e-5)?;
+    let error = |layer: &nn::Conv2d, norm: &candle_nn::BatchNorm| -> Result<String> {
+        let before = bits(layer.weight())?;
+        let error = layer.absorb_bn(norm).map(drop).expect_err("an error");
+        assert_eq!(bits(layer.weight())?, before);
+        // Without candle's backtrace.
+        Ok(error.to_string().lines().take(1).collect())
+    };
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let layer = nn::Conv2d::new(tensor(&[6, 4, 3, 3], 6)?, None, images(1, 1, 1));
+    for layer in [int8(&layer)?, layer] {
+        for (at, name) in ["running_mean", "running_var", "weight", "bias"]
+            .into_iter()
+            .enumerate()
+        {
+            for value in [nan, inf, -inf] {
+                let mut values = [1.; 4];
+                values[at] = value;
+                let error = error(&layer, &norm(values, 1e-5)?)?;
+                let got = format!("expected finite numbers, got {value} at index 2");
+                let expected = format!("Conv2d: non-finite {name} of the batch norm: {got}");
+                assert_eq!(error, expected);
+            }
+        }
+        for (var, eps, got) in [(-1., 1e-5, "-1"), (0., 0., "0"), (1., f64::NAN, "1")] {
+            let error = error(&layer, &norm([1., var, 1., 1.], eps)?)?;
+            let index = if eps.is_nan() { 0 } else { 2 };
+            let got = format!("got {got} at index {index}");
+            assert!(
+                error.contains("running_var of the batch norm") && error.ends_with(&got),
+                "{error}"
+            );
+        }
+        let far = error(&layer, &norm([1., 1e-30, 1e30, 1.], 0.)?)?;
+        assert!(
+            far.contains("factor of the batch norm") && far.ends_with("got inf at index 2"),
+            "{far}"
+        );
+        let far = error(&layer, &norm([1e30, 1., 1e30, 1.], 0.)?)?;
+        assert!(
+            far.contains("folded bias") && far.ends_with("got -inf at index 2"),
+            "{far}"
+        );
+    }
+    let weight = tensor(&[6, 4, 3, 3], 6)?;
+    let biased = |bias: Tensor| nn::Conv2d::new(weight.clone(), Some(bias), images(1, 1, 1));
+    for shape in [&[5][..], &[1], &[1, 6], &[]] {
+        let error = error(&biased(tensor(shape, 1)?), &good)?;
+        let expected = "Conv2d: shape mismatch in bias: expected [6], got ";
+        assert_eq!(error, format!("{expected}{shape:?}"));
+    }
+    let error_of_bias = error(&biased(vector(nan)?), &good)?;
+    assert!(
+        error_of_bias.contains("non-finite bias: expected finite numbers, got NaN at index 2"),
+        "{error_of_bias}"
+    );
+    for groups in [0, 4] {
+        let layer = nn::Conv2d::new(tensor(&[6, 1, 3, 3], 6)?, None, grouped(groups, 1));
+        let error = error(&layer, &good)?;
+        let expected = "Conv2d: invalid groups: expected a number that divides 6 channels, got ";
+        assert_eq!(error, format!("{expected}{groups}"));
+    }
+    for shape in [&[6, 4][..], &[], &[6, 4, 0, 3]] {
+        let layer = nn::Conv2d::new(tensor(shape, 6)?, None, images(1, 1, 1));
+        let error = error(&layer, &good)?;
+        assert!(error.contains("shape mismatch in weight"), "{error}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     let folder = tempfile::tempdir()?;

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use candle_core::{Device, Layout, Tensor, TensorId};
+use candle_core::{DType, Device, Layout, Tensor, TensorId, WithDType};
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::format::Format;
@@ -18,7 +19,7 @@ use super::groups::Grouped;
 use crate::error::{Error, Result};
 use crate::halves::Halves;
 use crate::kernels::OutOfRange;
-use crate::tensor::{MemoryId, bits};
+use crate::tensor::{Elements, MemoryId, bits};
 use crate::weight::coded::Coded;
 use crate::weight::qtable::QTable;
 use crate::weight::qweight::QWeight;
@@ -54,8 +55,8 @@ pub(crate) trait Source: Send + Sync {
     /// The format of a quantized weight.
     fn format(&self, name: &str) -> Option<Format>;
 
-    /// Some bytes from the middle of a tensor, at least one if it has any: of its elements as f32,
-    /// or of the file if it is quantized.
+    /// Some bytes of a tensor, at least one if it has any: of its elements at [`places`] as f32, or
+    /// from the middle of the file's if it is quantized.
     fn sample(&self, name: &str) -> Result<Vec<u8>>;
 }
 
@@ -93,6 +94,8 @@ pub(super) struct LoadedFrom {
     name: Arc<str>,
     dims: Arc<[usize]>,
     source: Weak<dyn Source>,
+    /// Its [`Source::sample`]; empty if that is not known.
+    sample: Arc<[u8]>,
 }
 
 /// The origins of loaded tensors, by their memory. Origins of a closed checkpoint are removed when
@@ -108,8 +111,14 @@ static TENSOR_ORIGINS: Mutex<TensorOrigins> = Mutex::new(TensorOrigins {
     sweep_at: 0,
 });
 
-/// Remembers that a tensor, which shares its memory with no other, is `name` of `source`.
-pub(crate) fn record(tensor: &Tensor, name: &str, source: Weak<dyn Source>) {
+/// Remembers that a tensor, which shares its memory with no other, is `name` of `source`; `sample`
+/// is empty, or that of the source.
+pub(crate) fn record(
+    tensor: &Tensor,
+    name: &str,
+    source: Weak<dyn Source>,
+    sample: impl Into<Arc<[u8]>>,
+) {
     let (storage, _) = tensor.storage_and_layout();
     if !tensor.device().is_cpu() {
         return;
@@ -119,6 +128,7 @@ pub(crate) fn record(tensor: &Tensor, name: &str, source: Weak<dyn Source>) {
         name: name.into(),
         dims: tensor.dims().into(),
         source,
+        sample: sample.into(),
     };
     let mut origins = TENSOR_ORIGINS
         .lock()
@@ -162,6 +172,8 @@ pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     // It may have been changed in place.
     let is_it = if is_quantized {
         equals(matrix, name, part, &*source)
+    } else if loaded.is_sampled(matrix, &part) {
+        Ok(true)
     } else {
         is_like(matrix, name, part, &*source)
     };
@@ -176,16 +188,22 @@ pub(crate) fn of_convolution(weight: &Tensor, taps: &[usize]) -> Option<Origin> 
     Some(loaded.whole(if is_quantized { taps } else { weight.dims() }))
 }
 
-/// Whether a matrix has the elements that the checkpoint has there, by some of them: from the first
-/// row and column to the last, a few side by side in each place.
-fn is_like(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {
+/// Where a matrix is compared by some of its elements: the rows and columns of 8 places from the
+/// first to the last, and how many elements along an axis each has.
+fn places(shape: [usize; 2], along: usize) -> ([usize; 2], impl Iterator<Item = [usize; 2]>) {
     const PLACES: usize = 8;
-    let along = usize::from(part.strides[1] <= 1);
     let mut count = [1, 1];
-    count[along] = part.shape[along].min(PLACES);
-    for place in 0..PLACES {
-        let first = |axis: usize| (part.shape[axis] - count[axis]) * place / (PLACES - 1);
-        let [row, column] = [first(0), first(1)];
+    count[along] = shape[along].min(PLACES);
+    let first = move |place, axis: usize| (shape[axis] - count[axis]) * place / (PLACES - 1);
+    let all = if shape.contains(&0) { 0 } else { PLACES };
+    let places = (0..all).map(move |place| [0, 1].map(|axis| first(place, axis)));
+    (count, places)
+}
+
+/// Whether a matrix has the elements that the checkpoint has there, by those at [`places`].
+fn is_like(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {
+    let (count, places) = places(part.shape, usize::from(part.strides[1] <= 1));
+    for [row, column] in places {
         let some = matrix.narrow(0, row, count[0])?;
         let at = Part {
             shape: count,
@@ -197,6 +215,35 @@ fn is_like(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Resu
         }
     }
     Ok(true)
+}
+
+/// The ranges of the elements at [`places`] of a tensor.
+pub(crate) fn sampled(dims: &[usize]) -> impl Iterator<Item = Range<usize>> + use<> {
+    let Part { shape, .. } = Part::whole(dims);
+    let (count, places) = places(shape, 1);
+    let first = places.map(move |[row, column]| row * shape[1] + column);
+    first.map(move |first| first..first + count[1])
+}
+
+/// The [`Source::sample`] of a tensor as a file has it; empty of a vector, and of a dtype that f32
+/// does not hold.
+pub(crate) fn sample_of(tensor: &Tensor) -> Vec<u8> {
+    fn gather<T: WithDType>(tensor: &Tensor, widen: impl Fn(T) -> f32) -> Result<Vec<u8>> {
+        let elements = Elements::new(tensor);
+        let (values, mut some) = (elements.as_slice::<T>()?, Vec::new());
+        for range in sampled(tensor.dims()) {
+            some.extend(values[range].iter().map(|value| widen(*value)));
+        }
+        Ok(bytemuck::cast_slice(&some).to_vec())
+    }
+    let sample = match tensor.dtype() {
+        _ if tensor.rank() < 2 => return Vec::new(),
+        DType::F32 => gather(tensor, |value: f32| value),
+        DType::F16 => gather(tensor, f16::to_f32),
+        DType::BF16 => gather(tensor, bf16::to_f32),
+        _ => return Vec::new(),
+    };
+    sample.unwrap_or_default()
 }
 
 /// The elements that are compared at once, so that little memory is needed.
@@ -249,15 +296,26 @@ impl LoadedFrom {
         Self { dims, ..self }.origin(Part::whole(shape))
     }
 
+    /// Whether a matrix is the whole tensor as it was handed out, by the sample of both.
+    fn is_sampled(&self, matrix: &Tensor, part: &Part) -> bool {
+        let is_known = !self.sample.is_empty() && *part == Part::whole(&self.dims);
+        is_known && sample_of(matrix) == *self.sample
+    }
+
     fn origin(self, part: Part) -> Origin {
-        let source = self.source.upgrade();
-        let sample = source.and_then(|source| source.sample(&self.name).ok());
+        let sample = if self.sample.is_empty() {
+            let source = self.source.upgrade();
+            let read = source.and_then(|source| source.sample(&self.name).ok());
+            read.unwrap_or_default().into()
+        } else {
+            self.sample
+        };
         Origin {
             name: self.name,
             dims: self.dims,
             part,
             source: self.source,
-            sample: sample.unwrap_or_default().into(),
+            sample,
         }
     }
 }
@@ -382,7 +440,8 @@ impl Origin {
 
     /// Remembers that a tensor is this tensor of the checkpoint.
     pub fn record(&self, tensor: &Tensor) {
-        record(tensor, &self.name, Weak::clone(&self.source));
+        let (source, sample) = (Weak::clone(&self.source), Arc::clone(&self.sample));
+        record(tensor, &self.name, source, sample);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::halves::{HalfType, Halves};
 use crate::kernels::{self, Element, InputFactor, Isa, OutOfRange, Packed, PanelValues};
 use crate::observer::ZeroPoints;
@@ -321,13 +321,8 @@ fn finite_bias(op: &'static str, bias: Option<&Tensor>, n: usize) -> Result<Vec<
         return Err(Error::shape(op, format!("[{n}]"), bias.dims()));
     }
     let bias = to_f32_vec(bias, op)?;
-    match bias.iter().position(|value| !value.is_finite()) {
-        None => Ok(bias),
-        Some(index) => Err(Error::from(Fault::NonFiniteBias {
-            index,
-            value: bias[index],
-        })),
-    }
+    Error::check_finite("bias", &bias)?;
+    Ok(bias)
 }
 
 #[cfg(test)]
@@ -335,6 +330,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::error::Fault;
     use crate::observer::ObserverConfig;
     use crate::observer::ObserverKind::{self, *};
     use crate::qconfig::Granularity;

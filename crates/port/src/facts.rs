@@ -7,7 +7,7 @@ use super::built::ADDS;
 use super::functions::{Function, inputs};
 use super::scopes::Origin;
 use super::syntax::{binds, called, get, ident, is, is_ok, only, strip, tail, words};
-use super::types::{is_named, last_name};
+use super::types::{arguments, is_named, last_name};
 use super::unit::Unit;
 use super::walk::exprs;
 
@@ -267,6 +267,20 @@ impl<'u> Facts<'u> {
         let function = self.function;
         let owner = function.owner.as_ref()?;
         self.unit.field(&function.module, owner, field)
+    }
+
+    /// Whether the function returns the `Result` of one of these crates, with their error.
+    pub fn returns_result_of(&self, crates: &[&str]) -> bool {
+        let syn::ReturnType::Type(_, ty) = &self.function.signature.output else {
+            return false;
+        };
+        let origin = self.unit.origin(&self.function.module, ty);
+        let path = origin.and_then(|origin| get!(origin, Origin::Other));
+        let is_it = path.is_some_and(|path| match &path[..] {
+            [krate, .., name] => crates.contains(&&**krate) && name == "Result",
+            _ => false,
+        });
+        is_it && arguments(ty).len() == 1
     }
 
     /// The origin of a path that is written in the function.

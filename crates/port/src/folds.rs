@@ -8,11 +8,13 @@ use super::built::given;
 use super::closures::Search;
 use super::draft::Draft;
 use super::facts::{self, Facts};
+use super::scopes::Origin;
+use super::source::is_inside;
 use super::syntax::{
-    applied, exactly, get, has_attribute, ident, is, mentions, own_field, tail, untyped, values,
-    variable,
+    applied, called, exactly, get, has_attribute, ident, is, mentions, own_field, segments, tail,
+    untyped, values, variable,
 };
-use super::types::named;
+use super::types::{is_named, named};
 use super::unit::Unit;
 use super::walk::{Node, exprs, nodes};
 
@@ -96,6 +98,11 @@ fn changes(facts: &Facts<'_>, layers: [&Expr; 2], call: &ExprMethodCall, input: 
     let (mut outer, inner) = (source.range(call), source.range(input));
     let mut ends = ["", ""];
     if let Some(name) = ident(input) {
+        // A condition may take the variable each time that it runs.
+        let mut loops = exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::While));
+        if loops.any(|each| is_inside(&outer, &source.range(&*each.cond))) {
+            return None;
+        }
         // A variable holds no `Result`, and the error of one that is handled here is unknown.
         let rest = source.text[outer.end..].trim_start();
         match rest.chars().next() {
@@ -126,7 +133,8 @@ fn variables(facts: &Facts<'_>, layers: [&Expr; 2]) -> Changes {
     let line = source.next_line(last);
     let fold = format!("{line}let {conv} = {conv}.absorb_bn(&{norm})?;");
     // Loaded behind the call, the norm is no part of it.
-    (last < source.start(layers[0])).then(|| vec![(last..last, fold)])
+    let is_certain = last < source.start(layers[0]) && facts.takes_errors(last);
+    is_certain.then(|| vec![(last..last, fold)])
 }
 
 /// The statement that gives a variable the value of a `Result`, if the variable is read here alone.
@@ -161,11 +169,16 @@ fn fields(facts: &Facts<'_>, layer: &Expr, names: &[String; 2]) -> Changes {
     let literals = unit.built.literals(&key)?.found.iter();
     // Others copy both from a value.
     let gives = |literal| names.iter().any(|name| given(literal, name).is_some());
-    let [(literal, in_result)] = exactly(literals.filter(|(literal, _)| gives(literal)))?;
+    let [(literal, _)] = exactly(literals.filter(|(literal, _)| gives(literal)))?;
     let [conv, norm] = [given(literal, &names[0])?, given(literal, &names[1])?];
     let [value, norm_value] = [conv, norm].map(|given| source.slice(&given.expr));
+    let drops = |ty: &str| {
+        let mut types = unit.types.implementing("Drop");
+        types.any(|(_, one)| is_named(one, ty))
+    };
     let folded = match facts.wraps(layer) {
-        Some((ty, field)) if ident(&conv.expr).is_some() => {
+        // The wrapper's other fields are moved out of it, which its `drop` would forbid.
+        Some((ty, field)) if ident(&conv.expr).is_some() && !drops(&ty) => {
             format!("{ty} {{ {field}: {value}.{field}.absorb_bn(&{norm_value})?, ..{value} }}")
         }
         Some(_) => return None,
@@ -182,11 +195,14 @@ fn fields(facts: &Facts<'_>, layer: &Expr, names: &[String; 2]) -> Changes {
     let alias = |line: &str| is_type(line.trim_start()) && mentions(line, &key.1) > 0;
     let is_seen = held.into_iter().any(is_visible)
         || unit.world.is_named_elsewhere(unit.path, &key.1)
+        || unit.world.is_read_below(unit.path)
         || source.text.lines().any(alias);
     let reads = |name| unit.built.self_reads(&key, name);
     let is_sole = !is_seen && names.iter().all(|name| matches!(reads(name), Some((1, _))));
     let is_kept = has_attribute(&held[1].attrs, "cfg") || source.is_kept(source.start(held[1]));
-    let is_certain = *in_result && is_plain && is_sole && !is_kept;
+    let at = source.start(*literal);
+    let takes_errors = Facts::around(unit, at)?.takes_errors(at);
+    let is_certain = takes_errors && is_plain && is_sole && !is_kept;
     is_certain.then(|| {
         vec![
             (source.item_of_list(list, held[1]), String::new()),
@@ -209,6 +225,33 @@ impl Facts<'_> {
             Some(value) => self.gives_layer(value, None, 0, search),
             None => self.is_layer(&name, at, 0, search),
         })
+    }
+
+    /// Whether `?` takes candle's errors at a byte of the function: a loader is asked so there, or
+    /// the function returns a `Result` that is known to.
+    fn takes_errors(&self, at: usize) -> bool {
+        let (source, block) = (self.unit.source, self.function.block);
+        // The closure or the item around a byte, from which `?` returns.
+        let around = |at: usize| {
+            let all = nodes(block).filter_map(|node| match node {
+                Node::Expr(expr @ (Expr::Async(_) | Expr::Closure(_))) => Some(source.range(expr)),
+                Node::Item(item) => Some(source.range(item)),
+                _ => None,
+            });
+            all.filter(|range| range.contains(&at)).last()
+        };
+        let mut asked = exprs(block).filter_map(|expr| get!(expr, Expr::Try));
+        let is_asked = asked.any(|asked| {
+            let path = get!(&*asked.expr, Expr::Call).and_then(called);
+            let is_loader = path.is_some_and(|path| match self.resolve(&segments(path)) {
+                Origin::Nn(_) | Origin::Traced(_) => true,
+                Origin::Ours(path) => path.first().is_some_and(|name| name == "nn"),
+                _ => false,
+            });
+            is_loader && around(source.start(asked)) == around(at)
+        });
+        let known = ["anyhow", "candle", "candle_core"];
+        is_asked || around(at).is_none() && self.returns_result_of(&known)
     }
 
     /// The type of a field of `self` whose `forward` calls a convolution on another input, and the

@@ -11,8 +11,9 @@ use super::features;
 use super::releases;
 use super::scopes::{Module, Origin};
 use super::source::Source;
-use super::syntax::{get, mentions, segments};
+use super::syntax::{get, has_attribute, mentions, segments};
 use super::types::{Declared, Key, Types, arguments, is_named, parts};
+use super::walk::{Node, places};
 use crate::files;
 
 /// The files that are ported together, and the files that they name.
@@ -176,6 +177,25 @@ impl World {
         let others = self.given.iter().filter(|other| **other != path);
         let mut texts = others.filter_map(|other| files::read(other).ok());
         texts.any(|text| mentions(&text, name) > 0 && !text.contains(&declared))
+    }
+
+    /// Whether a file that is not given may be a module below a file, at any depth.
+    pub fn is_read_below(&self, path: &Path) -> bool {
+        let text = files::read(path).unwrap_or_default();
+        let Ok((_, file)) = Source::parse(&text) else {
+            return true;
+        };
+        places(&file).any(|place| {
+            let item = get!(place.node, Node::Item).and_then(|item| get!(item, syn::Item::Mod));
+            item.filter(|item| item.content.is_none())
+                .is_some_and(|item| {
+                    let inner = [&place.module[..], &[item.ident.to_string()]].concat();
+                    let file = self.module(path, &[], &inner);
+                    let file = file.filter(|file| self.is_given(file));
+                    let is_elsewhere = has_attribute(&item.attrs, "path");
+                    is_elsewhere || file.is_none_or(|file| self.is_read_below(&file))
+                })
+        })
     }
 
     /// Whether another file to port builds a type, or reads a field with one of these names.

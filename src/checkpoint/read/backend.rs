@@ -104,6 +104,9 @@ impl Backend {
     ) -> CandleResult<Tensor> {
         match self.read(name, dtype)? {
             Some(tensor) => {
+                // Of a quantized weight it is the file's, which is read when it is asked for.
+                let is_float = !self.0.weights.contains_key(name);
+                let sample = is_float.then(|| origin::sample_of(&tensor));
                 let tensor = match axes {
                     Some((axes, dims)) => tensor.permute(axes)?.reshape(dims)?,
                     None => tensor,
@@ -113,7 +116,8 @@ impl Backend {
                 let base = name.strip_suffix(FORMAT);
                 let name = base.filter(|_| self.format(name).is_some()).unwrap_or(name);
                 let source: Arc<dyn Source> = Arc::<Opened>::clone(&self.0);
-                origin::record(&tensor, name, Arc::downgrade(&source));
+                let source = Arc::downgrade(&source);
+                origin::record(&tensor, name, source, sample.unwrap_or_default());
                 Ok(tensor)
             }
             None => Err(candle_core::Error::CannotFindTensor {

@@ -15,7 +15,7 @@ use super::weights::{self, Precisions, Views, Weights};
 use crate::error::{Error, Result};
 use crate::nn::of_taps;
 use crate::weight::Format;
-use crate::weight::origin::{Part, Parts, Source};
+use crate::weight::origin::{self, Part, Parts, Source};
 
 /// The tensors of a checkpoint, and which of them are quantized weights.
 #[derive(Debug)]
@@ -76,8 +76,9 @@ impl Opened {
     /// The shape of the float weight of a quantized convolution, and the order of the axes in the
     /// file that makes it.
     pub fn float_weight(&self, name: &str) -> Option<(Vec<usize>, &'static [usize])> {
-        let (_, entry) = self.files.find(name)?;
-        of_taps(&entry.shape).filter(|_| self.weights.contains_key(name))
+        // Before the files are searched: few tensors are quantized, or none.
+        self.weights.get(name)?;
+        of_taps(&self.files.find(name)?.1.shape)
     }
 
     /// The shape of a tensor, of a quantized convolution the float weight's.
@@ -158,10 +159,9 @@ impl Source for Opened {
         const ELEMENTS: usize = 64;
         let (shard, entry) = self.tensor(name)?;
         if !self.weights.contains_key(name) {
-            let first = entry.elements().saturating_sub(ELEMENTS) / 2;
-            let range = first..entry.elements().min(first + ELEMENTS);
-            let values = self.elements(name, range)?;
-            return Ok(values.into_iter().flat_map(f32::to_le_bytes).collect());
+            let some = origin::sampled(&entry.shape).map(|range| self.elements(name, range));
+            let values = some.collect::<Result<Vec<_>>>()?.into_iter().flatten();
+            return Ok(values.flat_map(f32::to_ne_bytes).collect());
         }
         let mut bytes = Vec::new();
         let length = entry.bytes.min(4 * ELEMENTS as u64);
@@ -184,5 +184,31 @@ impl Source for Opened {
             read.transpose()
         };
         read().map_err(|e: Error| e.in_file(&shard.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+
+    #[test]
+    fn a_tensor_has_the_sample_of_its_file() -> Result<()> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("model.safetensors");
+        let shapes: [&[usize]; 6] = [&[3, 5], &[1, 100], &[70, 1], &[40, 50], &[2, 3, 9], &[2, 0]];
+        for (shape, dtype) in shapes
+            .into_iter()
+            .zip([DType::F32, DType::F16, DType::BF16].repeat(2))
+        {
+            let tensor = Tensor::randn(0f32, 1., shape, &Device::Cpu)?.to_dtype(dtype)?;
+            candle_core::safetensors::save(&HashMap::from([("a", tensor.clone())]), &path)?;
+            let opened = Opened::new(Files::open(&path)?, Quantization::default())?;
+            let sample = opened.sample("a")?;
+            assert_eq!(sample, origin::sample_of(&tensor), "{shape:?}");
+            assert_eq!(sample.is_empty(), tensor.elem_count() == 0, "{shape:?}");
+        }
+        Ok(())
     }
 }

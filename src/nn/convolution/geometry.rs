@@ -9,6 +9,7 @@ use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig};
 use crate::error::{Error, Result};
 use crate::module::{ConvolutionCost, LayerKind};
 use crate::qconfig::QConfig;
+use crate::sizes;
 use crate::tensor::mismatch;
 use crate::weight::QWeight;
 
@@ -61,6 +62,45 @@ impl Geometry {
         }
         let expected = "int8 with dynamic activations, for a convolution";
         Err(Error::qconfig(expected, qconfig))
+    }
+
+    /// Checks a weight of `dims`, of `rank` spatial dimensions.
+    pub fn check_weight(&self, dims: &[usize], rank: usize) -> Result<()> {
+        if dims.len() != rank + 2 {
+            let channels = if self.is_transposed() {
+                "in_channels, out_channels / groups"
+            } else {
+                "out_channels, in_channels / groups"
+            };
+            let kernel = ["kernel", "kernel_height, kernel_width"][usize::from(rank == 2)];
+            return Err(Error::shape(
+                "weight",
+                format!("[{channels}, {kernel}]"),
+                dims,
+            ));
+        }
+        sizes::elements("weight", dims)?;
+        if dims.contains(&0) {
+            return Err(Error::shape(
+                "weight",
+                "at least one of each dimension",
+                dims,
+            ));
+        }
+        if self.groups == 0 || !dims[0].is_multiple_of(self.groups) {
+            let expected = format!("a number that divides {} channels", dims[0]);
+            return Err(Error::argument("groups", expected, self.groups));
+        }
+        Ok(())
+    }
+
+    /// Checks that a bias has the output channels of a weight of `dims`.
+    pub fn check_bias(&self, bias: Option<&Tensor>, dims: &[usize]) -> Result<()> {
+        let all = self.channels(dims)[0] * self.groups;
+        match bias.filter(|bias| bias.dims() != [all]) {
+            None => Ok(()),
+            Some(bias) => Err(mismatch("bias", format!("[{all}]"), bias)),
+        }
     }
 
     pub fn is_transposed(&self) -> bool {
@@ -134,10 +174,7 @@ impl Geometry {
     /// its bias, with which the first tap begins.
     pub fn gates(&self, bias: Option<&Tensor>, dims: &[usize]) -> Result<(usize, Option<Tensor>)> {
         let ([channels, _], groups) = (self.channels(dims), self.groups);
-        let all = channels * groups;
-        if let Some(bias) = bias.filter(|bias| bias.dims() != [all]) {
-            return Err(mismatch("bias", format!("[{all}]"), bias));
-        }
+        self.check_bias(bias, dims)?;
         if self.is_transposed() {
             return Ok((groups, None));
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Init, VarBuilder, init};
 
+use super::batch_norm::{self, finite};
 use super::geometry::{Geometry, QuantizedTaps};
 use crate::error::{Error, Result};
 use crate::kernels::{self, FusedActivation};
@@ -523,31 +524,9 @@ impl AnyConvolution {
             let got = "one that is quantized already";
             return Err(Error::qconfig("a float weight", got));
         };
-        let dims = weight.dims().to_vec();
-        if dims.len() != self.rank + 2 {
-            let channels = if self.geometry.is_transposed() {
-                "in_channels, out_channels / groups"
-            } else {
-                "out_channels, in_channels / groups"
-            };
-            let kernel = ["kernel", "kernel_height, kernel_width"][usize::from(self.rank == 2)];
-            return Err(mismatch(
-                "weight",
-                format!("[{channels}, {kernel}]"),
-                weight,
-            ));
-        }
-        let geometry = self.geometry;
+        let (dims, geometry) = (weight.dims().to_vec(), self.geometry);
         Geometry::check(qconfig)?;
-        sizes::elements("weight", &dims)?;
-        if dims.contains(&0) {
-            return Err(mismatch("weight", "at least one of each dimension", weight));
-        }
-        let groups = geometry.groups;
-        if groups == 0 || !dims[0].is_multiple_of(groups) {
-            let expected = format!("a number that divides {} channels", dims[0]);
-            return Err(Error::argument("groups", expected, groups));
-        }
+        geometry.check_weight(&dims, self.rank)?;
         let (gates, bias) = geometry.gates(self.bias.as_ref(), &dims)?;
         let matrix = geometry.matrix(weight)?;
         let weight = QWeight::of_gates(gates, &matrix, bias.as_ref(), qconfig, None)?;
@@ -623,33 +602,29 @@ impl AnyConvolution {
 
     /// This convolution with a batch norm behind it folded in.
     pub fn with_batch_norm(&self, norm: &BatchNorm) -> Result<Self> {
-        let f64 = |tensor: &Tensor| tensor.to_dtype(DType::F64);
-        let deviation = (f64(norm.running_var())? + norm.eps())?.sqrt()?;
-        let (scale, shift) = match norm.weight_and_bias() {
-            Some((weight, bias)) => (f64(weight)?.div(&deviation)?, f64(bias)?),
-            None => (deviation.recip()?, deviation.zeros_like()?),
-        };
-        let shift = (shift - f64(norm.running_mean())?.mul(&scale)?)?;
+        let [scale, shift] = batch_norm::factors(norm)?;
         self.fold(&scale, &shift)
     }
 
     /// This convolution with its output times a scale, plus a shift.
     fn fold(&self, scale: &Tensor, shift: &Tensor) -> Result<Self> {
         let (dims, geometry) = (self.dims(), self.geometry);
-        let channels = || geometry.channels(dims)[0].saturating_mul(geometry.groups);
-        if dims.len() != self.rank + 2 || channels() != scale.elem_count() {
+        geometry.check_weight(dims, self.rank)?;
+        geometry.check_bias(self.bias.as_ref(), dims)?;
+        if geometry.channels(dims)[0] * geometry.groups != scale.elem_count() {
             let expected = format!("one of the channels of a weight {dims:?}");
             return Err(mismatch("batch norm", expected, scale));
         }
         let bias = match &self.bias {
-            Some(bias) => (bias.to_dtype(DType::F64)?.mul(scale)? + shift)?,
+            Some(bias) => (finite("bias", bias)?.mul(scale)? + shift)?,
             None => shift.clone(),
         };
+        finite("folded bias", &bias)?;
         // candle's norms have variables.
         let cast = |tensor: Tensor, dtype| Ok::<_, Error>(tensor.to_dtype(dtype)?.detach());
         let (weight, bias, before) = match &self.weight {
             ConvolutionWeight::Float(weight) => {
-                let groups = geometry.groups.max(1);
+                let groups = geometry.groups;
                 let by_group = [&[groups, dims[0] / groups], &dims[1..]].concat();
                 let mut of_channels = vec![1; by_group.len()];
                 of_channels[0] = groups;

@@ -1,5 +1,6 @@
 //! Convolutions over signals and images.
 
+mod batch_norm;
 mod geometry;
 mod layer;
 
@@ -106,8 +107,8 @@ macro_rules! convolutions {
             /// quantized it keeps both weights.
             ///
             /// # Errors
-            /// When the norm is of other sizes, or the layer has an activation function, which
-            /// stands between the two.
+            /// When the norm is of other sizes or has factors that are not finite, the layer itself
+            /// is malformed, or it has an activation function, which stands between the two.
             pub fn absorb_bn(&self, bn: &BatchNorm) -> CandleResult<Self> {
                 if let Some(activation) = self.convolution.activation {
                     let expected = "batch norm: expected a layer without an activation function";

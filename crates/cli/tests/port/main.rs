@@ -285,6 +285,90 @@ fn norms_stay_where_a_fold_would_reach_other_calls() {
     }
 }
 
+/// A wrapper that implements `Drop`, errors that candle's do not become, a condition that takes a
+/// variable each time, and a module in a file that is not given.
+#[test]
+fn norms_stay_where_a_fold_would_not_compile() {
+    let folder = folder();
+    let text = "use candle::{Module, ModuleT, Tensor};\n\
+                use candle_nn::{BatchNorm, Conv1d, Func, VarBuilder};\n\
+                use candle::Result;\n\n\
+                struct Padded {\n    inner: Conv1d,\n    pad: usize,\n}\n\n\
+                impl Module for Padded {\n    fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {\n        \
+                self.inner.forward(&xs.pad_with_zeros(2, 0, self.pad)?)\n    }\n}\n\n\
+                fn conv(vb: VarBuilder) -> Result<Conv1d> {\n    load(vb)\n}\n\n\
+                fn norm(vb: VarBuilder) -> Result<BatchNorm> {\n    load(vb)\n}\n\n";
+    let fields = "struct Net {\n    conv: Padded,\n    bn: BatchNorm,\n}\n\n\
+                  impl Net {\n    fn new(pad: usize, vb: VarBuilder) -> Result<Self> {\n        \
+                  let inner = conv(vb.clone())?;\n        let bn = norm(vb)?;\n        \
+                  let conv = Padded { inner, pad };\n        Ok(Self { conv, bn })\n    }\n\n    \
+                  fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {\n        \
+                  xs.apply(&self.conv)?.apply_t(&self.bn, false)\n    }\n}\n";
+    let closure = "fn block(vb: VarBuilder) -> Result<Func<'static>> {\n    \
+                   let conv = conv(vb.clone())?;\n    let bn = norm(vb)?;\n    \
+                   Ok(Func::new(move |xs| xs.apply(&conv)?.apply_t(&bn, false)))\n}\n";
+    let each = "fn halved(xs: &Tensor, vb: VarBuilder) -> Result<usize> {\n    \
+                let conv = conv(vb.clone())?;\n    let bn = norm(vb)?;\n    let mut n = 0;\n    \
+                let ys = conv.forward(xs)?;\n    \
+                while n < size(bn.forward_t(&ys, false)?) {\n        n += 1;\n    }\n    Ok(n)\n}\n";
+    let once = each.replace("while", "if");
+    let (drop, alias) = (
+        "struct Padded @ impl Drop for Padded { fn drop(&mut self) {} } struct Padded",
+        "use candle::Result; @ type Result<T> = std::result::Result<T, Text>; struct Text;",
+    );
+    let cases = [
+        (fields, "@", true),
+        (closure, "@", true),
+        (&once, "@", true),
+        (fields, drop, false),
+        (fields, alias, false),
+        (closure, alias, false),
+        (each, "@", false),
+        (fields, "use candle::Result; @ use crate::Result;", false),
+        (fields, "use candle::Result; @ use anyhow::Result;", true),
+        (
+            fields,
+            "norm(vb)?; @ candle_nn::batch_norm(4, 1e-5, vb)?;",
+            true,
+        ),
+        (closure, "struct Padded @ mod apart; struct Padded", true),
+        (fields, "struct Padded @ mod apart; struct Padded", false),
+        (fields, "struct Padded @ mod beside; struct Padded", true),
+        (fields, "struct Padded @ mod above; struct Padded", false),
+        (
+            fields,
+            "struct Padded @ #[path = \"a.rs\"] mod beside; struct Padded",
+            false,
+        ),
+        (
+            fields,
+            "struct Padded @ mod inner { mod beside; } struct Padded",
+            false,
+        ),
+    ];
+    file(&folder, "net/apart.rs", "fn f(net: &super::Net) {}\n");
+    let beside = file(&folder, "net/beside.rs", "fn f() {}\n");
+    let above = file(&folder, "net/above.rs", "mod below;\n");
+    for (body, change, is_folded) in cases {
+        let (from, to) = change.split_once(" @ ").unwrap_or_default();
+        let path = file(
+            &folder,
+            "net.rs",
+            &format!("{text}{body}").replacen(from, to, 1),
+        );
+        let given = [&*path, &beside, &above];
+        let report = printed(&["port", "--json", "--write"], &given);
+        let written = read(&path);
+        let is_left = report.contains("a batch norm stays");
+        let found = [written.contains(".absorb_bn(&"), is_left];
+        assert_eq!(
+            found,
+            [is_folded, !is_folded],
+            "{change}: {report}\n{written}"
+        );
+    }
+}
+
 /// A constant table is kept, whatever reads it.
 #[test]
 fn tables_are_not_advised_to_be_layers() {

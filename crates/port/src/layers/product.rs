@@ -6,12 +6,10 @@ use std::ops::Range;
 use syn::{Expr, Pat, Stmt};
 
 use crate::facts::Facts;
-use crate::scopes::Origin;
 use crate::syntax::{
     axes, choice, condition, exactly, get, ident, is_ok, mentions, only, own_member, some_name,
     strip, tail, untyped, value, variable, without,
 };
-use crate::types::arguments;
 
 /// The byte range of an expression, ignored by comparisons.
 #[derive(Clone, Debug)]
@@ -136,22 +134,6 @@ pub struct ProductContext<'e> {
     pub is_candle: bool,
 }
 
-/// Whether a function returns candle's `Result`, by the name and its origin.
-fn returns_candle(Facts { unit, function }: &Facts<'_>) -> bool {
-    let syn::ReturnType::Type(_, ty) = &function.signature.output else {
-        return false;
-    };
-    let Some(Origin::Other(origin)) = unit.origin(&function.module, ty) else {
-        return false;
-    };
-    let origin: Vec<_> = origin.iter().map(String::as_str).collect();
-    let is_candle = matches!(
-        origin.as_slice(),
-        ["candle" | "candle_core", "Result"] | ["candle" | "candle_core", "error", "Result"]
-    );
-    is_candle && arguments(ty).len() == 1
-}
-
 /// Whether an expression that is known here is a `Result`.
 pub fn is_result(expr: &Expr) -> bool {
     match expr {
@@ -173,7 +155,7 @@ impl<'e> ProductContext<'e> {
             biases,
             variables: BTreeMap::new(),
             dims: Vec::new(),
-            is_candle: returns_candle(&facts),
+            is_candle: facts.returns_result_of(&["candle", "candle_core"]),
         }
     }
 
