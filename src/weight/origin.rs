@@ -94,7 +94,7 @@ pub(super) struct LoadedFrom {
     name: Arc<str>,
     dims: Arc<[usize]>,
     source: Weak<dyn Source>,
-    /// Its [`Source::sample`]; empty if that is not known.
+    /// The tensor's [`Source::sample`]; empty if unknown.
     sample: Arc<[u8]>,
 }
 
@@ -188,8 +188,8 @@ pub(crate) fn of_convolution(weight: &Tensor, taps: &[usize]) -> Option<Origin> 
     Some(loaded.whole(if is_quantized { taps } else { weight.dims() }))
 }
 
-/// Where a matrix is compared by some of its elements: the rows and columns of 8 places from the
-/// first to the last, and how many elements along an axis each has.
+/// The 8 places at which a matrix is compared, by row and column, from the first to the last, and
+/// the shape of the elements along an axis that each has.
 fn places(shape: [usize; 2], along: usize) -> ([usize; 2], impl Iterator<Item = [usize; 2]>) {
     const PLACES: usize = 8;
     let mut count = [1, 1];

@@ -13,22 +13,22 @@
 use super::product::{Part, Product, Row};
 use super::rows;
 
-/// How the products of two codes are added up.
+/// The sum that the products of two codes are added up in.
 #[allow(
     dead_code,
     reason = "most instruction sets add up four products at once"
 )]
 pub enum PairSums {
-    /// In an i16, which no two of these codes exceed.
+    /// An i16, which no two of these codes exceed.
     Exact,
-    /// In an i16, of activations that are split.
+    /// An i16, of activations that are split.
     Split,
-    /// In an i32.
+    /// An i32.
     Wide,
 }
 
 impl Product<'_, [u8; 4]> {
-    /// How the products of two codes of a part are added up.
+    /// The sums that a part needs.
     #[allow(
         dead_code,
         reason = "most instruction sets add up four products at once"
