@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 
 use half::f16;
 
+use super::maddubs::maddubs;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
@@ -91,144 +92,28 @@ pub unsafe fn attend<const CAREFUL: bool>(
     unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register()) }
 }
 
-/// Multiplies by `maddubs` where that is exact for the codes at hand, else by `madd`: the bits are
-/// the same.
-///
-/// # Safety
-/// The CPU has these features, and no other thread computes a part that overlaps.
-#[target_feature(enable = "avx2,fma")]
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    // SAFETY: the contract is the same.
-    unsafe {
-        match product.pair_sums(&part) {
-            PairSums::Split => multiply_split(product, out, part),
-            PairSums::Exact => multiply_bytes(product, out, part),
-            PairSums::Wide => multiply_widened(product, out, part),
-        }
-    }
-}
-
-/// A tile of 4 x 16: 8 sums, 2 weights, a broadcast, ones and two pairs of products of the 16
-/// registers.
-///
-/// # Safety
-/// The CPU has these features, no other thread computes a part that overlaps, and products of two
-/// codes add up to an i16.
-#[target_feature(enable = "avx2,fma")]
-unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let ones = _mm256_set1_epi16(1);
-    let vector = exact(
-        |weights| load(weights),
-        |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
-        |acc, a, b| {
-            let pairs = _mm256_maddubs_epi16(a, b);
-            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
-        },
-    );
-    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector) }
-}
-
-/// A tile of 4 x 16 of [split](crate::loops::split) activations: as [`multiply_bytes`], but for the
-/// sign of weights.
-///
-/// # Safety
-/// The CPU has these features, no other thread computes a part that overlaps, and the activations are
-/// split.
-#[target_feature(enable = "avx2,fma")]
-unsafe fn multiply_split(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let ones = _mm256_set1_epi16(1);
-    let vector = exact(
-        |weights| _mm256_xor_si256(load(weights), _mm256_set1_epi8(i8::MIN)),
-        |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
-        |acc, a, b| {
-            let pairs = _mm256_maddubs_epi16(b, a);
-            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones))
-        },
-    );
-    let start = |row: Row, channels: Channels<'_, 8>| {
-        // Less 128 times the activations, which weights have more.
-        let more = _mm256_set1_epi32(row.sum.wrapping_mul(128));
-        _mm256_sub_epi32(start(row, channels), more)
-    };
-    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<8, 32, 2, 4, _>(product, out, part, Split { vector, start }) }
-}
-
-/// A tile of 4 x 16: 8 sums, 4 half-weights and 2 half-broadcasts of the 16 registers.
-///
-/// # Safety
-/// The CPU has these features, and no other thread computes a part that overlaps.
-#[target_feature(enable = "avx2,fma")]
-unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let vector = exact(
-        |weights| {
-            let bytes = load(weights);
-            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
-            (even, _mm256_srai_epi16::<8>(bytes))
-        },
-        |EvenOdd { even, odd }| (_mm256_set1_epi32(even), _mm256_set1_epi32(odd)),
-        |acc, a: (__m256i, __m256i), b: (__m256i, __m256i)| {
-            let even = _mm256_madd_epi16(a.0, b.0);
-            let odd = _mm256_madd_epi16(a.1, b.1);
-            _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
-        },
-    );
-    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe {
-        wide::multiply(product, out, part, 4, EvenOdd::of, |product, out, part| {
-            tile::multiply::<8, 32, 2, 4, _>(product, out, part, vector)
-        });
-    }
-}
-
-/// A register of 8 exact sums, in which instruction sets differ by how they multiply.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-pub fn exact<G: Group, A: Copy, B: Copy>(
-    load: impl Fn(&[u8; 32]) -> B + Copy,
-    splat: impl Fn(G) -> A + Copy,
-    dot: impl Fn(__m256i, A, B) -> __m256i + Copy,
-) -> impl Vector<8, 32, Group = G, Acc = __m256i> {
-    Closures {
-        start: |row: Row, channels: Channels<'_, 8>| start(row, channels),
-        load,
-        splat,
-        dot,
-        add: |left, right| _mm256_add_epi32(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>| {
-            finish(acc, row, channels, out)
-        },
-        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
-    }
-}
-
-/// The value that 8 sums begin with: their correction by zero points.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-fn start(row: Row, channels: Channels<'_, 8>) -> __m256i {
-    // SAFETY: each array is 32 bytes to read.
-    let load = |xs: &[i32; 8]| unsafe { _mm256_loadu_si256(xs.as_ptr().cast()) };
-    let zero_point = _mm256_set1_epi32(row.zero_point.wrapping_neg());
-    let acc = _mm256_mullo_epi32(zero_point, load(channels.sums));
-    let Some(zero_points) = channels.zero_points else {
-        return acc;
-    };
-    let sum = _mm256_set1_epi32(row.sum);
-    _mm256_sub_epi32(acc, _mm256_mullo_epi32(sum, load(zero_points)))
+maddubs! {
+    "avx2,fma", __m256i, { lanes: 8, bytes: 32, panel: 2 },
+    [
+        _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_xor_si256,
+        _mm256_slli_epi16, _mm256_srai_epi16
+    ],
+    [_mm256_maddubs_epi16, _mm256_madd_epi16, _mm256_mullo_epi32, _mm256_add_epi32, _mm256_sub_epi32]
 }
 
 /// Scale and bias of 8 sums.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-fn finish(acc: __m256i, row: Row, channels: Channels<'_, 8>, out: &mut Lanes<8>) {
-    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), floats(channels.scales));
-    put(
-        _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, floats(channels.bias)),
-        out,
-    );
+fn scaled(acc: __m256i, row: Row, scales: __m256, bias: __m256) -> __m256 {
+    let scale = _mm256_mul_ps(_mm256_set1_ps(row.scale), scales);
+    _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scale, bias)
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn integers(xs: &[i32; 8]) -> __m256i {
+    // SAFETY: the array is 32 bytes to read; no alignment is asked.
+    unsafe { _mm256_loadu_si256(xs.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2")]

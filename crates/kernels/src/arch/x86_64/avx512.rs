@@ -7,6 +7,7 @@ use half::f16;
 
 use super::avx2;
 pub use super::avx2::multiply_row;
+use super::maddubs::maddubs;
 use crate::arch::op::{Activate, Op};
 use crate::loops::activation::Activation;
 use crate::loops::attention::{self, Attention, QueryBlock};
@@ -81,137 +82,19 @@ pub unsafe fn attend<const CAREFUL: bool>(
     unsafe { attention::attend_by::<16, 4, f32, _, CAREFUL>(attention, block, out, register()) }
 }
 
-/// Multiplies by `maddubs` where that is exact for the codes at hand, else by `madd`.
-///
-/// # Safety
-/// The CPU has these features, and no other thread computes a part that overlaps.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    // SAFETY: the contract is the same.
-    unsafe {
-        match product.pair_sums(&part) {
-            PairSums::Split => multiply_split(product, out, part),
-            PairSums::Exact => multiply_bytes(product, out, part),
-            PairSums::Wide => multiply_widened(product, out, part),
-        }
-    }
-}
-
-/// A tile of 4 x 64: 16 sums, 4 weights, a broadcast, ones and pairs of products of the 32
-/// registers.
-///
-/// # Safety
-/// The CPU has these features, no other thread computes a part that overlaps, and products of two
-/// codes add up to an i16.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-unsafe fn multiply_bytes(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let ones = _mm512_set1_epi16(1);
-    let vector = exact(
-        |weights| load(weights),
-        |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
-        |acc, a, b| {
-            let pairs = _mm512_maddubs_epi16(a, b);
-            _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, ones))
-        },
-    );
-    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<16, 64, 4, 4, _>(product, out, part, vector) }
-}
-
-/// A tile of 4 x 64 of [split](crate::loops::split) activations: as [`multiply_bytes`], but for the
-/// sign of weights.
-///
-/// # Safety
-/// The CPU has these features, no other thread computes a part that overlaps, and the activations are
-/// split.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-unsafe fn multiply_split(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let ones = _mm512_set1_epi16(1);
-    let vector = exact(
-        |weights| _mm512_xor_si512(load(weights), _mm512_set1_epi8(i8::MIN)),
-        |codes: [u8; 4]| _mm512_set1_epi32(i32::from_le_bytes(codes)),
-        |acc, a, b| {
-            let pairs = _mm512_maddubs_epi16(b, a);
-            _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, ones))
-        },
-    );
-    let start = |row: Row, channels: Channels<'_, 16>| {
-        // Less 128 times the activations, which weights have more.
-        let more = _mm512_set1_epi32(row.sum.wrapping_mul(128));
-        _mm512_sub_epi32(start(row, channels), more)
-    };
-    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe { tile::multiply::<16, 64, 4, 4, _>(product, out, part, Split { vector, start }) }
-}
-
-/// A tile of 4 x 64: 16 sums, 8 half-weights and 2 half-broadcasts of the 32 registers.
-///
-/// # Safety
-/// The CPU has these features, and no other thread computes a part that overlaps.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-unsafe fn multiply_widened(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
-    let vector = exact(
-        |weights| {
-            let bytes = load(weights);
-            let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
-            (even, _mm512_srai_epi16::<8>(bytes))
-        },
-        |EvenOdd { even, odd }| (_mm512_set1_epi32(even), _mm512_set1_epi32(odd)),
-        |acc, a: (__m512i, __m512i), b: (__m512i, __m512i)| {
-            let even = _mm512_madd_epi16(a.0, b.0);
-            let odd = _mm512_madd_epi16(a.1, b.1);
-            _mm512_add_epi32(acc, _mm512_add_epi32(even, odd))
-        },
-    );
-    // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
-    unsafe {
-        wide::multiply(product, out, part, 4, EvenOdd::of, |product, out, part| {
-            tile::multiply::<16, 64, 4, 4, _>(product, out, part, vector)
-        });
-    }
-}
-
-/// A register of 16 exact sums, in which instruction sets differ by how they multiply.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-#[inline]
-pub fn exact<G: Group, A: Copy, B: Copy>(
-    load: impl Fn(&[u8; 64]) -> B + Copy,
-    splat: impl Fn(G) -> A + Copy,
-    dot: impl Fn(__m512i, A, B) -> __m512i + Copy,
-) -> impl Vector<16, 64, Group = G, Acc = __m512i> {
-    Closures {
-        start: |row: Row, channels: Channels<'_, 16>| start(row, channels),
-        load,
-        splat,
-        dot,
-        add: |left, right| _mm512_add_epi32(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, row: Row, channels: Channels<'_, 16>, out: &mut Lanes<16>| {
-            let (scales, bias) = (floats(channels.scales), floats(channels.bias));
-            put(finish(acc, row, scales, bias), out);
-        },
-        activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
-    }
-}
-
-/// The value that 16 sums begin with: their correction by zero points.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-#[inline]
-fn start(row: Row, channels: Channels<'_, 16>) -> __m512i {
-    let zero_point = _mm512_set1_epi32(row.zero_point.wrapping_neg());
-    let acc = _mm512_mullo_epi32(zero_point, integers(channels.sums));
-    let Some(zero_points) = channels.zero_points else {
-        return acc;
-    };
-    let sum = _mm512_set1_epi32(row.sum);
-    _mm512_sub_epi32(acc, _mm512_mullo_epi32(sum, integers(zero_points)))
+maddubs! {
+    "avx512f,avx512bw,avx512dq,avx512vl,fma", __m512i, { lanes: 16, bytes: 64, panel: 4 },
+    [
+        _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_xor_si512,
+        _mm512_slli_epi16, _mm512_srai_epi16
+    ],
+    [_mm512_maddubs_epi16, _mm512_madd_epi16, _mm512_mullo_epi32, _mm512_add_epi32, _mm512_sub_epi32]
 }
 
 /// Scale and bias of 16 sums.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
-pub fn finish(acc: __m512i, row: Row, scales: __m512, bias: __m512) -> __m512 {
+pub fn scaled(acc: __m512i, row: Row, scales: __m512, bias: __m512) -> __m512 {
     let scale = _mm512_mul_ps(_mm512_set1_ps(row.scale), scales);
     _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scale, bias)
 }

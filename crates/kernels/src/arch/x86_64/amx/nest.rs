@@ -108,7 +108,7 @@ fn dequantize<const C: usize>(lines: Lines<'_, C>, streams: bool) {
     let value = |sums, row: &Row, j: usize| {
         let zero_point = _mm512_set1_epi32(row.zero_point);
         let sums = _mm512_sub_epi32(sums, _mm512_mullo_epi32(zero_point, of_channels[j]));
-        avx512::finish(sums, *row, scales[j], bias[j])
+        avx512::scaled(sums, *row, scales[j], bias[j])
     };
     // All channels of a panel have zero points, or none.
     let zero_points =
