@@ -194,6 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(target_family = "wasm", ignore = "no files")]
     fn a_tensor_has_the_sample_of_its_file() -> Result<()> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("model.safetensors");
