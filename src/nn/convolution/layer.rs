@@ -619,9 +619,12 @@ impl AnyConvolution {
             Some(bias) => (finite("bias", bias)?.mul(scale)? + shift)?,
             None => shift.clone(),
         };
-        finite("folded bias", &bias)?;
         // candle's norms have variables.
-        let cast = |tensor: Tensor, dtype| Ok::<_, Error>(tensor.to_dtype(dtype)?.detach());
+        let cast = |what, tensor: Tensor, dtype| {
+            let tensor = tensor.to_dtype(dtype)?.detach();
+            finite(what, &tensor.flatten_all()?)?;
+            Ok::<_, Error>(tensor)
+        };
         let (weight, bias, before) = match &self.weight {
             ConvolutionWeight::Float(weight) => {
                 let groups = geometry.groups;
@@ -633,11 +636,16 @@ impl AnyConvolution {
                 let folded = folded
                     .broadcast_mul(&scale.reshape(of_channels)?)?
                     .reshape(dims)?;
-                let folded = ConvolutionWeight::Float(cast(folded, weight.dtype())?);
-                (folded, cast(bias, weight.dtype())?, weight.clone())
+                let folded =
+                    ConvolutionWeight::Float(cast("folded weight", folded, weight.dtype())?);
+                (
+                    folded,
+                    cast("folded bias", bias, weight.dtype())?,
+                    weight.clone(),
+                )
             }
             ConvolutionWeight::Quantized(taps) => {
-                let bias = cast(bias, DType::F32)?;
+                let bias = cast("folded bias", bias, DType::F32)?;
                 let before =
                     Tensor::new(taps.scales(&vec![1.; scale.elem_count()]), bias.device())?;
                 let folded = taps.with_scales(&taps.scales(&scale.to_vec1()?), Some(&bias))?;
