@@ -17,7 +17,7 @@ use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{
-    Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
+    Elements, as_f32, bits, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
 };
 use crate::weight::{
     Origin, QWeight, Quantized, QuantizedEntry, StoredValue, StoredWeight, find, origin,
@@ -70,9 +70,22 @@ impl AnyConvolution {
         let quantized = origin.as_ref().and_then(|origin| {
             let (gates, of_taps) = geometry.gates(bias.as_ref(), &dims).ok()?;
             // Of another kind or of groups, the layer keeps the floats.
-            let weight = origin.whole().ok()?.qweight(gates, of_taps.as_ref());
-            Some(QuantizedTaps::new(weight.ok()?, dims, geometry))
+            let quantized = origin.whole().ok()?.qweight(gates, of_taps.as_ref()).ok()?;
+            Some(QuantizedTaps::new(quantized, dims, geometry))
         });
+        // It may have been changed in place.
+        let is_like = |taps: &QuantizedTaps| {
+            let value = taps.value()?.to_dtype(weight.dtype())?;
+            Ok::<_, Error>(bits(&value)? == bits(&weight)?)
+        };
+        let is_changed = quantized
+            .as_ref()
+            .is_some_and(|taps| !is_like(taps).unwrap_or(false));
+        let (quantized, origin) = if is_changed {
+            (None, None)
+        } else {
+            (quantized, origin)
+        };
         let weight = match quantized {
             Some(quantized) => ConvolutionWeight::Quantized(Arc::new(quantized)),
             None => ConvolutionWeight::Float(weight),
