@@ -464,6 +464,30 @@ fn a_batch_norm_is_folded_in() -> TestResult {
     Ok(())
 }
 
+/// A folded weight or bias may be beyond the layer's dtype though no factor is.
+#[test]
+fn a_folded_layer_beyond_its_dtype_is_refused() -> TestResult {
+    let vector = |values: [f32; 2]| Tensor::new(&values, &Device::Cpu);
+    let zero = || vector([0.; 2]);
+    let one = || vector([1.; 2]);
+    for (dtype, value, factor, bias, name) in [
+        (DType::F32, 3., 3e38, 0., "weight"),
+        (DType::BF16, 3., 3e38, 0., "weight"),
+        (DType::F16, 1e3, 1e3, 0., "weight"),
+        (DType::F16, 1., 1., 1e5, "bias"),
+    ] {
+        let weight = Tensor::full(value, (2, 3, 2), &Device::Cpu)?.to_dtype(dtype)?;
+        let layer = nn::Conv1d::new(weight, None, Default::default());
+        let (factors, terms) = (vector([1., factor])?, vector([0., bias])?);
+        let norm = candle_nn::BatchNorm::new(2, zero()?, one()?, factors, terms, 0.)?;
+        let error = layer.absorb_bn(&norm).map(drop).expect_err("an error");
+        let expected =
+            format!("Conv1d: non-finite folded {name}: expected finite numbers, got inf");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+    }
+    Ok(())
+}
+
 /// Each fault is named with its tensor and channel, of a float layer and of a quantized one.
 #[test]
 fn a_batch_norm_that_cannot_be_folded_is_refused() -> TestResult {

@@ -391,6 +391,40 @@ fn a_tensor_that_was_changed_in_place_is_no_origin() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_convolution_that_was_changed_in_place_is_no_origin() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
+    write(&float, [("stem.weight", random(&[8, 4, 3])?)])?;
+    let source = Checkpoint::open(&float)?;
+    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let mut stem = vec![nn::conv1d_no_bias(
+        4,
+        8,
+        3,
+        Default::default(),
+        vb.pp("stem"),
+    )?];
+    let spec = QConfigSpec::of("0", QConfig::int8()).min_params(0);
+    quantize_dynamic(&mut stem, &spec)?;
+    checkpoint::save(&stem, &source, &int8)?;
+    let source = Checkpoint::open(&int8)?;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let vb = source.var_builder(dtype, &Device::Cpu);
+        let weight = vb.get((8, 4, 3), "stem.weight")?;
+        let of_weight = || nn::Conv1d::new(weight.clone(), None, Default::default());
+        let is_quantized = |layer: &nn::Conv1d| layer.weight_infos()[0].quantized;
+        assert!(is_quantized(&of_weight()), "{dtype:?}");
+        weight.zero_set()?;
+        let layer = of_weight();
+        assert!(!is_quantized(&layer), "{dtype:?}");
+        let xs = Tensor::ones((1, 4, 5), dtype, &Device::Cpu)?;
+        let ys = layer.forward(&xs)?.to_dtype(DType::F32)?.flatten_all()?;
+        assert!(ys.to_vec1::<f32>()?.iter().all(|y| *y == 0.));
+    }
+    Ok(())
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_float_layer_reads_its_tensor_once() -> Result<()> {

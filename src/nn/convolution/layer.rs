@@ -17,7 +17,7 @@ use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Replay, Tap};
 use crate::tensor::{
-    Elements, as_f32, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
+    Elements, as_f32, bits, check_float, from_f32_vec, mismatch, to_f32_vec, without_gradient,
 };
 use crate::weight::{
     Origin, QWeight, Quantized, QuantizedEntry, StoredValue, StoredWeight, find, origin,
@@ -70,9 +70,22 @@ impl AnyConvolution {
         let quantized = origin.as_ref().and_then(|origin| {
             let (gates, of_taps) = geometry.gates(bias.as_ref(), &dims).ok()?;
             // Of another kind or of groups, the layer keeps the floats.
-            let weight = origin.whole().ok()?.qweight(gates, of_taps.as_ref());
-            Some(QuantizedTaps::new(weight.ok()?, dims, geometry))
+            let quantized = origin.whole().ok()?.qweight(gates, of_taps.as_ref()).ok()?;
+            Some(QuantizedTaps::new(quantized, dims, geometry))
         });
+        // It may have been changed in place.
+        let is_like = |taps: &QuantizedTaps| {
+            let value = taps.value()?.to_dtype(weight.dtype())?;
+            Ok::<_, Error>(bits(&value)? == bits(&weight)?)
+        };
+        let is_changed = quantized
+            .as_ref()
+            .is_some_and(|taps| !is_like(taps).unwrap_or(false));
+        let (quantized, origin) = if is_changed {
+            (None, None)
+        } else {
+            (quantized, origin)
+        };
         let weight = match quantized {
             Some(quantized) => ConvolutionWeight::Quantized(Arc::new(quantized)),
             None => ConvolutionWeight::Float(weight),
@@ -619,9 +632,12 @@ impl AnyConvolution {
             Some(bias) => (finite("bias", bias)?.mul(scale)? + shift)?,
             None => shift.clone(),
         };
-        finite("folded bias", &bias)?;
         // candle's norms have variables.
-        let cast = |tensor: Tensor, dtype| Ok::<_, Error>(tensor.to_dtype(dtype)?.detach());
+        let cast = |what, tensor: Tensor, dtype| {
+            let tensor = tensor.to_dtype(dtype)?.detach();
+            finite(what, &tensor.flatten_all()?)?;
+            Ok::<_, Error>(tensor)
+        };
         let (weight, bias, before) = match &self.weight {
             ConvolutionWeight::Float(weight) => {
                 let groups = geometry.groups;
@@ -633,11 +649,16 @@ impl AnyConvolution {
                 let folded = folded
                     .broadcast_mul(&scale.reshape(of_channels)?)?
                     .reshape(dims)?;
-                let folded = ConvolutionWeight::Float(cast(folded, weight.dtype())?);
-                (folded, cast(bias, weight.dtype())?, weight.clone())
+                let folded =
+                    ConvolutionWeight::Float(cast("folded weight", folded, weight.dtype())?);
+                (
+                    folded,
+                    cast("folded bias", bias, weight.dtype())?,
+                    weight.clone(),
+                )
             }
             ConvolutionWeight::Quantized(taps) => {
-                let bias = cast(bias, DType::F32)?;
+                let bias = cast("folded bias", bias, DType::F32)?;
                 let before =
                     Tensor::new(taps.scales(&vec![1.; scale.elem_count()]), bias.device())?;
                 let folded = taps.with_scales(&taps.scales(&scale.to_vec1()?), Some(&bias))?;
