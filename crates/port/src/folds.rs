@@ -91,6 +91,9 @@ fn convolved<'u>(facts: &Facts<'u>, expr: &'u Expr) -> Option<(&'u Expr, &'u Exp
 /// The changes that fold a norm and leave it out of a call, which is its input then.
 fn changes(facts: &Facts<'_>, layers: [&Expr; 2], call: &ExprMethodCall, input: &Expr) -> Changes {
     let source = facts.unit.source;
+    if facts.unit.world.sets_variables() {
+        return None;
+    }
     let mut changes = match layers.map(own_field) {
         [Some(conv), Some(norm)] => fields(facts, layers[0], &[conv, norm])?,
         _ => variables(facts, layers)?,

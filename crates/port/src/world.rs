@@ -179,6 +179,14 @@ impl World {
         texts.any(|text| mentions(&text, name) > 0 && !text.contains(&declared))
     }
 
+    /// Whether a file to port gives the variables of a `VarMap` values, or trains them: a folded
+    /// layer has the values that they began with.
+    pub fn sets_variables(&self) -> bool {
+        let sets = [".load(", ".set(", ".set_one(", ".all_vars("];
+        let mut texts = self.given.iter().filter_map(|file| files::read(file).ok());
+        texts.any(|text| mentions(&text, "VarMap") > 0 && sets.iter().any(|set| text.contains(set)))
+    }
+
     /// Whether a file that is not given may be a module below a file, at any depth.
     pub fn is_read_below(&self, path: &Path) -> bool {
         let text = files::read(path).unwrap_or_default();

@@ -325,6 +325,11 @@ fn norms_stay_where_a_fold_would_not_compile() {
         (closure, alias, false),
         (each, "@", false),
         (fields, "use candle::Result; @ use crate::Result;", false),
+        (
+            closure,
+            "fn conv @ fn fill(map: &mut VarMap) { map.load(\"a\"); } fn conv",
+            false,
+        ),
         (fields, "use candle::Result; @ use anyhow::Result;", true),
         (
             fields,
