@@ -73,18 +73,14 @@ impl AnyConvolution {
             let quantized = origin.whole().ok()?.qweight(gates, of_taps.as_ref()).ok()?;
             Some(QuantizedTaps::new(quantized, dims, geometry))
         });
-        // It may have been changed in place.
+        // Its weight may have been changed in place.
         let is_like = |taps: &QuantizedTaps| {
             let value = taps.value()?.to_dtype(weight.dtype())?;
             Ok::<_, Error>(bits(&value)? == bits(&weight)?)
         };
-        let is_changed = quantized
-            .as_ref()
-            .is_some_and(|taps| !is_like(taps).unwrap_or(false));
-        let (quantized, origin) = if is_changed {
-            (None, None)
-        } else {
-            (quantized, origin)
+        let (quantized, origin) = match quantized {
+            Some(taps) if !is_like(&taps).unwrap_or(false) => (None, None),
+            unchanged => (unchanged, origin),
         };
         let weight = match quantized {
             Some(quantized) => ConvolutionWeight::Quantized(Arc::new(quantized)),
